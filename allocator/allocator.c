@@ -3,9 +3,9 @@
  * pressure, over one arena per lifetime class and tier.
  */
 #include <assert.h>
-#include <stdlib.h>
 #include <unistd.h>
 
+#include "allocator/heap_internal.h"
 #include "allocator/internal.h"
 
 /*
@@ -95,14 +95,19 @@ static void release(zr_allocator_t *allocator) {
     }
     zr_recording_destroy(&allocator->recording);
     zr_event_pool_clear(&allocator->events);
-    zr_block_table_clear(&allocator->table);
-    zr_block_pool_clear(&allocator->pool);
     pthread_mutex_destroy(&allocator->lock);
-    free(allocator);
+    zr_heap_t *heap = allocator->heap;
+    zr_heap_destroy(&heap);
 }
 
 zr_status_t zr_allocator_create(zr_device_t *device, const zr_allocator_options_t *options,
                                 zr_allocator_t **allocator_p) {
+    return zr_allocator_create_in(NULL, device, options, allocator_p);
+}
+
+zr_status_t zr_allocator_create_in(zr_heap_t *counted_in, zr_device_t *device,
+                                   const zr_allocator_options_t *options,
+                                   zr_allocator_t **allocator_p) {
     zr_allocator_options_t defaults = zr_allocator_options_default();
     if (options == NULL)
         options = &defaults;
@@ -110,14 +115,14 @@ zr_status_t zr_allocator_create(zr_device_t *device, const zr_allocator_options_
         return zr_fail(&options->log, ZR_ERR_ARGUMENT,
                        "creating an allocator needs a device and a place for the result");
 
-    zr_allocator_t *allocator = calloc(1, sizeof(*allocator));
-    if (allocator == NULL)
+    zr_heap_t *heap = zr_heap_create(counted_in);
+    zr_allocator_t *allocator = heap != NULL ? zr_heap_alloc(heap, 1, sizeof(*allocator)) : NULL;
+    if (allocator == NULL || pthread_mutex_init(&allocator->lock, NULL) != 0) {
+        zr_heap_destroy(&heap);
         return zr_fail(&options->log, ZR_ERR_MEMORY, "no memory for an allocator (%zu bytes)",
                        sizeof(*allocator));
-    if (pthread_mutex_init(&allocator->lock, NULL) != 0) {
-        free(allocator);
-        return zr_fail(&options->log, ZR_ERR_MEMORY, "no memory for an allocator's lock");
     }
+    allocator->heap = allocator->pool.heap = allocator->table.heap = allocator->events.heap = heap;
     allocator->device = device;
     const zr_device_info_t *info = zr_device_info(device);
     allocator->is_synchronous = info->synchronous;
@@ -138,6 +143,10 @@ zr_status_t zr_allocator_create(zr_device_t *device, const zr_allocator_options_
     }
     *allocator_p = allocator;
     return ZR_OK;
+}
+
+zr_heap_t *zr_allocator_heap(const zr_allocator_t *allocator) {
+    return allocator->heap;
 }
 
 /* ---- counts ---------------------------------------------------------------------------- */

@@ -1,11 +1,11 @@
 /*
  * One class's range of addresses: blocks in address order, bins of free blocks, and
- * the mapping of granules. See arena.h for the invariants.
+ * the mapping of granules. See arena_internal.h for the invariants.
  */
 #include <stdint.h>
 
-#include "allocator/arena.h"
-#include "allocator/poison.h"
+#include "allocator/arena_internal.h"
+#include "allocator/poison_internal.h"
 #include "allocator/record_internal.h"
 
 static size_t min_size(size_t a, size_t b) {

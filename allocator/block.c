@@ -2,21 +2,13 @@
  * The pool that blocks come from, and the table that finds a live block by its
  * address. Both grow only in their reserve calls; everything else cannot fail.
  */
-#include <stdlib.h>
-#include <string.h>
-
-#include "allocator/block.h"
+#include "allocator/block_internal.h"
 
 #define MIN_CHUNK_BLOCKS 64
 #define MAX_CHUNK_BLOCKS 4096
 #define MIN_TABLE_CAPACITY 64
 
 /* ---- the pool --------------------------------------------------------------------- */
-
-struct zr_block_chunk {
-    zr_block_chunk_t *next;
-    zr_block_t blocks[];
-};
 
 zr_status_t zr_block_pool_reserve(zr_block_pool_t *pool, size_t n_blocks) {
     if (pool->n_spare >= n_blocks)
@@ -28,14 +20,12 @@ zr_status_t zr_block_pool_reserve(zr_block_pool_t *pool, size_t n_blocks) {
         n_new = MAX_CHUNK_BLOCKS;
     if (n_new < n_blocks)
         n_new = n_blocks;
-    zr_block_chunk_t *chunk = malloc(sizeof(*chunk) + n_new * sizeof(chunk->blocks[0]));
-    if (chunk == NULL)
+    zr_block_t *blocks = zr_heap_alloc(pool->heap, n_new, sizeof(*blocks));
+    if (blocks == NULL)
         return ZR_ERR_MEMORY;
-    chunk->next = pool->chunks;
-    pool->chunks = chunk;
     pool->n_blocks += n_new;
     for (size_t i = n_new; i > 0; i--)
-        zr_block_pool_give(pool, &chunk->blocks[i - 1]);
+        zr_block_pool_give(pool, &blocks[i - 1]);
     return ZR_OK;
 }
 
@@ -51,15 +41,6 @@ void zr_block_pool_give(zr_block_pool_t *pool, zr_block_t *block) {
     block->list_next = pool->spare;
     pool->spare = block;
     pool->n_spare++;
-}
-
-void zr_block_pool_clear(zr_block_pool_t *pool) {
-    while (pool->chunks != NULL) {
-        zr_block_chunk_t *next = pool->chunks->next;
-        free(pool->chunks);
-        pool->chunks = next;
-    }
-    *pool = (zr_block_pool_t){0};
 }
 
 /* ---- the table -------------------------------------------------------------------- */
@@ -82,17 +63,18 @@ static size_t probe(const zr_block_table_t *table, const void *pointer) {
 zr_status_t zr_block_table_reserve(zr_block_table_t *table) {
     if (ZR_TABLE_SLOTS_PER_BLOCK * (table->n_blocks + 1) <= table->capacity)
         return ZR_OK;
-    zr_block_table_t grown = {.capacity =
+    zr_block_table_t grown = {.heap = table->heap,
+                              .capacity =
                                   table->capacity == 0 ? MIN_TABLE_CAPACITY : 2 * table->capacity};
     grown.shift = 64 - __builtin_ctzll(grown.capacity);
-    grown.entries = calloc(grown.capacity, sizeof(*grown.entries));
+    grown.entries = zr_heap_alloc(table->heap, grown.capacity, sizeof(*grown.entries));
     if (grown.entries == NULL)
         return ZR_ERR_MEMORY;
     for (size_t i = 0; i < table->capacity; i++) {
         if (table->entries[i].pointer != NULL)
             zr_block_table_add(&grown, table->entries[i].pointer, table->entries[i].block);
     }
-    free(table->entries);
+    zr_heap_free(table->heap, table->entries);
     *table = grown;
     return ZR_OK;
 }
@@ -128,9 +110,4 @@ zr_block_t *zr_block_table_remove(zr_block_table_t *table, const void *pointer) 
     table->entries[hole] = (zr_block_entry_t){0};
     table->n_blocks--;
     return block;
-}
-
-void zr_block_table_clear(zr_block_table_t *table) {
-    free(table->entries);
-    *table = (zr_block_table_t){0};
 }

@@ -10,8 +10,8 @@
 
 #include <pthread.h>
 
-#include "allocator/arena.h"
-#include "allocator/pending.h"
+#include "allocator/arena_internal.h"
+#include "allocator/pending_internal.h"
 #include "allocator/record_internal.h"
 #include "allocator/replay_internal.h"
 
@@ -35,6 +35,7 @@ typedef struct zr_tier_memory {
 typedef struct zr_eviction zr_eviction_t;
 
 struct zr_allocator {
+    zr_heap_t *heap;      /* of its tables and itself; what recordings and plans have counts here */
     pthread_mutex_t lock; /* innermost: only device calls and the device's log are made under it */
     zr_device_t *device;  /* borrowed */
     bool is_synchronous;  /* the device: its streams are done at once */

@@ -1,11 +1,7 @@
 /*
  * Queues of freed blocks that streams still use, and the events that they wait for.
  */
-#include <stdlib.h>
-
-#include "allocator/pending.h"
-
-#define MIN_EVENT_CAPACITY 32
+#include "allocator/pending_internal.h"
 
 /* ---- events ------------------------------------------------------------------------- */
 
@@ -14,14 +10,9 @@ static zr_status_t take_event(zr_event_pool_t *pool, zr_event_t **event_p) {
         *event_p = pool->spare[--pool->n_spare];
         return ZR_OK;
     }
-    if (pool->n_events == pool->capacity) {
-        size_t capacity = pool->capacity == 0 ? MIN_EVENT_CAPACITY : 2 * pool->capacity;
-        zr_event_t **spare = realloc(pool->spare, capacity * sizeof(zr_event_t *));
-        if (spare == NULL)
-            return ZR_ERR_MEMORY;
-        pool->spare = spare;
-        pool->capacity = capacity;
-    }
+    if (!zr_heap_make_room(pool->heap, &pool->spare, pool->n_events, &pool->capacity,
+                           sizeof(zr_event_t *)))
+        return ZR_ERR_MEMORY;
     ZR_TRY(zr_event_create(pool->device, event_p));
     pool->n_events++;
     return ZR_OK;
@@ -34,8 +25,6 @@ static void give_event(zr_event_pool_t *pool, zr_event_t *event) {
 void zr_event_pool_clear(zr_event_pool_t *pool) {
     for (size_t i = 0; i < pool->n_spare; i++)
         zr_event_destroy(&pool->spare[i]);
-    free(pool->spare);
-    *pool = (zr_event_pool_t){.device = pool->device};
 }
 
 /* ---- queues ------------------------------------------------------------------------- */

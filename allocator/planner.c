@@ -6,7 +6,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include "allocator/planner_internal.h"
@@ -110,10 +109,10 @@ static int compare_changes(const void *a, const void *b) {
     return (int)y->is_end - (int)x->is_end;
 }
 
-static zr_status_t find_max_live(const zr_plan_buffer_t *buffers, size_t n_buffers,
+static zr_status_t find_max_live(zr_heap_t *heap, const zr_plan_buffer_t *buffers, size_t n_buffers,
                                  size_t *max_live_p) {
     size_t live = 0, most = 0;
-    change_t *changes = malloc((2 * n_buffers + 1) * sizeof(*changes));
+    change_t *changes = zr_heap_alloc(heap, 2 * n_buffers, sizeof(*changes));
     if (changes == NULL)
         return ZR_ERR_MEMORY;
     for (size_t i = 0; i < n_buffers; i++) {
@@ -125,7 +124,7 @@ static zr_status_t find_max_live(const zr_plan_buffer_t *buffers, size_t n_buffe
         live = changes[i].is_end ? live - changes[i].size : live + changes[i].size;
         most = live > most ? live : most;
     }
-    free(changes);
+    zr_heap_free(heap, changes);
     *max_live_p = most;
     return ZR_OK;
 }
@@ -241,30 +240,35 @@ static void report(const run_t *run, size_t *offsets, zr_plan_result_t *result) 
     result->is_stopped = result->height_bytes > target_of(run);
 }
 
-zr_status_t zr_plan_run(const zr_plan_buffer_t *buffers, size_t n_buffers, size_t capacity,
-                        unsigned depth, zr_plan_clock_t *clock, size_t *offsets_p,
+zr_status_t zr_plan_run(zr_heap_t *counted_in, const zr_plan_buffer_t *buffers, size_t n_buffers,
+                        size_t capacity, unsigned depth, zr_plan_clock_t *clock, size_t *offsets_p,
                         zr_plan_result_t *result_p) {
     run_t run = {.capacity = capacity, .depth = depth, .clock = clock};
     zr_plan_result_t result = {0};
-    ZR_TRY(find_max_live(buffers, n_buffers, &result.max_live_bytes));
-    ZR_TRY(zr_plan_parts_create(buffers, n_buffers, &run.parts));
-    zr_status_t status = plan_parts(&run);
+    zr_heap_t *heap = zr_heap_create(counted_in);
+    if (heap == NULL)
+        return ZR_ERR_MEMORY;
+    zr_status_t status = find_max_live(heap, buffers, n_buffers, &result.max_live_bytes);
+    if (status == ZR_OK)
+        status = zr_plan_parts_create(heap, buffers, n_buffers, &run.parts);
+    if (status == ZR_OK)
+        status = plan_parts(&run);
     if (status == ZR_OK) {
         for (size_t i = 0; i < n_buffers; i++)
             offsets_p[i] = 0;
         report(&run, offsets_p, &result);
         *result_p = result;
     }
-    zr_plan_parts_free(&run.parts);
+    zr_heap_destroy(&heap);
     return status;
 }
 
-static zr_status_t make_plan(const zr_plan_buffer_t *buffers, size_t n_buffers,
-                             const zr_plan_options_t *options, size_t *offsets_p,
+static zr_status_t make_plan(zr_heap_t *counted_in, const zr_plan_buffer_t *buffers,
+                             size_t n_buffers, const zr_plan_options_t *options, size_t *offsets_p,
                              zr_plan_result_t *result_p) {
     zr_plan_clock_t clock = clock_start(options);
-    zr_status_t status =
-        zr_plan_run(buffers, n_buffers, options->capacity_bytes, 0, &clock, offsets_p, result_p);
+    zr_status_t status = zr_plan_run(counted_in, buffers, n_buffers, options->capacity_bytes, 0,
+                                     &clock, offsets_p, result_p);
     if (status != ZR_OK)
         return zr_fail(&options->log, status, "no memory to plan %s",
                        zr_count_text(n_buffers, "buffer").text);
@@ -273,9 +277,9 @@ static zr_status_t make_plan(const zr_plan_buffer_t *buffers, size_t n_buffers,
     return ZR_OK;
 }
 
-zr_status_t zr_plan_offsets(const zr_plan_buffer_t *buffers, size_t n_buffers,
-                            const zr_plan_options_t *options, size_t *offsets_p,
-                            zr_plan_result_t *result_p) {
+zr_status_t zr_plan_offsets_in(zr_heap_t *counted_in, const zr_plan_buffer_t *buffers,
+                               size_t n_buffers, const zr_plan_options_t *options,
+                               size_t *offsets_p, zr_plan_result_t *result_p) {
     zr_plan_options_t defaults = zr_plan_options_default();
     zr_plan_result_t result = {0};
     options = options == NULL ? &defaults : options;
@@ -283,12 +287,18 @@ zr_status_t zr_plan_offsets(const zr_plan_buffer_t *buffers, size_t n_buffers,
     bool is_known = zr_plan_cache_knows(options) &&
                     zr_plan_cache_find(options, buffers, n_buffers, offsets_p, &result);
     if (!is_known)
-        ZR_TRY(make_plan(buffers, n_buffers, options, offsets_p, &result));
+        ZR_TRY(make_plan(counted_in, buffers, n_buffers, options, offsets_p, &result));
     if (!is_known && zr_plan_cache_knows(options))
         zr_plan_cache_add(options, buffers, n_buffers, offsets_p, &result);
     if (result_p != NULL)
         *result_p = result;
     return ZR_OK;
+}
+
+zr_status_t zr_plan_offsets(const zr_plan_buffer_t *buffers, size_t n_buffers,
+                            const zr_plan_options_t *options, size_t *offsets_p,
+                            zr_plan_result_t *result_p) {
+    return zr_plan_offsets_in(NULL, buffers, n_buffers, options, offsets_p, result_p);
 }
 
 static void stay_silent(void *context, zr_log_level_t level, int rank, const char *message) {
@@ -302,8 +312,10 @@ size_t zr_plan_max_live(const zr_plan_buffer_t *buffers, size_t n_buffers) {
     size_t max_live = 0;
     zr_log_t log = zr_log_default();
     log.sink = stay_silent;
-    if (check_input(buffers, n_buffers, &max_live, &log) != ZR_OK ||
-        find_max_live(buffers, n_buffers, &max_live) != ZR_OK)
-        return 0;
+    zr_heap_t *heap = zr_heap_create(NULL);
+    if (heap == NULL || check_input(buffers, n_buffers, &max_live, &log) != ZR_OK ||
+        find_max_live(heap, buffers, n_buffers, &max_live) != ZR_OK)
+        max_live = 0;
+    zr_heap_destroy(&heap);
     return max_live;
 }

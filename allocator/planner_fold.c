@@ -9,7 +9,6 @@
  * the result is kept only if it is lower.
  */
 #include <stdlib.h>
-#include <string.h>
 
 #include "allocator/planner_internal.h"
 
@@ -121,7 +120,7 @@ static void count_periods(fold_t *fold, uint64_t *distances, size_t n_distances)
 
 static zr_status_t find_periods(fold_t *fold) {
     size_t n = fold->part->n_items, n_distances = 0;
-    uint64_t *distances = malloc(n * MAX_AHEAD * sizeof(*distances));
+    uint64_t *distances = zr_heap_alloc(fold->part->heap, n * MAX_AHEAD, sizeof(*distances));
     if (distances == NULL)
         return ZR_ERR_MEMORY;
     fill_turns(fold);
@@ -136,7 +135,7 @@ static zr_status_t find_periods(fold_t *fold) {
         }
     }
     count_periods(fold, distances, n_distances);
-    free(distances);
+    zr_heap_free(fold->part->heap, distances);
     return ZR_OK;
 }
 
@@ -144,7 +143,7 @@ static zr_status_t find_periods(fold_t *fold) {
 static zr_status_t find_seam(const fold_t *fold, uint64_t period, uint64_t *seam_p) {
     const zr_plan_part_t *part = fold->part;
     size_t n = part->n_items, ended = 0, live = 0, least = SIZE_MAX;
-    turn_t *ends = malloc(n * sizeof(*ends));
+    turn_t *ends = zr_heap_alloc(part->heap, n, sizeof(*ends));
     if (ends == NULL)
         return ZR_ERR_MEMORY;
     for (size_t i = 0; i < n; i++)
@@ -164,7 +163,7 @@ static zr_status_t find_seam(const fold_t *fold, uint64_t period, uint64_t *seam
         }
         live += part->items[i].size;
     }
-    free(ends);
+    zr_heap_free(part->heap, ends);
     return ZR_OK;
 }
 
@@ -213,8 +212,8 @@ static zr_status_t plan_period(fold_t *fold, size_t target, unsigned depth,
     zr_plan_result_t result;
     if (own.max_steps - own.n_steps > PERIOD_STEPS)
         own.max_steps = own.n_steps + PERIOD_STEPS;
-    zr_status_t status = zr_plan_run(fold->buffers, fold->n_buffers, target, depth + 1, &own,
-                                     fold->offsets, &result);
+    zr_status_t status = zr_plan_run(part->heap, fold->buffers, fold->n_buffers, target, depth + 1,
+                                     &own, fold->offsets, &result);
     (void)zr_plan_clock_step(clock, own.n_steps - clock->n_steps);
     if (status != ZR_OK || result.height_bytes >= part->height)
         return status;
@@ -252,18 +251,14 @@ zr_status_t zr_plan_fold(zr_plan_part_t *part, size_t target, unsigned depth,
     }
     if (end - fold.begin > MAX_SPAN)
         return ZR_OK;
-    zr_status_t status = ZR_ERR_MEMORY;
-    fold.turns = malloc(n * sizeof(*fold.turns));
-    fold.class_of = malloc(n * sizeof(*fold.class_of));
-    fold.buffers = malloc(n * sizeof(*fold.buffers));
-    fold.offsets = malloc(n * sizeof(*fold.offsets));
-    if (fold.turns != NULL && fold.class_of != NULL && fold.buffers != NULL && fold.offsets != NULL)
-        status = find_periods(&fold);
-    for (size_t i = 0; i < fold.n_periods && status == ZR_OK && part->height > target; i++)
-        status = try_period(&fold, fold.periods[i], target, depth, clock);
-    free(fold.turns);
-    free(fold.class_of);
-    free(fold.buffers);
-    free(fold.offsets);
-    return status;
+    fold.turns = zr_heap_alloc(part->heap, n, sizeof(*fold.turns));
+    fold.class_of = zr_heap_alloc(part->heap, n, sizeof(*fold.class_of));
+    fold.buffers = zr_heap_alloc(part->heap, n, sizeof(*fold.buffers));
+    fold.offsets = zr_heap_alloc(part->heap, n, sizeof(*fold.offsets));
+    if (fold.turns == NULL || fold.class_of == NULL || fold.buffers == NULL || fold.offsets == NULL)
+        return ZR_ERR_MEMORY;
+    ZR_TRY(find_periods(&fold));
+    for (size_t i = 0; i < fold.n_periods && part->height > target; i++)
+        ZR_TRY(try_period(&fold, fold.periods[i], target, depth, clock));
+    return ZR_OK;
 }

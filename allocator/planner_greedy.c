@@ -112,15 +112,11 @@ static void keep_plan(zr_plan_part_t *part, const placer_t *placer, const char *
 }
 
 static bool placer_create(placer_t *placer, const zr_plan_part_t *part) {
-    *placer = (placer_t){.part = part,
-                         .placed = malloc(part->n_items * sizeof(*placer->placed)),
-                         .offsets = malloc(part->n_items * sizeof(*placer->offsets))};
+    *placer =
+        (placer_t){.part = part,
+                   .placed = zr_heap_alloc(part->heap, part->n_items, sizeof(*placer->placed)),
+                   .offsets = zr_heap_alloc(part->heap, part->n_items, sizeof(*placer->offsets))};
     return placer->placed != NULL && placer->offsets != NULL;
-}
-
-static void placer_free(placer_t *placer) {
-    free(placer->placed);
-    free(placer->offsets);
 }
 
 /* ---- the portfolio ----------------------------------------------------------------------------
@@ -178,7 +174,7 @@ static zr_status_t measure_contention(const zr_plan_part_t *part, size_t *conten
     size_t n = part->n_sections, n_levels = 1;
     while ((size_t)2 << (n_levels - 1) <= n)
         n_levels++;
-    size_t *most = calloc(n_levels * (n + 1), sizeof(*most));
+    size_t *most = zr_heap_alloc(part->heap, n_levels * (n + 1), sizeof(*most));
     if (most == NULL)
         return ZR_ERR_MEMORY;
     for (size_t i = 0; i < part->n_items; i++) {
@@ -202,7 +198,7 @@ static zr_status_t measure_contention(const zr_plan_part_t *part, size_t *conten
         size_t right = most[k * (n + 1) + last - ((size_t)1 << k)];
         contention[i] = left > right ? left : right;
     }
-    free(most);
+    zr_heap_free(part->heap, most);
     return ZR_OK;
 }
 
@@ -248,7 +244,7 @@ static void rank(ranked_t *ranked, const zr_plan_item_t *item, size_t contention
 
 static zr_status_t order_items(const zr_plan_part_t *part, const size_t *contention,
                                measure_t measure, uint32_t *order) {
-    ranked_t *ranked = malloc(part->n_items * sizeof(*ranked));
+    ranked_t *ranked = zr_heap_alloc(part->heap, part->n_items, sizeof(*ranked));
     if (ranked == NULL)
         return ZR_ERR_MEMORY;
     for (size_t i = 0; i < part->n_items; i++) {
@@ -258,7 +254,7 @@ static zr_status_t order_items(const zr_plan_part_t *part, const size_t *content
     qsort(ranked, part->n_items, sizeof(*ranked), compare_ranked);
     for (size_t i = 0; i < part->n_items; i++)
         order[i] = ranked[i].item;
-    free(ranked);
+    zr_heap_free(part->heap, ranked);
     return ZR_OK;
 }
 
@@ -271,39 +267,28 @@ struct zr_plan_order_search {
     uint64_t random;
 };
 
-void zr_plan_order_destroy(zr_plan_order_search_t **order_p) {
-    if (order_p == NULL || *order_p == NULL)
-        return;
-    placer_free(&(*order_p)->placer);
-    free((*order_p)->order);
-    free((*order_p)->best);
-    free(*order_p);
-    *order_p = NULL;
-}
-
 static zr_plan_order_search_t *order_create(const zr_plan_part_t *part) {
-    zr_plan_order_search_t *order = calloc(1, sizeof(*order));
+    zr_plan_order_search_t *order = zr_heap_alloc(part->heap, 1, sizeof(*order));
     if (order == NULL)
         return NULL;
     order->height = SIZE_MAX;
     order->random = 1;
-    order->order = malloc(part->n_items * sizeof(*order->order));
-    order->best = malloc(part->n_items * sizeof(*order->best));
-    if (!placer_create(&order->placer, part) || order->order == NULL || order->best == NULL)
-        zr_plan_order_destroy(&order);
-    return order;
+    order->order = zr_heap_alloc(part->heap, part->n_items, sizeof(*order->order));
+    order->best = zr_heap_alloc(part->heap, part->n_items, sizeof(*order->best));
+    bool is_whole =
+        placer_create(&order->placer, part) && order->order != NULL && order->best != NULL;
+    return is_whole ? order : NULL;
 }
 
 zr_status_t zr_plan_greedy(zr_plan_part_t *part, size_t target, zr_plan_clock_t *clock) {
-    zr_status_t status = ZR_ERR_MEMORY;
-    size_t *contention = malloc(part->n_items * sizeof(*contention));
+    size_t *contention = zr_heap_alloc(part->heap, part->n_items, sizeof(*contention));
     zr_plan_order_search_t *order = part->order = order_create(part);
     if (order == NULL || contention == NULL)
-        goto out;
+        return ZR_ERR_MEMORY;
     placer_t *placer = &order->placer;
     place_in_time(placer);
     keep_plan(part, placer, "time, best fit");
-    status = measure_contention(part, contention);
+    zr_status_t status = measure_contention(part, contention);
     for (int m = 0; status == ZR_OK && m < 2 * N_MEASURES && part->height > target; m++) {
         bool best_fit = m % 2 == 1;
         if (zr_plan_clock_step(clock, 1))
@@ -322,8 +307,7 @@ zr_status_t zr_plan_greedy(zr_plan_part_t *part, size_t target, zr_plan_clock_t 
         if (placer->height < part->height)
             keep_plan(part, placer, best_fit ? best_fit_names[m / 2] : first_fit_names[m / 2]);
     }
-out:
-    free(contention);
+    zr_heap_free(part->heap, contention);
     return status;
 }
 

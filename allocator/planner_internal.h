@@ -15,6 +15,7 @@
 #pragma once
 
 #include "allocator/planner.h"
+#include "kernels/base/heap_internal.h"
 
 /** A buffer of a part: sections first <= s < last. */
 typedef struct zr_plan_item {
@@ -43,6 +44,7 @@ typedef struct zr_plan_order_search zr_plan_order_search_t;
 
 /** An independent problem: no buffer outside shares a section with one inside. */
 typedef struct zr_plan_part {
+    zr_heap_t *heap;       /* of the run, and of all that its parts have; borrowed */
     zr_plan_item_t *items; /* by first, last, size, alignment; borrowed from zr_plan_parts_t */
     size_t n_items;
     size_t *offsets; /* [n_items] the best plan so far, without base; likewise borrowed */
@@ -61,6 +63,7 @@ typedef struct zr_plan_part {
 /* ---- planner_parts.c ---------------------------------------------------------------- */
 
 typedef struct zr_plan_parts {
+    zr_heap_t *heap; /* borrowed */
     zr_plan_item_t *items;
     size_t *offsets; /* alongside items */
     size_t n_items;  /* without those of size 0 */
@@ -73,9 +76,8 @@ typedef struct zr_plan_parts {
  * Take apart what has been checked. Buffers that live throughout a part can lie below all
  * others of it at no loss; what they leave may fall apart further.
  */
-ZR_NODISCARD zr_status_t zr_plan_parts_create(const zr_plan_buffer_t *buffers, size_t n_buffers,
-                                              zr_plan_parts_t *parts_p);
-void zr_plan_parts_free(zr_plan_parts_t *parts);
+ZR_NODISCARD zr_status_t zr_plan_parts_create(zr_heap_t *heap, const zr_plan_buffer_t *buffers,
+                                              size_t n_buffers, zr_plan_parts_t *parts_p);
 
 /* ---- planner_greedy.c --------------------------------------------------------------- */
 
@@ -86,7 +88,6 @@ ZR_NODISCARD zr_status_t zr_plan_greedy(zr_plan_part_t *part, size_t target,
 /** Change the best order at random for some steps, or until the height is at most `target`. */
 ZR_NODISCARD zr_status_t zr_plan_order_improve(zr_plan_part_t *part, size_t target,
                                                uint64_t n_steps, zr_plan_clock_t *clock);
-void zr_plan_order_destroy(zr_plan_order_search_t **order);
 
 /* ---- planner_search.c --------------------------------------------------------------- */
 
@@ -102,7 +103,6 @@ void zr_plan_order_destroy(zr_plan_order_search_t **order);
  */
 ZR_NODISCARD zr_status_t zr_plan_search(zr_plan_part_t *part, size_t capacity, unsigned round,
                                         uint64_t n_steps, zr_plan_clock_t *clock);
-void zr_plan_search_destroy(zr_plan_search_t **search);
 
 /* ---- planner_fold.c ----------------------------------------------------------------- */
 
@@ -126,10 +126,16 @@ void zr_plan_cache_add(const zr_plan_options_t *options, const zr_plan_buffer_t 
 
 /* ---- planner.c ---------------------------------------------------------------------- */
 
-/** zr_plan_offsets of checked input, on a clock that runs; `depth` counts foldings. */
-ZR_NODISCARD zr_status_t zr_plan_run(const zr_plan_buffer_t *buffers, size_t n_buffers,
-                                     size_t capacity, unsigned depth, zr_plan_clock_t *clock,
-                                     size_t *offsets_p, zr_plan_result_t *result_p);
+/** zr_plan_offsets, whose memory is counted in that of a heap, or NULL. */
+ZR_NODISCARD zr_status_t zr_plan_offsets_in(zr_heap_t *counted_in, const zr_plan_buffer_t *buffers,
+                                            size_t n_buffers, const zr_plan_options_t *options,
+                                            size_t *offsets_p, zr_plan_result_t *result_p);
+
+/** The same of checked input, on a clock that runs; `depth` counts foldings. */
+ZR_NODISCARD zr_status_t zr_plan_run(zr_heap_t *counted_in, const zr_plan_buffer_t *buffers,
+                                     size_t n_buffers, size_t capacity, unsigned depth,
+                                     zr_plan_clock_t *clock, size_t *offsets_p,
+                                     zr_plan_result_t *result_p);
 
 /* ---- shared ------------------------------------------------------------------------- */
 

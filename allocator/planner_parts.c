@@ -8,7 +8,6 @@
  * what comes to lie on top; else it stays.)
  */
 #include <stdlib.h>
-#include <string.h>
 
 #include "allocator/planner_internal.h"
 
@@ -76,25 +75,19 @@ static uint32_t make_sections(splitter_t *splitter, zr_plan_item_t *items, size_
 }
 
 static bool push_range(splitter_t *splitter, size_t begin, size_t end, size_t base) {
-    if (splitter->n_ranges == splitter->capacity) {
-        size_t capacity = splitter->capacity == 0 ? 16 : 2 * splitter->capacity;
-        range_t *larger = realloc(splitter->ranges, capacity * sizeof(*larger));
-        if (larger == NULL)
-            return false;
-        splitter->ranges = larger;
-        splitter->capacity = capacity;
-    }
+    if (!zr_heap_make_room(splitter->parts->heap, &splitter->ranges, splitter->n_ranges,
+                           &splitter->capacity, sizeof(*splitter->ranges)))
+        return false;
     splitter->ranges[splitter->n_ranges++] = (range_t){begin, end, base};
     return true;
 }
 
 /* ---- parts --------------------------------------------------------------------------------- */
 
-/* The most bytes that one section has to hold. `load` has room for the sections and one. */
+/* The most bytes that one section has to hold. `load`: zeros, for the sections and one. */
 static size_t most_in_a_section(const zr_plan_item_t *items, size_t n_items, uint32_t n_sections,
                                 size_t *load) {
     size_t most = 0, now = 0;
-    memset(load, 0, ((size_t)n_sections + 1) * sizeof(*load));
     for (size_t i = 0; i < n_items; i++) {
         load[items[i].first] += items[i].size;
         load[items[i].last] -= items[i].size;
@@ -109,20 +102,14 @@ static size_t most_in_a_section(const zr_plan_item_t *items, size_t n_items, uin
 static bool add_part(splitter_t *splitter, size_t begin, size_t end, size_t base,
                      uint32_t n_sections) {
     zr_plan_parts_t *parts = splitter->parts;
-    if (parts->n_parts == parts->capacity) {
-        size_t capacity = parts->capacity == 0 ? 4 : 2 * parts->capacity;
-        zr_plan_part_t *larger = realloc(parts->parts, capacity * sizeof(*larger));
-        if (larger == NULL)
-            return false;
-        parts->parts = larger;
-        parts->capacity = capacity;
-    }
-    size_t *load = malloc(((size_t)n_sections + 1) * sizeof(*load));
-    if (load == NULL)
+    size_t *load = zr_heap_alloc(parts->heap, (size_t)n_sections + 1, sizeof(*load));
+    if (load == NULL || !zr_heap_make_room(parts->heap, &parts->parts, parts->n_parts,
+                                           &parts->capacity, sizeof(*parts->parts)))
         return false;
     zr_plan_item_t *items = parts->items + begin;
     parts->parts[parts->n_parts] =
-        (zr_plan_part_t){.items = items,
+        (zr_plan_part_t){.heap = parts->heap,
+                         .items = items,
                          .n_items = end - begin,
                          .offsets = parts->offsets + begin,
                          .n_sections = n_sections,
@@ -133,7 +120,7 @@ static bool add_part(splitter_t *splitter, size_t begin, size_t end, size_t base
                          .stride = 0.5,
                          .twin = parts->n_parts};
     parts->n_parts++;
-    free(load);
+    zr_heap_free(parts->heap, load);
     return true;
 }
 
@@ -216,7 +203,7 @@ static int compare_part_pointers(const void *a, const void *b) {
 static zr_status_t find_twins(zr_plan_parts_t *parts) {
     if (parts->n_parts < 2)
         return ZR_OK;
-    zr_plan_part_t **sorted = malloc(parts->n_parts * sizeof(zr_plan_part_t *));
+    zr_plan_part_t **sorted = zr_heap_alloc(parts->heap, parts->n_parts, sizeof(zr_plan_part_t *));
     if (sorted == NULL)
         return ZR_ERR_MEMORY;
     for (size_t i = 0; i < parts->n_parts; i++)
@@ -225,7 +212,7 @@ static zr_status_t find_twins(zr_plan_parts_t *parts) {
     for (size_t i = 1; i < parts->n_parts; i++)
         if (compare_parts(sorted[i - 1], sorted[i]) == 0)
             sorted[i]->twin = sorted[i - 1]->twin;
-    free(sorted);
+    zr_heap_free(parts->heap, sorted);
     return ZR_OK;
 }
 
@@ -235,7 +222,7 @@ static zr_status_t find_twins(zr_plan_parts_t *parts) {
 /* Number the times in order. */
 static zr_status_t rank_times(zr_plan_parts_t *parts) {
     size_t n_times = 2 * parts->n_items, n = 0;
-    int64_t *times = malloc((n_times + 1) * sizeof(*times));
+    int64_t *times = zr_heap_alloc(parts->heap, n_times, sizeof(*times));
     if (times == NULL)
         return ZR_ERR_MEMORY;
     for (size_t i = 0; i < parts->n_items; i++) {
@@ -253,7 +240,7 @@ static zr_status_t rank_times(zr_plan_parts_t *parts) {
         item->first = (uint32_t)(lower - times);
         item->last = (uint32_t)(upper - times);
     }
-    free(times);
+    zr_heap_free(parts->heap, times);
     return ZR_OK;
 }
 
@@ -275,56 +262,33 @@ static void take_buffers(zr_plan_parts_t *parts, const zr_plan_buffer_t *buffers
 static zr_status_t split_all(zr_plan_parts_t *parts) {
     size_t n = parts->n_items;
     splitter_t splitter = {.parts = parts, .max_looked = 256 * n + 1000000};
-    zr_status_t status = ZR_ERR_MEMORY;
-    splitter.ends = malloc((n + 1) * sizeof(*splitter.ends));
-    splitter.section_at = malloc((2 * n + 1) * sizeof(*splitter.section_at));
-    if (splitter.ends == NULL || splitter.section_at == NULL)
-        goto out;
-    if (n > 0 && !push_range(&splitter, 0, n, 0))
-        goto out;
+    splitter.ends = zr_heap_alloc(parts->heap, n, sizeof(*splitter.ends));
+    splitter.section_at = zr_heap_alloc(parts->heap, 2 * n + 1, sizeof(*splitter.section_at));
+    if (splitter.ends == NULL || splitter.section_at == NULL ||
+        (n > 0 && !push_range(&splitter, 0, n, 0)))
+        return ZR_ERR_MEMORY;
     while (splitter.n_ranges > 0) {
         range_t range = splitter.ranges[--splitter.n_ranges];
         if (!split_range(&splitter, &range))
-            goto out;
+            return ZR_ERR_MEMORY;
     }
-    status = ZR_OK;
-out:
-    free(splitter.ends);
-    free(splitter.section_at);
-    free(splitter.ranges);
-    return status;
+    zr_heap_free(parts->heap, splitter.ends);
+    zr_heap_free(parts->heap, splitter.section_at);
+    zr_heap_free(parts->heap, splitter.ranges);
+    return ZR_OK;
 }
 
-zr_status_t zr_plan_parts_create(const zr_plan_buffer_t *buffers, size_t n_buffers,
+zr_status_t zr_plan_parts_create(zr_heap_t *heap, const zr_plan_buffer_t *buffers, size_t n_buffers,
                                  zr_plan_parts_t *parts_p) {
-    zr_plan_parts_t parts = {0};
-    zr_status_t status = ZR_ERR_MEMORY;
-    parts.items = malloc((n_buffers + 1) * sizeof(*parts.items));
-    parts.offsets = calloc(n_buffers + 1, sizeof(*parts.offsets));
+    zr_plan_parts_t parts = {.heap = heap};
+    parts.items = zr_heap_alloc(heap, n_buffers, sizeof(*parts.items));
+    parts.offsets = zr_heap_alloc(heap, n_buffers, sizeof(*parts.offsets));
     if (parts.items == NULL || parts.offsets == NULL)
-        goto err_free;
+        return ZR_ERR_MEMORY;
     take_buffers(&parts, buffers, n_buffers);
-    status = rank_times(&parts);
-    if (status == ZR_OK)
-        status = split_all(&parts);
-    if (status == ZR_OK)
-        status = find_twins(&parts);
-    if (status != ZR_OK)
-        goto err_free;
+    ZR_TRY(rank_times(&parts));
+    ZR_TRY(split_all(&parts));
+    ZR_TRY(find_twins(&parts));
     *parts_p = parts;
     return ZR_OK;
-err_free:
-    zr_plan_parts_free(&parts);
-    return status;
-}
-
-void zr_plan_parts_free(zr_plan_parts_t *parts) {
-    for (size_t i = 0; i < parts->n_parts; i++) {
-        zr_plan_search_destroy(&parts->parts[i].search);
-        zr_plan_order_destroy(&parts->parts[i].order);
-    }
-    free(parts->parts);
-    free(parts->items);
-    free(parts->offsets);
-    *parts = (zr_plan_parts_t){0};
 }

@@ -58,6 +58,7 @@ typedef struct situation {
 } situation_t;
 
 struct zr_plan_search {
+    zr_heap_t *heap; /* the part's */
     size_t n_items;
     uint32_t n_sections;
     size_t unit;
@@ -108,36 +109,35 @@ typedef zr_plan_search_t search_t;
 
 /* ---- lists and the trail ------------------------------------------------------------- */
 
+/* Let an array, the pointer to which is at `array_p`, have room for as many. */
+static bool reserve(search_t *search, void *array_p, size_t needed, size_t *capacity,
+                    size_t size_bytes) {
+    if (needed <= *capacity)
+        return true;
+    void **array = array_p;
+    void *larger = zr_heap_resize(search->heap, *array, 2 * needed, size_bytes);
+    if (larger == NULL) {
+        search->is_out_of_memory = true;
+        return false;
+    }
+    *array = larger;
+    *capacity = 2 * needed;
+    return true;
+}
+
 /* Make a list of `n_items` on the stack; its place, or SIZE_MAX when there is no memory. */
 static size_t push_list(search_t *search, size_t n_items) {
     size_t begin = search->n_stack, needed = begin + n_items;
-    if (needed > search->stack_capacity) {
-        size_t capacity = 2 * needed;
-        uint32_t *larger = realloc(search->stack, capacity * sizeof(*larger));
-        if (larger == NULL) {
-            search->is_out_of_memory = true;
-            return SIZE_MAX;
-        }
-        search->stack = larger;
-        search->stack_capacity = capacity;
-    }
+    if (!reserve(search, &search->stack, needed, &search->stack_capacity, sizeof(*search->stack)))
+        return SIZE_MAX;
     search->n_stack = needed;
     return begin;
 }
 
 /* Have room for a change of each of `n_items`. */
 static bool reserve_trail(search_t *search, size_t n_items) {
-    size_t needed = search->n_trail + n_items;
-    if (needed <= search->trail_capacity)
-        return true;
-    change_t *larger = realloc(search->trail, 2 * needed * sizeof(*larger));
-    if (larger == NULL) {
-        search->is_out_of_memory = true;
-        return false;
-    }
-    search->trail = larger;
-    search->trail_capacity = 2 * needed;
-    return true;
+    return reserve(search, &search->trail, search->n_trail + n_items, &search->trail_capacity,
+                   sizeof(*search->trail));
 }
 
 static void remember(search_t *search, uint32_t item) {
@@ -500,15 +500,9 @@ static outcome_t solve_without(search_t *search, size_t begin, uint32_t n_items,
 /* Have a set of reasons above the others, filled with the items of a section. */
 static bool push_reasons(search_t *search, size_t begin, uint32_t n_items, uint32_t section) {
     size_t n_words = search->n_words, needed = (search->n_reasons + 1) * n_words;
-    if (needed > search->reasons_capacity) {
-        uint64_t *larger = realloc(search->reasons, 2 * needed * sizeof(*larger));
-        if (larger == NULL) {
-            search->is_out_of_memory = true;
-            return false;
-        }
-        search->reasons = larger;
-        search->reasons_capacity = 2 * needed;
-    }
+    if (!reserve(search, &search->reasons, needed, &search->reasons_capacity,
+                 sizeof(*search->reasons)))
+        return false;
     uint64_t *reasons = search->reasons + search->n_reasons++ * n_words;
     memset(reasons, 0, n_words * sizeof(*reasons));
     for (uint32_t i = 0; i < n_items; i++) {
@@ -711,78 +705,54 @@ static void fill_items(search_t *search, const zr_plan_part_t *part) {
                 add_item(search->neighbours + i * search->n_words, j);
 }
 
-static bool allocate_arrays(search_t *search) {
+/* An array of zeros, or no memory for the whole. */
+static void *take(search_t *search, size_t n, size_t size_bytes) {
+    void *array = zr_heap_alloc(search->heap, n, size_bytes);
+    search->is_out_of_memory = search->is_out_of_memory || array == NULL;
+    return array;
+}
+
+static void allocate_arrays(search_t *search) {
     size_t n = search->n_items, n_sections = search->n_sections, table = 1024;
     while (table < 1024 * n && table < TABLE_LARGEST)
         table *= 2;
     while (table > 1024 && table * (search->n_words + 2) > TABLE_WORDS)
         table /= 2;
     search->failed_mask = table - 1;
-    return (search->first = calloc(n, sizeof(*search->first))) != NULL &&
-           (search->last = calloc(n, sizeof(*search->last))) != NULL &&
-           (search->size = calloc(n, sizeof(*search->size))) != NULL &&
-           (search->alignment = calloc(n, sizeof(*search->alignment))) != NULL &&
-           (search->lowest = calloc(n, sizeof(*search->lowest))) != NULL &&
-           (search->support = calloc(n, sizeof(*search->support))) != NULL &&
-           (search->hole_end = calloc(n, sizeof(*search->hole_end))) != NULL &&
-           (search->rank = calloc(n, sizeof(*search->rank))) != NULL &&
-           (search->weight = calloc(n, sizeof(*search->weight))) != NULL &&
-           (search->salt = calloc(2 * n, sizeof(*search->salt))) != NULL &&
-           (search->neighbours = calloc(n * search->n_words, sizeof(*search->neighbours))) !=
-               NULL &&
-           (search->why = calloc(search->n_words, sizeof(*search->why))) != NULL &&
-           (search->failed_why = calloc(table * search->n_words, sizeof(*search->failed_why))) !=
-               NULL &&
-           (search->floor = calloc(n_sections, sizeof(*search->floor))) != NULL &&
-           (search->end = calloc(n_sections, sizeof(*search->end))) != NULL &&
-           (search->reach = calloc(n_sections, sizeof(*search->reach))) != NULL &&
-           (search->n_open = calloc(n_sections, sizeof(*search->n_open))) != NULL &&
-           (search->is_valley = calloc(n_sections, sizeof(*search->is_valley))) != NULL &&
-           (search->failed = calloc(table, sizeof(*search->failed))) != NULL;
-}
-
-void zr_plan_search_destroy(zr_plan_search_t **search_p) {
-    if (search_p == NULL || *search_p == NULL)
-        return;
-    search_t *search = *search_p;
-    free(search->first);
-    free(search->last);
-    free(search->size);
-    free(search->alignment);
-    free(search->lowest);
-    free(search->support);
-    free(search->hole_end);
-    free(search->rank);
-    free(search->weight);
-    free(search->salt);
-    free(search->floor);
-    free(search->end);
-    free(search->reach);
-    free(search->n_open);
-    free(search->is_valley);
-    free(search->failed);
-    free(search->failed_why);
-    free(search->neighbours);
-    free(search->why);
-    free(search->reasons);
-    free(search->trail);
-    free(search->stack);
-    free(search);
-    *search_p = NULL;
+    search->first = take(search, n, sizeof(*search->first));
+    search->last = take(search, n, sizeof(*search->last));
+    search->size = take(search, n, sizeof(*search->size));
+    search->alignment = take(search, n, sizeof(*search->alignment));
+    search->lowest = take(search, n, sizeof(*search->lowest));
+    search->support = take(search, n, sizeof(*search->support));
+    search->hole_end = take(search, n, sizeof(*search->hole_end));
+    search->rank = take(search, n, sizeof(*search->rank));
+    search->weight = take(search, n, sizeof(*search->weight));
+    search->salt = take(search, 2 * n, sizeof(*search->salt));
+    search->neighbours = take(search, n * search->n_words, sizeof(*search->neighbours));
+    search->why = take(search, search->n_words, sizeof(*search->why));
+    search->failed_why = take(search, table * search->n_words, sizeof(*search->failed_why));
+    search->floor = take(search, n_sections, sizeof(*search->floor));
+    search->end = take(search, n_sections, sizeof(*search->end));
+    search->reach = take(search, n_sections, sizeof(*search->reach));
+    search->n_open = take(search, n_sections, sizeof(*search->n_open));
+    search->is_valley = take(search, n_sections, sizeof(*search->is_valley));
+    search->failed = take(search, table, sizeof(*search->failed));
 }
 
 static search_t *search_create(const zr_plan_part_t *part) {
-    search_t *search = calloc(1, sizeof(*search));
+    search_t *search = zr_heap_alloc(part->heap, 1, sizeof(*search));
     if (search == NULL)
         return NULL;
+    search->heap = part->heap;
     search->n_items = part->n_items;
     search->n_sections = part->n_sections;
     search->n_words = (part->n_items + 63) / 64;
     search->max_depth = 2 * part->n_items + 64;
-    if (allocate_arrays(search))
-        fill_items(search, part);
-    else
-        zr_plan_search_destroy(&search);
+    allocate_arrays(search);
+    if (search->is_out_of_memory)
+        return NULL;
+    fill_items(search, part);
     return search;
 }
 

@@ -8,7 +8,7 @@
 
 #include <xxhash.h>
 
-#include "allocator/arena.h"
+#include "allocator/arena_internal.h"
 #include "allocator/record_internal.h"
 
 #define MIN_CAPACITY 64
@@ -30,8 +30,9 @@ static void *make_room(zr_recording_t *recording, void *array, size_t element_by
     while (wanted < n)
         wanted *= 2;
     size_t used_bytes = recording->used_bytes + (wanted - *capacity) * element_bytes;
-    void *grown =
-        used_bytes <= recording->max_bytes ? realloc(array, wanted * element_bytes) : NULL;
+    void *grown = used_bytes <= recording->max_bytes
+                      ? zr_heap_resize(recording->heap, array, wanted, element_bytes)
+                      : NULL;
     if (grown == NULL) {
         fail(recording);
         return NULL;
@@ -42,29 +43,26 @@ static void *make_room(zr_recording_t *recording, void *array, size_t element_by
 }
 
 zr_recording_t *zr_recording_create(size_t max_bytes) {
-    zr_recording_t *recording = calloc(1, sizeof(*recording));
-    if (recording == NULL)
-        return NULL;
-    recording->max_bytes = max_bytes == 0 ? ZR_RECORDING_MAX_BYTES : max_bytes;
-    recording->names = make_room(recording, NULL, 1, 1, &recording->names_capacity);
-    if (recording->names == NULL) {
-        zr_recording_destroy(&recording);
+    zr_heap_t *heap = zr_heap_create(NULL);
+    zr_recording_t *recording = heap != NULL ? zr_heap_alloc(heap, 1, sizeof(*recording)) : NULL;
+    if (recording != NULL) {
+        recording->heap = heap;
+        recording->max_bytes = max_bytes == 0 ? ZR_RECORDING_MAX_BYTES : max_bytes;
+        recording->names = make_room(recording, NULL, 1, 1, &recording->names_capacity);
+        recording->n_names_bytes = 1; /* the empty name */
+    }
+    if (recording == NULL || recording->names == NULL) {
+        zr_heap_destroy(&heap);
         return NULL;
     }
-    recording->names[recording->n_names_bytes++] = '\0';
     return recording;
 }
 
 void zr_recording_destroy(zr_recording_t **recording) {
     if (recording == NULL || *recording == NULL)
         return;
-    free((*recording)->lives);
-    free((*recording)->marks);
-    free((*recording)->changes);
-    free((*recording)->mapped);
-    free((*recording)->names);
-    free((*recording)->name_slots);
-    free(*recording);
+    zr_heap_t *heap = (*recording)->heap;
+    zr_heap_destroy(&heap);
     *recording = NULL;
 }
 
@@ -86,8 +84,9 @@ static bool grow_slots(zr_recording_t *recording) {
     size_t used_bytes =
         recording->used_bytes + (capacity - recording->slots_capacity) * sizeof(uint32_t);
     uint32_t *old = recording->name_slots;
-    uint32_t *slots =
-        used_bytes <= recording->max_bytes ? calloc(capacity, sizeof(uint32_t)) : NULL;
+    uint32_t *slots = used_bytes <= recording->max_bytes
+                          ? zr_heap_alloc(recording->heap, capacity, sizeof(uint32_t))
+                          : NULL;
     if (slots == NULL) {
         fail(recording);
         return false;
@@ -102,7 +101,7 @@ static bool grow_slots(zr_recording_t *recording) {
             *slot_of(recording, name, strlen(name)) = old[i];
         }
     }
-    free(old);
+    zr_heap_free(recording->heap, old);
     return true;
 }
 

@@ -7,7 +7,7 @@
  */
 #pragma once
 
-#include "allocator/block.h"
+#include "allocator/block_internal.h"
 #include "allocator/record.h"
 
 typedef struct zr_record_place {
@@ -41,6 +41,7 @@ typedef struct zr_record_stretch {
 #define ZR_RECORD_MAX_STREAMS 255
 
 struct zr_recording {
+    zr_heap_t *heap;    /* of all that it has, and itself; it may outlive the allocator's */
     int64_t now;        /* of the last event */
     zr_status_t status; /* ZR_ERR_MEMORY: nothing was written down from then on */
     bool is_reported;   /* that it failed */

@@ -2,13 +2,12 @@
  * Following a plan: the cursor, what a place waits for, and the marks that move it on. See
  * replay_internal.h for why it is safe.
  */
-#include <stdlib.h>
 #include <time.h>
 
 #include "allocator/internal.h"
-#include "allocator/poison.h"
-#include "allocator/replay_force.h"
-#include "allocator/replay_search.h"
+#include "allocator/poison_internal.h"
+#include "allocator/replay_force_internal.h"
+#include "allocator/replay_search_internal.h"
 
 #define NO_SEGMENT SIZE_MAX
 /* Work that planning may take in zr_allocator_mark once the greedy orders have missed the bound. */
@@ -316,15 +315,19 @@ static double seconds_now(void) {
 static zr_status_t make_plan(zr_allocator_t *allocator, zr_replay_made_t **made_p) {
     zr_replay_t *replay = allocator->replay;
     zr_tape_t tape = replay->tape;
+    zr_heap_t *heap = zr_heap_create(allocator->heap);
+    zr_status_t status = heap != NULL ? ZR_OK : ZR_ERR_MEMORY;
     /* What other threads free meanwhile is on no tape. */
-    replay->tape = (zr_tape_t){.max_entries = tape.max_entries, .epoch = tape.epoch + 1};
-    if (replay->plan != NULL && zr_tape_is_alike(&tape, &replay->plan->tape))
+    if (heap != NULL)
+        replay->tape =
+            (zr_tape_t){.heap = heap, .max_entries = tape.max_entries, .epoch = tape.epoch + 1};
+    if (heap != NULL && replay->plan != NULL && zr_tape_is_alike(&tape, &replay->plan->tape))
         zr_tape_enlarge(&tape, &replay->plan->tape);
     pthread_mutex_unlock(&allocator->lock);
     double start = seconds_now();
-    zr_status_t status = zr_replay_plan_make(&tape, &replay->planning, made_p);
+    if (status == ZR_OK)
+        status = zr_replay_plan_make(&tape, &replay->planning, made_p);
     double seconds = seconds_now() - start;
-    zr_tape_free(&tape);
     if (status != ZR_OK)
         zr_log_write(&allocator->log, ZR_LOG_WARNING,
                      "step %zu: no memory to plan its allocations (%s); they go on without a plan",
@@ -365,8 +368,8 @@ static void renew_plan(zr_allocator_t *allocator) {
     replace_plan(allocator, made);
     if (replay->is_in_force && replay->search_seconds > 0 &&
         zr_replay_plan_can_improve(replay->plan))
-        replay->search =
-            zr_replay_search_start(&replay->plan->tape, &replay->planning, replay->search_seconds);
+        replay->search = zr_replay_search_start(allocator->heap, &replay->plan->tape,
+                                                &replay->planning, replay->search_seconds);
 }
 
 static size_t height_of(const zr_replay_made_t *plan) {
@@ -464,9 +467,13 @@ zr_replay_options_t zr_replay_options_default(void) {
 
 static zr_replay_t *create_replay(const zr_allocator_t *allocator,
                                   const zr_replay_options_t *options) {
-    zr_replay_t *replay = calloc(1, sizeof(*replay));
-    if (replay == NULL)
+    zr_heap_t *heap = zr_heap_create(allocator->heap);
+    zr_replay_t *replay = heap != NULL ? zr_heap_alloc(allocator->heap, 1, sizeof(*replay)) : NULL;
+    if (replay == NULL) {
+        zr_heap_destroy(&heap);
         return NULL;
+    }
+    replay->tape.heap = heap;
     replay->tape.max_entries =
         options->max_allocations == 0 ? ZR_REPLAY_MAX_ALLOCATIONS : options->max_allocations;
     if (replay->tape.max_entries > ZR_TAPE_OPEN / 4)
@@ -524,9 +531,9 @@ void zr_replay_destroy(zr_allocator_t *allocator) {
     end_search(replay);
     zr_replay_abandon(replay);
     zr_replay_plan_free(&replay->plan);
-    zr_tape_free(&replay->tape);
+    zr_heap_destroy(&replay->tape.heap);
     allocator->tape_epoch = replay->tape.epoch;
-    free(replay);
+    zr_heap_free(allocator->heap, replay);
     allocator->replay = NULL;
     allocator->is_frugal = false;
 }

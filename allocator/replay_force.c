@@ -3,10 +3,8 @@
  * The places in it are blocks of their own that stand in no arena's list, so that taking one is
  * no more than a change of its state.
  */
-#include <stdlib.h>
-
 #include "allocator/internal.h"
-#include "allocator/replay_force.h"
+#include "allocator/replay_force_internal.h"
 
 static zr_arena_t *arena_of(zr_allocator_t *allocator, int tier) {
     return &allocator->tiers[tier].arenas[ZR_CLASS_PLANNED];

@@ -19,10 +19,10 @@
  */
 #pragma once
 
-#include "allocator/block.h"
+#include "allocator/block_internal.h"
 #include "allocator/planner.h"
 #include "allocator/replay.h"
-#include "allocator/tape.h"
+#include "allocator/tape_internal.h"
 
 #define ZR_REPLAY_MAX_STREAMS 8
 #define ZR_REPLAY_N_TIERS 2
@@ -45,7 +45,8 @@ typedef struct zr_replay_entry {
 } zr_replay_entry_t;
 
 typedef struct zr_replay_made {
-    zr_tape_t tape; /* that it was made of, enlarged */
+    zr_heap_t *heap; /* of all that it has, and itself; counted in the allocator's */
+    zr_tape_t tape;  /* that it was made of, enlarged */
     zr_replay_entry_t *entries;
     size_t n_entries;
     uint32_t *predecessors;
@@ -74,10 +75,11 @@ typedef struct zr_replay_planning {
 /**
  * Make a plan of a tape.
  *
- * @param tape  taken over on success
+ * @param tape  taken over with its heap, whatever comes of it
  * @return ZR_OK; ZR_ERR_MEMORY, not logged
  */
-ZR_NODISCARD zr_status_t zr_replay_plan_make(zr_tape_t *tape, const zr_replay_planning_t *planning,
+ZR_NODISCARD zr_status_t zr_replay_plan_make(const zr_tape_t *tape,
+                                             const zr_replay_planning_t *planning,
                                              zr_replay_made_t **made_p);
 /** Its blocks and events must be back. */
 void zr_replay_plan_free(zr_replay_made_t **made);
@@ -88,7 +90,7 @@ typedef struct zr_replay_search zr_replay_search_t;
 
 typedef struct zr_replay {
     zr_replay_planning_t planning;
-    zr_tape_t tape;
+    zr_tape_t tape;         /* in a heap of its own */
     zr_replay_made_t *plan; /* the last that was made; NULL: none yet */
     bool is_in_force;       /* its memory is held, its entries have blocks */
     zr_block_t *held[ZR_REPLAY_N_TIERS];

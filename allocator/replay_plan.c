@@ -2,9 +2,9 @@
  * From the tape of a step to a plan: which allocations have a place, where it is, and for what
  * the streams have to wait before they use it.
  */
-#include <stdlib.h>
 #include <string.h>
 
+#include "allocator/planner_internal.h"
 #include "allocator/replay_internal.h"
 
 /* ---- entries and the line of events --------------------------------------------------- */
@@ -50,8 +50,8 @@ static void fill_entries(zr_replay_made_t *made, bool is_synchronous) {
 static zr_status_t make_line(zr_replay_made_t *made, bool is_synchronous) {
     ZR_TRY(zr_tape_close_gaps(&made->tape));
     const zr_tape_t *tape = &made->tape;
-    made->entries = calloc(tape->n_entries + 1, sizeof(*made->entries));
-    made->events = calloc((size_t)tape->now + 1, sizeof(*made->events));
+    made->entries = zr_heap_alloc(made->heap, tape->n_entries, sizeof(*made->entries));
+    made->events = zr_heap_alloc(made->heap, tape->now, sizeof(*made->events));
     if (made->entries == NULL || made->events == NULL)
         return ZR_ERR_MEMORY;
     made->n_entries = tape->n_entries;
@@ -104,24 +104,21 @@ static void take_offsets(zr_replay_made_t *made, zr_tier_t tier, const size_t *o
 
 static zr_status_t plan_tier(zr_replay_made_t *made, const zr_replay_planning_t *planning,
                              zr_tier_t tier) {
-    zr_plan_buffer_t *buffers = calloc(made->n_entries + 1, sizeof(*buffers));
-    size_t *offsets = calloc(made->n_entries + 1, sizeof(*offsets)), n_buffers = 0;
+    zr_plan_buffer_t *buffers = zr_heap_alloc(made->heap, made->n_entries, sizeof(*buffers));
+    size_t *offsets = zr_heap_alloc(made->heap, made->n_entries, sizeof(*offsets)), n_buffers = 0;
     zr_plan_result_t result;
-    zr_status_t status = buffers != NULL && offsets != NULL ? ZR_OK : ZR_ERR_MEMORY;
-    if (status == ZR_OK) {
-        fill_buffers(made, planning, tier, buffers, &n_buffers);
-        status = zr_plan_offsets(buffers, n_buffers, &planning->search, offsets, &result);
-    }
-    if (status == ZR_OK) {
-        take_offsets(made, tier, offsets);
-        made->summary[tier] = (zr_replay_plan_t){.n_allocations = n_buffers,
-                                                 .max_live_bytes = result.max_live_bytes,
-                                                 .bound_bytes = result.bound_bytes,
-                                                 .height_bytes = result.height_bytes};
-    }
-    free(buffers);
-    free(offsets);
-    return status;
+    if (buffers == NULL || offsets == NULL)
+        return ZR_ERR_MEMORY;
+    fill_buffers(made, planning, tier, buffers, &n_buffers);
+    ZR_TRY(zr_plan_offsets_in(made->heap, buffers, n_buffers, &planning->search, offsets, &result));
+    take_offsets(made, tier, offsets);
+    made->summary[tier] = (zr_replay_plan_t){.n_allocations = n_buffers,
+                                             .max_live_bytes = result.max_live_bytes,
+                                             .bound_bytes = result.bound_bytes,
+                                             .height_bytes = result.height_bytes};
+    zr_heap_free(made->heap, buffers);
+    zr_heap_free(made->heap, offsets);
+    return ZR_OK;
 }
 
 /* ---- predecessors ------------------------------------------------------------------------ */
@@ -145,14 +142,9 @@ static bool add_predecessor(zr_replay_made_t *made, occupants_t *occupants, uint
     if (occupants->successors[entry] == of + 1)
         return true; /* another piece of the same */
     occupants->successors[entry] = of + 1;
-    if (made->n_predecessors == occupants->capacity) {
-        size_t capacity = occupants->capacity == 0 ? 256 : 2 * occupants->capacity;
-        uint32_t *grown = realloc(made->predecessors, capacity * sizeof(*grown));
-        if (grown == NULL)
-            return false;
-        made->predecessors = grown;
-        occupants->capacity = capacity;
-    }
+    if (!zr_heap_make_room(made->heap, &made->predecessors, made->n_predecessors,
+                           &occupants->capacity, sizeof(*made->predecessors)))
+        return false;
     made->predecessors[made->n_predecessors++] = entry;
     successor->n_predecessors++;
     if (zr_replay_last_stream(before) != successor->kind.stream)
@@ -210,15 +202,17 @@ static bool place_entry(zr_replay_made_t *made, occupants_t *occupants, uint32_t
 /* Entries stand in the order of allocation. Each adds two stretches at most. */
 static zr_status_t find_predecessors(zr_replay_made_t *made, zr_tier_t tier) {
     occupants_t occupants = {.capacity = made->n_predecessors};
-    occupants.stretches = calloc(2 * made->n_entries + 3, sizeof(*occupants.stretches));
-    occupants.successors = calloc(made->n_entries + 1, sizeof(*occupants.successors));
+    occupants.stretches =
+        zr_heap_alloc(made->heap, 2 * made->n_entries + 3, sizeof(*occupants.stretches));
+    occupants.successors =
+        zr_heap_alloc(made->heap, made->n_entries, sizeof(*occupants.successors));
     bool found = occupants.stretches != NULL && occupants.successors != NULL;
     for (size_t i = 0; found && i < made->n_entries; i++) {
         if (made->entries[i].is_planned && made->entries[i].kind.tier == tier)
             found = place_entry(made, &occupants, (uint32_t)i);
     }
-    free(occupants.stretches);
-    free(occupants.successors);
+    zr_heap_free(made->heap, occupants.stretches);
+    zr_heap_free(made->heap, occupants.successors);
     return found ? ZR_OK : ZR_ERR_MEMORY;
 }
 
@@ -234,31 +228,26 @@ static zr_status_t fill(zr_replay_made_t *made, const zr_replay_planning_t *plan
     return ZR_OK;
 }
 
-zr_status_t zr_replay_plan_make(zr_tape_t *tape, const zr_replay_planning_t *planning,
+zr_status_t zr_replay_plan_make(const zr_tape_t *tape, const zr_replay_planning_t *planning,
                                 zr_replay_made_t **made_p) {
-    zr_replay_made_t *made = calloc(1, sizeof(*made));
-    if (made == NULL)
-        return ZR_ERR_MEMORY;
-    made->tape = *tape;
-    zr_status_t status = fill(made, planning);
-    if (status != ZR_OK) {
-        *tape = made->tape; /* the arrays are the caller's still */
-        made->tape = (zr_tape_t){0};
-        zr_replay_plan_free(&made);
-        return status;
+    zr_heap_t *heap = tape->heap;
+    zr_replay_made_t *made = zr_heap_alloc(heap, 1, sizeof(*made));
+    zr_status_t status = ZR_ERR_MEMORY;
+    if (made != NULL) {
+        *made = (zr_replay_made_t){.heap = heap, .tape = *tape};
+        status = fill(made, planning);
     }
-    *tape = (zr_tape_t){.max_entries = tape->max_entries, .epoch = tape->epoch};
-    *made_p = made;
-    return ZR_OK;
+    if (status == ZR_OK)
+        *made_p = made;
+    else
+        zr_heap_destroy(&heap);
+    return status;
 }
 
 void zr_replay_plan_free(zr_replay_made_t **made) {
     if (*made == NULL)
         return;
-    zr_tape_free(&(*made)->tape);
-    free((*made)->entries);
-    free((*made)->predecessors);
-    free((*made)->events);
-    free(*made);
+    zr_heap_t *heap = (*made)->heap;
+    zr_heap_destroy(&heap);
     *made = NULL;
 }

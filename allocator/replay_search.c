@@ -3,12 +3,11 @@
  */
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "allocator/replay_search.h"
+#include "allocator/replay_search_internal.h"
 
 struct zr_replay_search {
+    zr_heap_t *heap; /* that it is in; borrowed */
     pthread_t thread;
     atomic_bool is_cancelled, is_done;
     zr_tape_t tape;
@@ -37,21 +36,24 @@ static void *run(void *context) {
     return NULL;
 }
 
-zr_replay_search_t *zr_replay_search_start(const zr_tape_t *tape,
+zr_replay_search_t *zr_replay_search_start(zr_heap_t *heap, const zr_tape_t *tape,
                                            const zr_replay_planning_t *planning, double seconds) {
-    zr_replay_search_t *search = calloc(1, sizeof(*search));
-    if (search == NULL)
-        return NULL;
+    zr_replay_search_t *search = zr_heap_alloc(heap, 1, sizeof(*search));
+    zr_heap_t *own = zr_heap_create(heap);
+    if (search == NULL || own == NULL)
+        goto err_free;
+    search->heap = heap;
     search->planning = *planning;
     search->planning.search = (zr_plan_options_t){.log = planning->log,
                                                   .max_seconds = seconds,
                                                   .is_cancelled = is_cancelled,
                                                   .context = search};
-    if (zr_tape_copy(tape, &search->tape) == ZR_OK &&
+    if (zr_tape_copy(tape, own, &search->tape) == ZR_OK &&
         pthread_create(&search->thread, NULL, run, search) == 0)
         return search;
-    zr_tape_free(&search->tape);
-    free(search);
+err_free:
+    zr_heap_destroy(&own);
+    zr_heap_free(heap, search);
     return NULL;
 }
 
@@ -65,8 +67,7 @@ zr_replay_made_t *zr_replay_search_stop(zr_replay_search_t **search) {
     atomic_store(&(*search)->is_cancelled, true);
     pthread_join((*search)->thread, NULL);
     zr_replay_made_t *made = (*search)->made;
-    zr_tape_free(&(*search)->tape);
-    free(*search);
+    zr_heap_free((*search)->heap, *search);
     *search = NULL;
     return made;
 }

@@ -7,7 +7,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "kernels/base/trace_json.h"
+#include "kernels/base/trace_json_internal.h"
 
 /* ---- names -------------------------------------------------------------------------- */
 

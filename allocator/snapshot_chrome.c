@@ -1,5 +1,5 @@
 /*
- * The Chrome trace (kernels/base/trace_json.h).
+ * The Chrome trace (kernels/base/trace_json_internal.h).
  *
  * Counters are the allocator's statistics: they go down at the free, while the span of a life
  * lasts until its memory may be used again; what lies between is counted as "pending".
@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-#include "kernels/base/trace_json.h"
+#include "kernels/base/trace_json_internal.h"
 
 #define N_TIERS 2
 

@@ -11,6 +11,7 @@
  */
 #include "allocator/snapshot_internal.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,82 +41,15 @@ enum opcode {
     OP_BINGET = 'h'
 };
 
-/* Strings that come again and again: written once, then got from the memo by their number. */
-enum word {
-    WORD_SEGMENTS,
-    WORD_DEVICE_TRACES,
-    WORD_ADDRESS,
-    WORD_TOTAL_SIZE,
-    WORD_ALLOCATED_SIZE,
-    WORD_ACTIVE_SIZE,
-    WORD_REQUESTED_SIZE,
-    WORD_DEVICE,
-    WORD_STREAM,
-    WORD_SEGMENT_TYPE,
-    WORD_LARGE,
-    WORD_IS_EXPANDABLE,
-    WORD_BLOCKS,
-    WORD_SIZE,
-    WORD_STATE,
-    WORD_ACTIVE_ALLOCATED,
-    WORD_ACTIVE_PENDING_FREE,
-    WORD_INACTIVE,
-    WORD_FRAMES,
-    WORD_FILENAME,
-    WORD_LINE,
-    WORD_NAME,
-    WORD_ACTION,
-    WORD_ADDR,
-    WORD_TIME_US,
-    WORD_CATEGORY,
-    WORD_UNKNOWN,
-    WORD_ALLOC,
-    WORD_FREE_REQUESTED,
-    WORD_FREE_COMPLETED,
-    WORD_SEGMENT_MAP,
-    WORD_SEGMENT_UNMAP,
-    WORD_SNAPSHOT,
-    N_WORDS
-};
-
-static const char *const words[N_WORDS] = {"segments",
-                                           "device_traces",
-                                           "address",
-                                           "total_size",
-                                           "allocated_size",
-                                           "active_size",
-                                           "requested_size",
-                                           "device",
-                                           "stream",
-                                           "segment_type",
-                                           "large",
-                                           "is_expandable",
-                                           "blocks",
-                                           "size",
-                                           "state",
-                                           "active_allocated",
-                                           "active_pending_free",
-                                           "inactive",
-                                           "frames",
-                                           "filename",
-                                           "line",
-                                           "name",
-                                           "action",
-                                           "addr",
-                                           "time_us",
-                                           "category",
-                                           "unknown",
-                                           "alloc",
-                                           "free_requested",
-                                           "free_completed",
-                                           "segment_map",
-                                           "segment_unmap",
-                                           "snapshot"};
+/* Strings that come again and again, of this file: written once, then got from the memo by their
+ * number. */
+#define MAX_WORDS 48
 
 typedef struct pickle {
     const zr_recording_t *recording;
     FILE *file;
-    bool is_memoised[N_WORDS];
+    const char *words[MAX_WORDS]; /* of the memo */
+    int n_words;
     bool is_broken; /* a write failed: looked at in the end, as errors of the file stay */
 } pickle_t;
 
@@ -137,12 +71,19 @@ static void put_text(pickle_t *pickle, const char *text) {
         pickle->is_broken = true;
 }
 
-static void put_word(pickle_t *pickle, enum word word) {
-    if (!pickle->is_memoised[word])
-        put_text(pickle, words[word]);
-    put_byte(pickle, pickle->is_memoised[word] ? OP_BINGET : OP_BINPUT);
-    put_byte(pickle, (int)word);
-    pickle->is_memoised[word] = true;
+static void put_word(pickle_t *pickle, const char *word) {
+    int at = 0;
+    while (at < pickle->n_words && strcmp(pickle->words[at], word) != 0)
+        at++;
+    if (at == pickle->n_words) {
+        assert(at < MAX_WORDS);
+        pickle->words[pickle->n_words++] = word;
+        put_text(pickle, word);
+        put_byte(pickle, OP_BINPUT);
+    } else {
+        put_byte(pickle, OP_BINGET);
+    }
+    put_byte(pickle, at);
 }
 
 static void put_number(pickle_t *pickle, uint64_t value) {
@@ -162,12 +103,12 @@ static void put_number(pickle_t *pickle, uint64_t value) {
     }
 }
 
-static void put_number_of(pickle_t *pickle, enum word key, uint64_t value) {
+static void put_number_of(pickle_t *pickle, const char *key, uint64_t value) {
     put_word(pickle, key);
     put_number(pickle, value);
 }
 
-static void put_word_of(pickle_t *pickle, enum word key, enum word value) {
+static void put_word_of(pickle_t *pickle, const char *key, const char *value) {
     put_word(pickle, key);
     put_word(pickle, value);
 }
@@ -214,43 +155,43 @@ static void put_frames(pickle_t *pickle, const zr_record_life_t *life) {
     else
         snprintf(filename, sizeof(filename), "%s, step %u, micro-batch",
                  zr_lifetime_name((zr_lifetime_t)life->lifetime), life->first.step);
-    put_word(pickle, WORD_FRAMES);
+    put_word(pickle, "frames");
     begin_list(pickle);
     begin_dict(pickle);
-    put_word(pickle, WORD_FILENAME);
+    put_word(pickle, "filename");
     put_text(pickle, filename);
-    put_number_of(pickle, WORD_LINE, life->first.micro_batch);
-    put_word(pickle, WORD_NAME);
+    put_number_of(pickle, "line", life->first.micro_batch);
+    put_word(pickle, "name");
     put_text(pickle, zr_snapshot_name(raw[0] == '\0' ? "(no name)" : raw, name));
     end_dict(pickle);
     end_list(pickle);
 }
 
 static void put_no_frames(pickle_t *pickle) {
-    put_word(pickle, WORD_FRAMES);
+    put_word(pickle, "frames");
     put_byte(pickle, OP_EMPTY_LIST);
 }
 
 /* ---- events ------------------------------------------------------------------------------ */
 
-static void put_place(pickle_t *pickle, enum word action, size_t address, size_t size_bytes,
+static void put_place(pickle_t *pickle, const char *action, size_t address, size_t size_bytes,
                       int stream, int64_t time) {
-    put_word_of(pickle, WORD_ACTION, action);
-    put_number_of(pickle, WORD_ADDR, address);
-    put_number_of(pickle, WORD_SIZE, size_bytes);
-    put_number_of(pickle, WORD_STREAM, (uint64_t)stream);
-    put_number_of(pickle, WORD_TIME_US, (uint64_t)time);
+    put_word_of(pickle, "action", action);
+    put_number_of(pickle, "addr", address);
+    put_number_of(pickle, "size", size_bytes);
+    put_number_of(pickle, "stream", (uint64_t)stream);
+    put_number_of(pickle, "time_us", (uint64_t)time);
 }
 
 static void put_life_event(pickle_t *pickle, const zr_record_event_t *event) {
-    static const enum word actions[] = {[ZR_RECORD_ALLOCATED] = WORD_ALLOC,
-                                        [ZR_RECORD_FREED] = WORD_FREE_REQUESTED,
-                                        [ZR_RECORD_ENDED] = WORD_FREE_COMPLETED};
+    static const char *const actions[] = {[ZR_RECORD_ALLOCATED] = "alloc",
+                                          [ZR_RECORD_FREED] = "free_requested",
+                                          [ZR_RECORD_ENDED] = "free_completed"};
     const zr_record_life_t *life = &pickle->recording->lives[event->index];
     begin_dict(pickle);
     put_place(pickle, actions[event->kind], address_of(life->class_index, life->offset_bytes),
               life->size_bytes, life->stream, event->time);
-    put_word(pickle, WORD_CATEGORY);
+    put_word(pickle, "category");
     put_text(pickle, zr_tag_name((zr_tag_t)life->tag));
     put_frames(pickle, life);
     end_dict(pickle);
@@ -258,7 +199,7 @@ static void put_life_event(pickle_t *pickle, const zr_record_event_t *event) {
 
 static void put_change(pickle_t *pickle, const zr_record_stretch_t *change) {
     begin_dict(pickle);
-    put_place(pickle, change->is_mapped ? WORD_SEGMENT_MAP : WORD_SEGMENT_UNMAP,
+    put_place(pickle, change->is_mapped ? "segment_map" : "segment_unmap",
               address_of(change->class_index, change->offset_bytes), change->size_bytes, 0,
               change->time);
     put_no_frames(pickle);
@@ -268,8 +209,8 @@ static void put_change(pickle_t *pickle, const zr_record_stretch_t *change) {
 /* Categories must have "unknown" among them, or viewers of some versions stop. */
 static void put_snapshot_event(pickle_t *pickle) {
     begin_dict(pickle);
-    put_place(pickle, WORD_SNAPSHOT, 0, 0, 0, pickle->recording->now);
-    put_word_of(pickle, WORD_CATEGORY, WORD_UNKNOWN);
+    put_place(pickle, "snapshot", 0, 0, 0, pickle->recording->now);
+    put_word_of(pickle, "category", "unknown");
     put_no_frames(pickle);
     end_dict(pickle);
 }
@@ -339,14 +280,14 @@ static bool is_in(const zr_record_life_t *life, const zr_record_stretch_t *segme
 
 static void put_block(pickle_t *pickle, size_t address, size_t size_bytes,
                       const zr_record_life_t *life) {
-    enum word state = WORD_INACTIVE;
+    const char *state = "inactive";
     if (life != NULL)
-        state = life->freed == ZR_RECORD_NOT_YET ? WORD_ACTIVE_ALLOCATED : WORD_ACTIVE_PENDING_FREE;
+        state = life->freed == ZR_RECORD_NOT_YET ? "active_allocated" : "active_pending_free";
     begin_dict(pickle);
-    put_number_of(pickle, WORD_ADDRESS, address);
-    put_number_of(pickle, WORD_SIZE, size_bytes);
-    put_number_of(pickle, WORD_REQUESTED_SIZE, life != NULL ? life->size_bytes : 0);
-    put_word_of(pickle, WORD_STATE, state);
+    put_number_of(pickle, "address", address);
+    put_number_of(pickle, "size", size_bytes);
+    put_number_of(pickle, "requested_size", life != NULL ? life->size_bytes : 0);
+    put_word_of(pickle, "state", state);
     if (life != NULL)
         put_frames(pickle, life);
     else
@@ -358,7 +299,7 @@ static void put_block(pickle_t *pickle, size_t address, size_t size_bytes,
 static void put_blocks(pickle_t *pickle, const zr_record_stretch_t *segment,
                        const open_lives_t *open, size_t next) {
     size_t at = segment->offset_bytes, end = at + segment->size_bytes, n_items = 0;
-    put_word(pickle, WORD_BLOCKS);
+    put_word(pickle, "blocks");
     begin_list(pickle);
     for (; next < open->n_lives && is_in(open->lives[next], segment); next++) {
         const zr_record_life_t *life = open->lives[next];
@@ -386,15 +327,15 @@ static void put_segment(pickle_t *pickle, const zr_record_stretch_t *segment,
         allocated += life->freed == ZR_RECORD_NOT_YET ? life->block_bytes : 0;
     }
     begin_dict(pickle);
-    put_number_of(pickle, WORD_DEVICE, segment->tier);
-    put_number_of(pickle, WORD_ADDRESS, address_of(segment->class_index, segment->offset_bytes));
-    put_number_of(pickle, WORD_TOTAL_SIZE, segment->size_bytes);
-    put_number_of(pickle, WORD_ALLOCATED_SIZE, allocated);
-    put_number_of(pickle, WORD_ACTIVE_SIZE, active);
-    put_number_of(pickle, WORD_REQUESTED_SIZE, requested);
-    put_number_of(pickle, WORD_STREAM, 0);
-    put_word_of(pickle, WORD_SEGMENT_TYPE, WORD_LARGE);
-    put_word(pickle, WORD_IS_EXPANDABLE);
+    put_number_of(pickle, "device", segment->tier);
+    put_number_of(pickle, "address", address_of(segment->class_index, segment->offset_bytes));
+    put_number_of(pickle, "total_size", segment->size_bytes);
+    put_number_of(pickle, "allocated_size", allocated);
+    put_number_of(pickle, "active_size", active);
+    put_number_of(pickle, "requested_size", requested);
+    put_number_of(pickle, "stream", 0);
+    put_word_of(pickle, "segment_type", "large");
+    put_word(pickle, "is_expandable");
     put_byte(pickle, OP_NEWTRUE);
     put_no_frames(pickle);
     put_blocks(pickle, segment, open, first);
@@ -410,14 +351,14 @@ static void put_snapshot(pickle_t *pickle, const open_lives_t *open,
     put_byte(pickle, OP_PROTO);
     put_byte(pickle, 2);
     begin_dict(pickle);
-    put_word(pickle, WORD_SEGMENTS);
+    put_word(pickle, "segments");
     begin_list(pickle);
     for (size_t i = 0; i < recording->n_mapped; i++) {
         put_segment(pickle, &recording->mapped[i], open, &next);
         next_item(pickle, &n_items);
     }
     end_list(pickle);
-    put_word(pickle, WORD_DEVICE_TRACES);
+    put_word(pickle, "device_traces");
     begin_list(pickle);
     for (int tier = 0; tier < N_TIERS; tier++)
         put_trace(pickle, tier, events, n_events);

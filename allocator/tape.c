@@ -1,18 +1,9 @@
 /*
  * Writing a step down, and comparing two of them.
  */
-#include <stdlib.h>
 #include <string.h>
 
-#include "allocator/tape.h"
-
-#define MIN_CAPACITY 256
-
-void zr_tape_free(zr_tape_t *tape) {
-    free(tape->entries);
-    free(tape->segments);
-    *tape = (zr_tape_t){.max_entries = tape->max_entries, .epoch = tape->epoch};
-}
+#include "allocator/tape_internal.h"
 
 void zr_tape_restart(zr_tape_t *tape) {
     tape->n_entries = tape->n_segments = 0;
@@ -21,41 +12,28 @@ void zr_tape_restart(zr_tape_t *tape) {
     tape->is_torn = tape->is_too_long = false;
 }
 
-zr_status_t zr_tape_copy(const zr_tape_t *tape, zr_tape_t *copy_p) {
+zr_status_t zr_tape_copy(const zr_tape_t *tape, zr_heap_t *heap, zr_tape_t *copy_p) {
     zr_tape_t copy = *tape;
-    copy.entries_capacity = tape->n_entries + 1;
-    copy.segments_capacity = tape->n_segments + 1;
-    copy.entries = malloc(copy.entries_capacity * sizeof(*copy.entries));
-    copy.segments = malloc(copy.segments_capacity * sizeof(*copy.segments));
-    if (copy.entries == NULL || copy.segments == NULL) {
-        zr_tape_free(&copy);
+    copy.heap = heap;
+    copy.entries_capacity = tape->n_entries;
+    copy.segments_capacity = tape->n_segments;
+    copy.entries = zr_heap_alloc(heap, tape->n_entries, sizeof(*copy.entries));
+    copy.segments = zr_heap_alloc(heap, tape->n_segments, sizeof(*copy.segments));
+    if (copy.entries == NULL || copy.segments == NULL)
         return ZR_ERR_MEMORY;
-    }
-    memcpy(copy.entries, tape->entries, tape->n_entries * sizeof(*copy.entries));
-    memcpy(copy.segments, tape->segments, tape->n_segments * sizeof(*copy.segments));
+    if (tape->n_entries > 0)
+        memcpy(copy.entries, tape->entries, tape->n_entries * sizeof(*copy.entries));
+    if (tape->n_segments > 0)
+        memcpy(copy.segments, tape->segments, tape->n_segments * sizeof(*copy.segments));
     *copy_p = copy;
     return ZR_OK;
-}
-
-/* Room for one element more; false: there is none. */
-static bool make_room(void *array, size_t element_bytes, size_t n, size_t *capacity) {
-    if (n < *capacity)
-        return true;
-    void **elements = array;
-    size_t wanted = *capacity == 0 ? MIN_CAPACITY : 2 * *capacity;
-    void *grown = realloc(*elements, wanted * element_bytes);
-    if (grown == NULL)
-        return false;
-    *elements = grown;
-    *capacity = wanted;
-    return true;
 }
 
 void zr_tape_mark(zr_tape_t *tape, const zr_mark_t *mark) {
     if (tape->is_torn)
         return;
-    if (!make_room(&tape->segments, sizeof(*tape->segments), tape->n_segments,
-                   &tape->segments_capacity)) {
+    if (!zr_heap_make_room(tape->heap, &tape->segments, tape->n_segments, &tape->segments_capacity,
+                           sizeof(*tape->segments))) {
         tape->is_torn = true;
         return;
     }
@@ -69,8 +47,8 @@ void zr_tape_mark(zr_tape_t *tape, const zr_mark_t *mark) {
 
 static bool make_entry(zr_tape_t *tape) {
     tape->is_too_long = tape->n_entries >= tape->max_entries;
-    return !tape->is_too_long && make_room(&tape->entries, sizeof(*tape->entries), tape->n_entries,
-                                           &tape->entries_capacity);
+    return !tape->is_too_long && zr_heap_make_room(tape->heap, &tape->entries, tape->n_entries,
+                                                   &tape->entries_capacity, sizeof(*tape->entries));
 }
 
 uint32_t zr_tape_allocated(zr_tape_t *tape, const zr_tape_kind_t *kind, size_t block_bytes,
@@ -103,14 +81,16 @@ void zr_tape_freed(zr_tape_t *tape, uint32_t number, const zr_stream_t *stream) 
 
 static bool has_room(zr_tape_t *tape, size_t n_entries, size_t n_segments) {
     if (n_entries > tape->entries_capacity) {
-        zr_tape_entry_t *entries = realloc(tape->entries, n_entries * sizeof(*entries));
+        zr_tape_entry_t *entries =
+            zr_heap_resize(tape->heap, tape->entries, n_entries, sizeof(*entries));
         if (entries == NULL)
             return false;
         tape->entries = entries;
         tape->entries_capacity = n_entries;
     }
     if (n_segments > tape->segments_capacity) {
-        zr_tape_segment_t *segments = realloc(tape->segments, n_segments * sizeof(*segments));
+        zr_tape_segment_t *segments =
+            zr_heap_resize(tape->heap, tape->segments, n_segments, sizeof(*segments));
         if (segments == NULL)
             return false;
         tape->segments = segments;
@@ -141,7 +121,7 @@ void zr_tape_take_prefix(zr_tape_t *tape, const zr_tape_t *from, size_t time, si
 }
 
 zr_status_t zr_tape_close_gaps(zr_tape_t *tape) {
-    uint32_t *times = calloc((size_t)tape->now + 1, sizeof(*times));
+    uint32_t *times = zr_heap_alloc(tape->heap, (size_t)tape->now + 1, sizeof(*times));
     if (times == NULL)
         return ZR_ERR_MEMORY;
     for (size_t i = 0; i < tape->n_entries; i++) {
@@ -164,7 +144,7 @@ zr_status_t zr_tape_close_gaps(zr_tape_t *tape) {
     for (size_t i = 0; i < tape->n_segments; i++)
         tape->segments[i].time = times[tape->segments[i].time];
     tape->now = n_events;
-    free(times);
+    zr_heap_free(tape->heap, times);
     return ZR_OK;
 }
 

@@ -35,6 +35,7 @@ set(ZR_PUBLIC_HEADERS
     kernels/base/hardware.h
     kernels/base/log.h
     kernels/base/status.h
+    kernels/base/text_file.h
     kernels/base/trace.h
     kernels/nn/nn.h
     # For those who implement a store, a device or a communicator of their own.
@@ -42,3 +43,8 @@ set(ZR_PUBLIC_HEADERS
     kernels/device_backend.h
     kernels/device_trace.h
     zero/comm/comm_backend.h)
+# Of libzero_models. They are installed as they are included: without "examples/".
+if(ZR_NN)
+  list(APPEND ZR_PUBLIC_HEADERS examples/models/parts.h examples/models/gpt2/gpt.h
+       examples/models/gpt2/tensors.h examples/models/decoder/decoder.h)
+endif()

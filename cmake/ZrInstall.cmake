@@ -4,6 +4,7 @@
 include(CMakePackageConfigHelpers)
 foreach(header ${ZR_PUBLIC_HEADERS})
   get_filename_component(folder ${header} DIRECTORY)
+  string(REGEX REPLACE "^examples/" "" folder ${folder})
   install(FILES ${CMAKE_SOURCE_DIR}/${header}
           DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/libzero/${folder})
 endforeach()

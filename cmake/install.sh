@@ -3,7 +3,7 @@
 # zero-bench io). Debian 12 and Ubuntu 22.04 or later get it through apt-get; elsewhere the tools and
 # libraries are looked for, and what is missing is named.
 
-zr_packages="build-essential cmake ninja-build pkg-config libdnnl-dev libjansson-dev libxxhash-dev liburing-dev libcmocka-dev"
+zr_packages="build-essential cmake ninja-build pkg-config libdnnl-dev libjansson-dev libxxhash-dev liburing-dev libmimalloc-dev libcmocka-dev"
 
 zr_say() { printf '%s\n' "$*"; }
 zr_die() {
@@ -69,6 +69,8 @@ zr_missing_elsewhere() {
     if command -v cc >/dev/null; then
         printf '#include <oneapi/dnnl/dnnl.h>\n' | cc -E - >/dev/null 2>&1 ||
             printf '%s\n' "  oneDNN (with its headers)"
+        printf '#include <mimalloc.h>\n' | cc -E - >/dev/null 2>&1 ||
+            printf '%s\n' "  mimalloc (with its headers)"
     fi
 }
 

@@ -21,7 +21,19 @@ extern "C" {
 
 struct zr_nn_backend;
 
-/** Arguments of zr_kernel_spread. */
+/** The runtime's kernels: see kernels.h and update.h. */
+typedef enum zr_kernel {
+    ZR_KERNEL_UPDATE,
+    ZR_KERNEL_SUM_OF_SQUARES, /* of src */
+    ZR_KERNEL_ADD,
+    ZR_KERNEL_SCALE,
+    ZR_KERNEL_CAST,
+    ZR_KERNEL_FILL,
+    ZR_KERNEL_SUM, /* a spread to one dst */
+    ZR_KERNEL_SPREAD
+} zr_kernel_t;
+
+/** Arguments of zr_kernel_spread. The lists are gone when the call returns. */
 typedef struct zr_spread {
     void *const *dsts;
     int n_dsts;
@@ -30,6 +42,21 @@ typedef struct zr_spread {
     zr_dtype_t dtype;
     size_t n_elems;
 } zr_spread_t;
+
+/** A kernel that is to be queued; what it has no use for is 0. */
+typedef struct zr_kernel_work {
+    zr_kernel_t kernel;
+    void *dst;
+    const void *src;
+    zr_dtype_t dst_dtype, src_dtype;
+    size_t n_elems;
+    float value; /* the factor, too */
+    double *result;
+    void *workspace;
+    zr_spread_t spread;
+    const zr_update_rule_t *rule; /* one that the device has a kernel for */
+    const zr_update_t *update;    /* gone when the call returns */
+} zr_kernel_work_t;
 
 typedef struct zr_device_backend {
     const char *name;
@@ -103,24 +130,10 @@ typedef struct zr_device_backend {
 
     /* Whether it has a kernel for a rule; NULL: for all. */
     bool (*has_update)(const zr_update_rule_t *rule);
-    /* See update.h: the rule's own loops or launcher, of a rule that it has a kernel for. */
-    zr_status_t (*update)(zr_stream_t *stream, const zr_update_rule_t *rule,
-                          const zr_update_t *update);
-    /* The runtime's other kernels: see kernels.h. */
-    zr_status_t (*sum_of_squares)(zr_stream_t *stream, const void *x, zr_dtype_t dtype,
-                                  size_t n_elems, double *result, void *workspace);
-    zr_status_t (*add)(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype, const void *src,
-                       zr_dtype_t src_dtype, size_t n_elems);
-    zr_status_t (*scale)(zr_stream_t *stream, void *x, zr_dtype_t dtype, size_t n_elems,
-                         float factor);
-    zr_status_t (*cast)(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype, const void *src,
-                        zr_dtype_t src_dtype, size_t n_elems);
-    zr_status_t (*fill)(zr_stream_t *stream, void *x, zr_dtype_t dtype, size_t n_elems,
-                        float value);
-    zr_status_t (*sum)(zr_stream_t *stream, void *dst, const void *const *sources, int n_sources,
-                       zr_dtype_t dtype, size_t n_elems);
-    /* Optional. At least one dst. NULL: sums and copies, one for each. */
-    zr_status_t (*spread)(zr_stream_t *stream, const zr_spread_t *args);
+    zr_status_t (*run)(zr_stream_t *stream, const zr_kernel_work_t *work);
+    /* It runs ZR_KERNEL_SPREAD with at least one dst; otherwise sums and copies do, one for each.
+     */
+    bool has_spread;
 
     /* Optional. A transformer's kernels (nn/nn.h) of a device that libzero_nn has none for. NULL:
      * those that it has for a device of this name, if any. */

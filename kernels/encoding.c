@@ -3,67 +3,59 @@
 
 #include <string.h>
 
-/* ---- fp32 ------------------------------------------------------------------------------------ */
+/* ---- fp32 and bf16: what devices cast ----------------------------------------------------------
+ */
 
-static void encode_fp32(const float *values, size_t n_elems, void *blocks) {
-    memcpy(blocks, values, n_elems * sizeof(float));
+static zr_dtype_t dtype_of(const zr_encoding_t *encoding) {
+    return encoding == &zr_encoding_fp32 ? ZR_DTYPE_F32 : ZR_DTYPE_BF16;
 }
 
-static void decode_fp32(const void *blocks, size_t n_elems, float *values) {
-    memcpy(values, blocks, n_elems * sizeof(float));
+static void encode_cast(const zr_encoding_t *self, const float *values, size_t n_elems,
+                        void *blocks) {
+    zr_bf16_t *words = blocks;
+    if (dtype_of(self) == ZR_DTYPE_F32)
+        memcpy(blocks, values, n_elems * sizeof(float));
+    else
+        for (size_t i = 0; i < n_elems; i++)
+            words[i] = zr_bf16_from_f32(values[i]);
 }
 
-static zr_status_t queue_encode_fp32(zr_stream_t *stream, const float *values, size_t n_elems,
-                                     void *blocks) {
-    return zr_kernel_cast(stream, blocks, ZR_DTYPE_F32, values, ZR_DTYPE_F32, n_elems);
+static void decode_cast(const zr_encoding_t *self, const void *blocks, size_t n_elems,
+                        float *values) {
+    const zr_bf16_t *words = blocks;
+    if (dtype_of(self) == ZR_DTYPE_F32)
+        memcpy(values, blocks, n_elems * sizeof(float));
+    else
+        for (size_t i = 0; i < n_elems; i++)
+            values[i] = zr_bf16_to_f32(words[i]);
 }
 
-static zr_status_t queue_decode_fp32(zr_stream_t *stream, const void *blocks, size_t n_elems,
-                                     float *values) {
-    return zr_kernel_cast(stream, values, ZR_DTYPE_F32, blocks, ZR_DTYPE_F32, n_elems);
+static zr_status_t queue_encode_cast(const zr_encoding_t *self, zr_stream_t *stream,
+                                     const float *values, size_t n_elems, void *blocks) {
+    return zr_kernel_cast(stream, blocks, dtype_of(self), values, ZR_DTYPE_F32, n_elems);
+}
+
+static zr_status_t queue_decode_cast(const zr_encoding_t *self, zr_stream_t *stream,
+                                     const void *blocks, size_t n_elems, float *values) {
+    return zr_kernel_cast(stream, values, ZR_DTYPE_F32, blocks, dtype_of(self), n_elems);
 }
 
 const zr_encoding_t zr_encoding_fp32 = {.name = "fp32",
                                         .block_elems = 1,
                                         .block_bytes = sizeof(float),
                                         .align_bytes = sizeof(float),
-                                        .encode = encode_fp32,
-                                        .decode = decode_fp32,
-                                        .queue_encode = queue_encode_fp32,
-                                        .queue_decode = queue_decode_fp32};
-
-/* ---- bf16 ------------------------------------------------------------------------------------ */
-
-static void encode_bf16(const float *values, size_t n_elems, void *blocks) {
-    zr_bf16_t *words = blocks;
-    for (size_t i = 0; i < n_elems; i++)
-        words[i] = zr_bf16_from_f32(values[i]);
-}
-
-static void decode_bf16(const void *blocks, size_t n_elems, float *values) {
-    const zr_bf16_t *words = blocks;
-    for (size_t i = 0; i < n_elems; i++)
-        values[i] = zr_bf16_to_f32(words[i]);
-}
-
-static zr_status_t queue_encode_bf16(zr_stream_t *stream, const float *values, size_t n_elems,
-                                     void *blocks) {
-    return zr_kernel_cast(stream, blocks, ZR_DTYPE_BF16, values, ZR_DTYPE_F32, n_elems);
-}
-
-static zr_status_t queue_decode_bf16(zr_stream_t *stream, const void *blocks, size_t n_elems,
-                                     float *values) {
-    return zr_kernel_cast(stream, values, ZR_DTYPE_F32, blocks, ZR_DTYPE_BF16, n_elems);
-}
-
+                                        .encode = encode_cast,
+                                        .decode = decode_cast,
+                                        .queue_encode = queue_encode_cast,
+                                        .queue_decode = queue_decode_cast};
 const zr_encoding_t zr_encoding_bf16 = {.name = "bf16",
                                         .block_elems = 1,
                                         .block_bytes = sizeof(zr_bf16_t),
                                         .align_bytes = sizeof(zr_bf16_t),
-                                        .encode = encode_bf16,
-                                        .decode = decode_bf16,
-                                        .queue_encode = queue_encode_bf16,
-                                        .queue_decode = queue_decode_bf16};
+                                        .encode = encode_cast,
+                                        .decode = decode_cast,
+                                        .queue_encode = queue_encode_cast,
+                                        .queue_decode = queue_decode_cast};
 
 /* ---- all ------------------------------------------------------------------------------------- */
 

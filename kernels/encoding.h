@@ -23,15 +23,18 @@ typedef struct zr_encoding {
     size_t block_bytes; /* that they take */
     size_t align_bytes; /* an array begins at a multiple of it */
 
-    /* On the host, element by element in order: `blocks` begins with a block. */
-    void (*encode)(const float *values, size_t n_elems, void *blocks);
-    void (*decode)(const void *blocks, size_t n_elems, float *values);
+    /* On the host, element by element in order: `blocks` begins with a block. `self` is this
+       description, here as below: functions may serve several. */
+    void (*encode)(const struct zr_encoding *self, const float *values, size_t n_elems,
+                   void *blocks);
+    void (*decode)(const struct zr_encoding *self, const void *blocks, size_t n_elems,
+                   float *values);
 
     /* The same, queued on a stream, of memory that its device works on. */
-    zr_status_t (*queue_encode)(zr_stream_t *stream, const float *values, size_t n_elems,
-                                void *blocks);
-    zr_status_t (*queue_decode)(zr_stream_t *stream, const void *blocks, size_t n_elems,
-                                float *values);
+    zr_status_t (*queue_encode)(const struct zr_encoding *self, zr_stream_t *stream,
+                                const float *values, size_t n_elems, void *blocks);
+    zr_status_t (*queue_decode)(const struct zr_encoding *self, zr_stream_t *stream,
+                                const void *blocks, size_t n_elems, float *values);
 
     /* What they cost per element beside the bytes that are read and written. */
     double encode_operations, decode_operations;

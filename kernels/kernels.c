@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "kernels/device_backend.h"
-#include "kernels/kernel_checks.h"
+#include "kernels/kernel_checks_internal.h"
 #include "kernels/sum_of_squares_math.h"
 
 static bool is_float_dtype(zr_dtype_t dtype) {
@@ -39,10 +39,20 @@ zr_status_t zr_check_array(const zr_stream_t *stream, const char *kernel, const 
     return check_elements(stream, kernel, array, address, dtype, n_elems, true);
 }
 
+zr_status_t zr_kernel_run(zr_stream_t *stream, const zr_kernel_work_t *work,
+                          const zr_charge_t *charge) {
+    zr_stream_work_begins(stream);
+    ZR_TRY(stream->device->backend->run(stream, work));
+    zr_stream_charge(stream, charge);
+    return ZR_OK;
+}
+
 /* All of these are made of single operations. */
-static void charge(zr_stream_t *stream, const char *kernel, zr_cost_t cost) {
-    const zr_charge_t charge = {.kernel = kernel, .cost = cost, .rate = ZR_RATE_VECTOR};
-    zr_stream_charge(stream, &charge);
+static zr_status_t run(zr_stream_t *stream, const zr_kernel_work_t *work, const char *name,
+                       double operations, double bytes) {
+    const zr_charge_t charge = {
+        .kernel = name, .cost = {.operations = operations, .bytes = bytes}, .rate = ZR_RATE_VECTOR};
+    return zr_kernel_run(stream, work, &charge);
 }
 
 /* ---- sums -------------------------------------------------------------------------- */
@@ -63,12 +73,14 @@ zr_status_t zr_kernel_sum_of_squares(zr_stream_t *stream, const void *x, zr_dtyp
         return zr_fail(&stream->device->log, ZR_ERR_ARGUMENT,
                        "sum_of_squares: workspace at %p is no place for %zu bytes of doubles",
                        workspace, workspace_bytes);
-    zr_stream_work_begins(stream);
-    ZR_TRY(stream->device->backend->sum_of_squares(stream, x, dtype, n_elems, result, workspace));
-    charge(stream, "sum_of_squares",
-           (zr_cost_t){.operations = 2.0 * (double)n_elems,
-                       .bytes = (double)zr_dtype_size(dtype) * (double)n_elems});
-    return ZR_OK;
+    const zr_kernel_work_t work = {.kernel = ZR_KERNEL_SUM_OF_SQUARES,
+                                   .src = x,
+                                   .src_dtype = dtype,
+                                   .n_elems = n_elems,
+                                   .result = result,
+                                   .workspace = workspace};
+    return run(stream, &work, "sum_of_squares", 2.0 * (double)n_elems,
+               (double)zr_dtype_size(dtype) * (double)n_elems);
 }
 
 zr_status_t zr_kernel_sum(zr_stream_t *stream, void *dst, const void *const *sources, int n_sources,
@@ -81,13 +93,10 @@ zr_status_t zr_kernel_sum(zr_stream_t *stream, void *dst, const void *const *sou
         ZR_TRY(zr_check_array(stream, "sum", "a source", sources[i], dtype, n_elems));
     if (n_elems == 0)
         return ZR_OK;
-    zr_stream_work_begins(stream);
-    ZR_TRY(stream->device->backend->sum(stream, dst, sources, n_sources, dtype, n_elems));
-    charge(
-        stream, "sum",
-        (zr_cost_t){.operations = (double)(n_sources - 1) * (double)n_elems,
-                    .bytes = (double)zr_dtype_size(dtype) * (n_sources + 1.0) * (double)n_elems});
-    return ZR_OK;
+    const zr_kernel_work_t work = {.kernel = ZR_KERNEL_SUM,
+                                   .spread = {&dst, 1, sources, n_sources, dtype, n_elems}};
+    return run(stream, &work, "sum", (double)(n_sources - 1) * (double)n_elems,
+               (double)zr_dtype_size(dtype) * (n_sources + 1.0) * (double)n_elems);
 }
 
 /* Where the device has no kernel for it: a sum, or a copy, for each place. */
@@ -134,77 +143,76 @@ zr_status_t zr_kernel_spread(zr_stream_t *stream, void *const *dsts, int n_dsts,
     ZR_TRY(check_spread(stream, dsts, n_dsts, sources, n_sources, dtype, n_elems));
     if (n_elems == 0 || n_dsts == 0)
         return ZR_OK;
-    if (stream->device->backend->spread == NULL)
+    if (!stream->device->backend->has_spread)
         return spread_one_by_one(stream, dsts, n_dsts, sources, n_sources, dtype, n_elems);
-    const zr_spread_t args = {.dsts = dsts,
-                              .n_dsts = n_dsts,
-                              .sources = sources,
-                              .n_sources = n_sources,
-                              .dtype = dtype,
-                              .n_elems = n_elems};
-    zr_stream_work_begins(stream);
-    ZR_TRY(stream->device->backend->spread(stream, &args));
+    const zr_kernel_work_t work = {.kernel = ZR_KERNEL_SPREAD,
+                                   .spread = {dsts, n_dsts, sources, n_sources, dtype, n_elems}};
     double array_bytes = (double)zr_dtype_size(dtype) * (double)n_elems;
-    charge(stream, "spread",
-           (zr_cost_t){.operations = (double)(n_sources - 1) * (double)n_elems,
-                       .bytes = array_bytes * ((double)n_sources + (double)n_dsts)});
-    return ZR_OK;
+    return run(stream, &work, "spread", (double)(n_sources - 1) * (double)n_elems,
+               array_bytes * ((double)n_sources + (double)n_dsts));
 }
 
 /* ---- element by element -------------------------------------------------------------- */
 
-zr_status_t zr_kernel_add(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype, const void *src,
-                          zr_dtype_t src_dtype, size_t n_elems) {
-    ZR_TRY(zr_check_array(stream, "add", "dst", dst, dst_dtype, n_elems));
-    ZR_TRY(zr_check_array(stream, "add", "src", src, src_dtype, n_elems));
-    if (n_elems == 0)
+/* From src to dst; `n_moves` times an array of dst's kind is moved. */
+static zr_status_t run_on_two(zr_stream_t *stream, const zr_kernel_work_t *work, const char *name,
+                              double operations, size_t n_moves) {
+    ZR_TRY(zr_check_array(stream, name, "dst", work->dst, work->dst_dtype, work->n_elems));
+    ZR_TRY(zr_check_array(stream, name, "src", work->src, work->src_dtype, work->n_elems));
+    if (work->n_elems == 0)
         return ZR_OK;
-    zr_stream_work_begins(stream);
-    ZR_TRY(stream->device->backend->add(stream, dst, dst_dtype, src, src_dtype, n_elems));
-    size_t bytes_per_elem = 2 * zr_dtype_size(dst_dtype) + zr_dtype_size(src_dtype);
-    charge(stream, "add",
-           (zr_cost_t){.operations = (double)n_elems,
-                       .bytes = (double)bytes_per_elem * (double)n_elems});
-    return ZR_OK;
+    size_t bytes_per_elem =
+        n_moves * zr_dtype_size(work->dst_dtype) + zr_dtype_size(work->src_dtype);
+    return run(stream, work, name, operations, (double)bytes_per_elem * (double)work->n_elems);
 }
 
-zr_status_t zr_kernel_scale(zr_stream_t *stream, void *x, zr_dtype_t dtype, size_t n_elems,
-                            float factor) {
-    ZR_TRY(zr_check_array(stream, "scale", "x", x, dtype, n_elems));
-    if (n_elems == 0)
+/* In place. */
+static zr_status_t run_on_one(zr_stream_t *stream, const zr_kernel_work_t *work, const char *name,
+                              double operations, double n_moves) {
+    ZR_TRY(zr_check_array(stream, name, "x", work->dst, work->dst_dtype, work->n_elems));
+    if (work->n_elems == 0)
         return ZR_OK;
-    zr_stream_work_begins(stream);
-    ZR_TRY(stream->device->backend->scale(stream, x, dtype, n_elems, factor));
-    charge(stream, "scale",
-           (zr_cost_t){.operations = (double)n_elems,
-                       .bytes = 2.0 * (double)zr_dtype_size(dtype) * (double)n_elems});
-    return ZR_OK;
+    return run(stream, work, name, operations,
+               n_moves * (double)zr_dtype_size(work->dst_dtype) * (double)work->n_elems);
+}
+
+zr_status_t zr_kernel_add(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype, const void *src,
+                          zr_dtype_t src_dtype, size_t n_elems) {
+    const zr_kernel_work_t work = {.kernel = ZR_KERNEL_ADD,
+                                   .dst = dst,
+                                   .src = src,
+                                   .dst_dtype = dst_dtype,
+                                   .src_dtype = src_dtype,
+                                   .n_elems = n_elems};
+    return run_on_two(stream, &work, "add", (double)n_elems, 2);
 }
 
 zr_status_t zr_kernel_cast(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype, const void *src,
                            zr_dtype_t src_dtype, size_t n_elems) {
-    ZR_TRY(zr_check_array(stream, "cast", "dst", dst, dst_dtype, n_elems));
-    ZR_TRY(zr_check_array(stream, "cast", "src", src, src_dtype, n_elems));
-    if (n_elems == 0)
-        return ZR_OK;
-    zr_stream_work_begins(stream);
-    ZR_TRY(stream->device->backend->cast(stream, dst, dst_dtype, src, src_dtype, n_elems));
-    size_t bytes_per_elem = zr_dtype_size(dst_dtype) + zr_dtype_size(src_dtype);
-    charge(stream, "cast",
-           (zr_cost_t){.operations = 0.0, .bytes = (double)bytes_per_elem * (double)n_elems});
-    return ZR_OK;
+    const zr_kernel_work_t work = {.kernel = ZR_KERNEL_CAST,
+                                   .dst = dst,
+                                   .src = src,
+                                   .dst_dtype = dst_dtype,
+                                   .src_dtype = src_dtype,
+                                   .n_elems = n_elems};
+    return run_on_two(stream, &work, "cast", 0.0, 1);
+}
+
+zr_status_t zr_kernel_scale(zr_stream_t *stream, void *x, zr_dtype_t dtype, size_t n_elems,
+                            float factor) {
+    const zr_kernel_work_t work = {.kernel = ZR_KERNEL_SCALE,
+                                   .dst = x,
+                                   .dst_dtype = dtype,
+                                   .n_elems = n_elems,
+                                   .value = factor};
+    return run_on_one(stream, &work, "scale", (double)n_elems, 2.0);
 }
 
 zr_status_t zr_kernel_fill(zr_stream_t *stream, void *x, zr_dtype_t dtype, size_t n_elems,
                            float value) {
-    ZR_TRY(zr_check_array(stream, "fill", "x", x, dtype, n_elems));
-    if (n_elems == 0)
-        return ZR_OK;
-    zr_stream_work_begins(stream);
-    ZR_TRY(stream->device->backend->fill(stream, x, dtype, n_elems, value));
-    charge(stream, "fill",
-           (zr_cost_t){.operations = 0.0, .bytes = (double)zr_dtype_size(dtype) * (double)n_elems});
-    return ZR_OK;
+    const zr_kernel_work_t work = {
+        .kernel = ZR_KERNEL_FILL, .dst = x, .dst_dtype = dtype, .n_elems = n_elems, .value = value};
+    return run_on_one(stream, &work, "fill", 0.0, 1.0);
 }
 
 /* ---- kernels of a caller's own -----------------------------------------------------------------

@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 #include "kernels/device_backend.h"
-#include "kernels/kernel_checks.h"
+#include "kernels/kernel_checks_internal.h"
 
 /* ---- rules ----------------------------------------------------------------------------------- */
 
@@ -139,12 +139,10 @@ zr_status_t zr_kernel_update(zr_stream_t *stream, const zr_update_rule_t *rule,
         return zr_fail(&stream->device->log, ZR_ERR_UNSUPPORTED,
                        "update \"%s\" has no kernel for device \"%s\"", rule->name,
                        stream->device->backend->name);
-    zr_stream_work_begins(stream);
-    ZR_TRY(stream->device->backend->update(stream, rule, update));
+    const zr_kernel_work_t work = {.kernel = ZR_KERNEL_UPDATE, .rule = rule, .update = update};
     const zr_charge_t charge = {
         .kernel = rule->name, .cost = zr_update_cost(rule, update), .rate = ZR_RATE_UPDATE};
-    zr_stream_charge(stream, &charge);
-    return ZR_OK;
+    return zr_kernel_run(stream, &work, &charge);
 }
 
 zr_cost_t zr_update_cost(const zr_update_rule_t *rule, const zr_update_t *update) {

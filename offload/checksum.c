@@ -1,5 +1,5 @@
-/* Which checksum of those in this build is taken: see checksum.h. */
-#include "offload/checksum.h"
+/* Which checksum of those in this build is taken: see checksum_internal.h. */
+#include "offload/checksum_internal.h"
 
 #include <stdbool.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* XXH3 as this instruction set has it: compiled once for each, see checksum.h. */
+/* XXH3 as this instruction set has it: compiled once for each, see checksum_internal.h. */
 #include <stddef.h>
 #include <stdint.h>
 

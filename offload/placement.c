@@ -1,27 +1,43 @@
-/* Cutting tensors into pieces, and saying where each piece lives: see placement.h. */
-#include "offload/placement.h"
+/* Cutting tensors into pieces, and saying where each piece lives: see placement_internal.h. */
+#include "offload/placement_internal.h"
 
 #include <stdint.h>
-#include <stdlib.h>
+#include <string.h>
+
+/* Bytes of an element, rounded up in each array; 0: pieces could not be cut. */
+static size_t most_elem_bytes(const zr_placement_options_t *o) {
+    size_t n_bytes = 0;
+    if (o->n_arrays > ZR_PLACEMENT_MAX_ARRAYS)
+        return 0;
+    for (size_t i = 0; i < o->n_arrays; i++) {
+        const zr_encoding_t *encoding = o->encodings[i];
+        if (o->group_elems != SIZE_MAX && o->group_elems % encoding->block_elems != 0)
+            return 0;
+        n_bytes += (encoding->block_bytes + encoding->block_elems - 1) / encoding->block_elems;
+    }
+    return n_bytes;
+}
 
 static zr_status_t check(const zr_placement_options_t *o, const size_t *tensor_elems,
                          size_t n_tensors) {
-    if (o->elem_bytes == 0 || o->group_elems == 0)
+    size_t elem_bytes = most_elem_bytes(o);
+    if (elem_bytes == 0 || o->group_elems == 0)
         return zr_fail(&o->log, ZR_ERR_ARGUMENT,
-                       "placement: %s per element in pieces of %zu; both have to be more "
-                       "than 0",
-                       zr_count_text(o->elem_bytes, "byte").text, o->group_elems);
+                       "placement: pieces of %zu elements in %s: 1 to %d arrays are possible, and "
+                       "pieces of whole blocks",
+                       o->group_elems, zr_count_text(o->n_arrays, "array").text,
+                       ZR_PLACEMENT_MAX_ARRAYS);
     if (!(o->ratio >= 0 && o->ratio <= 1))
         return zr_fail(&o->log, ZR_ERR_ARGUMENT, "placement: ratio is %g; it has to be 0 to 1",
                        o->ratio);
-    size_t left = SIZE_MAX / o->elem_bytes;
+    size_t left = SIZE_MAX / elem_bytes;
     for (size_t i = 0; i < n_tensors; i++) {
         if (tensor_elems[i] > left)
             return zr_fail(&o->log, ZR_ERR_ARGUMENT,
                            "placement: with tensor %zu of %s, %s each, the bytes "
                            "overflow",
                            i, zr_count_text(tensor_elems[i], "element").text,
-                           zr_count_text(o->elem_bytes, "byte").text);
+                           zr_count_text(elem_bytes, "byte").text);
         left -= tensor_elems[i];
     }
     return ZR_OK;
@@ -73,7 +89,7 @@ static progress_t begin(const zr_placement_options_t *o, const size_t *tensor_el
 static void add_piece(const zr_placement_options_t *o, zr_placement_t *placement,
                       progress_t *progress, zr_piece_t *piece) {
     zr_tier_t tier = choose_tier(o, progress, piece->n_elems);
-    size_t size_bytes = piece->n_elems * o->elem_bytes;
+    size_t size_bytes = zr_piece_bytes(placement, piece);
     size_t *in_tensor = &placement->tensor_bytes[piece->tensor][tier];
     piece->tier = tier;
     piece->offset_bytes = *in_tensor;
@@ -82,6 +98,8 @@ static void add_piece(const zr_placement_options_t *o, zr_placement_t *placement
     placement->n_pieces_in[tier]++;
     if (size_bytes > placement->largest_bytes[tier])
         placement->largest_bytes[tier] = size_bytes;
+    if (piece->n_elems > placement->largest_elems[tier])
+        placement->largest_elems[tier] = piece->n_elems;
     placement->pieces[placement->n_pieces++] = *piece;
 }
 
@@ -89,16 +107,14 @@ zr_status_t zr_placement_make(const zr_placement_options_t *o, const size_t *ten
                               size_t n_tensors, zr_placement_t *placement_p) {
     ZR_TRY(check(o, tensor_elems, n_tensors));
     size_t n_pieces = count_pieces(o, tensor_elems, n_tensors);
-    zr_placement_t placement = {.elem_bytes = o->elem_bytes, .n_tensors = n_tensors};
-    placement.pieces = calloc(n_pieces + 1, sizeof(*placement.pieces));
-    placement.first_piece = calloc(n_tensors + 1, sizeof(*placement.first_piece));
-    placement.tensor_bytes = calloc(n_tensors + 1, sizeof(*placement.tensor_bytes));
-    if (placement.pieces == NULL || placement.first_piece == NULL ||
-        placement.tensor_bytes == NULL) {
-        zr_placement_clear(&placement);
+    zr_placement_t placement = {.n_arrays = o->n_arrays, .n_tensors = n_tensors};
+    memcpy(placement.encodings, o->encodings, sizeof(placement.encodings));
+    placement.pieces = zr_heap_alloc(o->heap, n_pieces, sizeof(*placement.pieces));
+    placement.first_piece = zr_heap_alloc(o->heap, n_tensors + 1, sizeof(*placement.first_piece));
+    placement.tensor_bytes = zr_heap_alloc(o->heap, n_tensors, sizeof(*placement.tensor_bytes));
+    if (placement.pieces == NULL || placement.first_piece == NULL || placement.tensor_bytes == NULL)
         return zr_fail(&o->log, ZR_ERR_MEMORY, "the system has no memory to place %s",
                        zr_count_text(n_pieces, "piece").text);
-    }
     progress_t progress = begin(o, tensor_elems, n_tensors);
     for (size_t i = 0; i < n_tensors; i++) {
         for (size_t first = 0; first < tensor_elems[i];) {
@@ -113,13 +129,6 @@ zr_status_t zr_placement_make(const zr_placement_options_t *o, const size_t *ten
     }
     *placement_p = placement;
     return ZR_OK;
-}
-
-void zr_placement_clear(zr_placement_t *placement) {
-    free(placement->pieces);
-    free(placement->first_piece);
-    free(placement->tensor_bytes);
-    *placement = (zr_placement_t){0};
 }
 
 const zr_piece_t *zr_placement_find(const zr_placement_t *placement, size_t tensor, size_t elem) {

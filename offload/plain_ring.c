@@ -1,5 +1,6 @@
-/* Requests wait in a circle, in order, until their completion is asked for: see plain_ring.h. */
-#include "offload/plain_ring.h"
+/* Requests wait in a circle, in order, until their completion is asked for: see
+ * plain_ring_internal.h. */
+#include "offload/plain_ring_internal.h"
 
 #include <errno.h>
 #include <stdlib.h>

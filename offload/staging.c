@@ -1,5 +1,5 @@
-/* Buffers of a store's user: see staging.h. */
-#include "offload/staging.h"
+/* Buffers of a store's user: see staging_internal.h. */
+#include "offload/staging_internal.h"
 
 /* What every allocation is aligned to. */
 #define ALLOCATOR_ALIGN_BYTES ((size_t)256)

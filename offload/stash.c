@@ -16,12 +16,11 @@
  * written. Of buffers that hold something, the one is needed first whose tensor was put first,
  * because that comes back last; so which tensors are read does not depend on time.
  */
+#include "allocator/heap_internal.h"
 #include "offload/stash.h"
 
-#include <stdlib.h>
-
 #include "allocator/replay.h"
-#include "offload/staging.h"
+#include "offload/staging_internal.h"
 #include "offload/store_backend.h"
 
 #define NO_BUFFER ((size_t)-1)
@@ -59,6 +58,7 @@ typedef struct slot {
 } slot_t;
 
 struct zr_stash {
+    zr_heap_t *heap; /* of its tables, and itself */
     zr_stash_options_t options;
     slot_t *slots;
     zr_stream_t *down, *up;
@@ -149,7 +149,7 @@ static zr_status_t create_buffers(zr_stash_t *stash) {
                                     .name = "staging buffers of the stash",
                                     .n_buffers = o->n_buffers,
                                     .buffer_bytes = stash->extent_bytes};
-    stash->buffers = calloc(o->n_buffers, sizeof(*stash->buffers));
+    stash->buffers = zr_heap_alloc(stash->heap, o->n_buffers, sizeof(*stash->buffers));
     if (stash->buffers == NULL)
         return zr_fail(&o->log, ZR_ERR_MEMORY, "stash of %s: no memory for the table of %s",
                        o->name, zr_count_text(o->n_buffers, "buffer").text);
@@ -181,14 +181,15 @@ static zr_status_t create(zr_stash_t *stash) {
 
 zr_status_t zr_stash_create(const zr_stash_options_t *options, zr_stash_t **stash_p) {
     ZR_TRY(check(options));
-    zr_stash_t *stash = calloc(1, sizeof(*stash));
-    slot_t *slots = calloc(options->n_slots + 1, sizeof(*slots));
-    if (stash == NULL || slots == NULL) {
-        free(stash);
-        free(slots);
+    zr_heap_t *heap = zr_heap_create(zr_allocator_heap(options->allocator));
+    zr_stash_t *stash = heap != NULL ? zr_heap_alloc(heap, 1, sizeof(*stash)) : NULL;
+    slot_t *slots = stash != NULL ? zr_heap_alloc(heap, options->n_slots, sizeof(*slots)) : NULL;
+    if (slots == NULL) {
+        zr_heap_destroy(&heap);
         return zr_fail(&options->log, ZR_ERR_MEMORY, "stash of %s: no memory for %s", options->name,
                        zr_count_text(options->n_slots, "slot").text);
     }
+    stash->heap = heap;
     stash->options = *options;
     stash->slots = slots;
     zr_status_t status = create(stash);
@@ -241,7 +242,6 @@ static void destroy_buffers(zr_stash_t *stash) {
         zr_event_destroy(&stash->buffers[i].came);
         zr_event_destroy(&stash->buffers[i].left);
     }
-    free(stash->buffers);
     zr_staging_clear(&stash->staging);
 }
 
@@ -260,8 +260,8 @@ void zr_stash_destroy(zr_stash_t **stash_pp) {
     zr_event_destroy(&stash->handed_up);
     zr_stream_destroy(&stash->down);
     zr_stream_destroy(&stash->up);
-    free(stash->slots);
-    free(stash);
+    zr_heap_t *heap = stash->heap;
+    zr_heap_destroy(&heap);
     *stash_pp = NULL;
 }
 

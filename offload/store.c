@@ -6,9 +6,9 @@
  * later one wait for the earlier one before it starts: rare, so simple.
  */
 #include <assert.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "allocator/heap_internal.h"
 #include "kernels/device_trace.h"
 #include "offload/store_backend.h"
 
@@ -125,46 +125,31 @@ static zr_status_t check_device(const zr_store_options_t *o, const zr_store_back
                    zr_device_info(o->device)->backend, backend->name);
 }
 
-/* The names lie behind the array, in one piece of memory. */
-static zr_store_extent_t *copy_extents(const zr_store_extent_t *extents, size_t n_extents) {
-    size_t size_bytes = (n_extents + 1) * sizeof(*extents);
-    for (size_t i = 0; i < n_extents; i++)
-        size_bytes += strlen(extents[i].name) + 1;
-    zr_store_extent_t *copy = malloc(size_bytes);
-    if (copy == NULL)
-        return NULL;
-    char *name = (char *)(copy + n_extents + 1);
-    for (size_t i = 0; i < n_extents; i++) {
-        copy[i] = extents[i];
-        copy[i].name = name;
-        name = stpcpy(name, extents[i].name) + 1;
-    }
-    return copy;
-}
-
 /* The tables of the front, as large as they will ever be. */
 static zr_status_t make_tables(zr_store_t *store, const zr_store_extent_t *extents) {
     size_t n_extents = store->info.n_extents, n_chunks = 0;
     bool has_sums = store->options.verify && !store->backend->keeps_nothing;
-    store->extents = copy_extents(extents, n_extents);
-    store->chunks = calloc(n_extents + 1, sizeof(*store->chunks));
-    store->transfers = calloc(store->options.max_transfers, sizeof(*store->transfers));
+    store->extents = zr_heap_alloc(store->heap, n_extents, sizeof(*store->extents));
+    store->chunks = zr_heap_alloc(store->heap, n_extents, sizeof(*store->chunks));
+    store->transfers =
+        zr_heap_alloc(store->heap, store->options.max_transfers, sizeof(*store->transfers));
     if (store->extents == NULL || store->chunks == NULL || store->transfers == NULL)
         goto err_no_memory;
     for (size_t i = 0; i < n_extents; i++) {
+        store->extents[i] = extents[i];
+        store->extents[i].name = zr_heap_text(store->heap, extents[i].name);
+        if (store->extents[i].name == NULL)
+            goto err_no_memory;
         size_t size = extents[i].size_bytes, chunk = store->options.chunk_bytes;
         store->chunks[i].first = n_chunks;
         store->chunks[i].n_chunks = size / chunk + (size % chunk != 0);
         n_chunks += store->chunks[i].n_chunks;
     }
-    store->is_present = calloc(n_chunks + 1, sizeof(*store->is_present));
-    if (store->is_present == NULL)
+    store->is_present = zr_heap_alloc(store->heap, n_chunks, sizeof(*store->is_present));
+    if (has_sums)
+        store->sums = zr_heap_alloc(store->heap, n_chunks, sizeof(*store->sums));
+    if (store->is_present == NULL || (has_sums && store->sums == NULL))
         goto err_no_memory;
-    if (has_sums) {
-        store->sums = calloc(n_chunks + 1, sizeof(*store->sums));
-        if (store->sums == NULL)
-            goto err_no_memory;
-    }
     store->info.has_checksums = has_sums;
     store->info.host_bytes = store->backend->handle_bytes +
                              store->options.max_transfers * sizeof(*store->transfers) +
@@ -177,16 +162,6 @@ err_no_memory:
                    "store: no memory for the tables of %s and %s",
                    zr_count_text(n_extents, "extent").text,
                    zr_count_text(store->options.max_transfers, "transfer").text);
-}
-
-static void free_store(zr_store_t *store) {
-    free(store->buffers);
-    free(store->sums);
-    free(store->is_present);
-    free(store->transfers);
-    free(store->chunks);
-    free(store->extents);
-    free(store);
 }
 
 zr_status_t zr_store_create(const char *name, const zr_store_options_t *options,
@@ -208,9 +183,13 @@ zr_status_t zr_store_create_from(const zr_store_backend_t *backend,
     ZR_TRY(check_device(&o, backend));
     ZR_TRY(check_extents(&o, extents, n_extents));
 
-    zr_store_t *store = calloc(1, backend->handle_bytes);
-    if (store == NULL)
+    zr_heap_t *heap = zr_heap_create(o.allocator != NULL ? zr_allocator_heap(o.allocator) : NULL);
+    zr_store_t *store = heap != NULL ? zr_heap_alloc(heap, 1, backend->handle_bytes) : NULL;
+    if (store == NULL) {
+        zr_heap_destroy(&heap);
         return zr_fail(&o.log, ZR_ERR_MEMORY, "store: no memory for its handle");
+    }
+    store->heap = heap;
     store->backend = backend;
     store->options = o;
     store->info = (zr_store_info_t){.backend = backend->name,
@@ -233,7 +212,7 @@ zr_status_t zr_store_create_from(const zr_store_backend_t *backend,
 err_close:
     backend->close(store);
 err_free_store:
-    free_store(store);
+    zr_heap_destroy(&heap);
     return status;
 }
 
@@ -248,7 +227,8 @@ void zr_store_destroy(zr_store_t **store) {
         return;
     drain(*store);
     (*store)->backend->close(*store);
-    free_store(*store);
+    zr_heap_t *heap = (*store)->heap;
+    zr_heap_destroy(&heap);
     *store = NULL;
 }
 
@@ -314,6 +294,18 @@ typedef struct call {
     bool is_unhashed;
     const uint64_t *sums; /* of a put that is unhashed */
 } call_t;
+
+static call_t call_of(const char *verb, zr_store_direction_t direction, size_t extent,
+                      size_t offset_bytes, size_t size_bytes, const void *buffer,
+                      zr_store_ticket_t *ticket_p) {
+    return (call_t){.direction = direction,
+                    .extent = extent,
+                    .offset_bytes = offset_bytes,
+                    .size_bytes = size_bytes,
+                    .buffer = (void *)(uintptr_t)buffer, /* of a put, it is only read */
+                    .ticket_p = ticket_p,
+                    .verb = verb};
+}
 
 static zr_status_t check_bytes(const zr_store_t *store, const call_t *call) {
     const zr_log_t *log = &store->options.log;
@@ -482,59 +474,34 @@ static zr_status_t start(zr_store_t *store, const call_t *call) {
 
 zr_status_t zr_store_put(zr_store_t *store, size_t extent, size_t offset_bytes, size_t size_bytes,
                          const void *buffer, zr_store_ticket_t *ticket_p) {
-    const call_t call = {.direction = ZR_STORE_PUT,
-                         .extent = extent,
-                         .offset_bytes = offset_bytes,
-                         .size_bytes = size_bytes,
-                         .buffer = (void *)(uintptr_t)buffer,
-                         .ticket_p = ticket_p,
-                         .verb = "put"};
+    const call_t call =
+        call_of("put", ZR_STORE_PUT, extent, offset_bytes, size_bytes, buffer, ticket_p);
     return start(store, &call);
 }
 
 zr_status_t zr_store_put_hashed(zr_store_t *store, size_t extent, size_t offset_bytes,
                                 size_t size_bytes, const void *buffer, const uint64_t *sums,
                                 zr_store_ticket_t *ticket_p) {
-    const call_t call = {.direction = ZR_STORE_PUT,
-                         .extent = extent,
-                         .offset_bytes = offset_bytes,
-                         .size_bytes = size_bytes,
-                         .buffer = (void *)(uintptr_t)buffer,
-                         .ticket_p = ticket_p,
-                         .verb = "put",
-                         .is_unhashed = true,
-                         .sums = sums};
+    call_t call = call_of("put", ZR_STORE_PUT, extent, offset_bytes, size_bytes, buffer, ticket_p);
+    call.is_unhashed = true;
+    call.sums = sums;
     if (store != NULL && sums == NULL && store->sums != NULL && size_bytes > 0)
         return zr_fail(&store->options.log, ZR_ERR_ARGUMENT, "put: no checksums (NULL)");
     return start(store, &call);
 }
 
-static zr_status_t get(zr_store_t *store, const call_t *bytes, bool is_unhashed) {
-    call_t call = *bytes;
-    call.direction = ZR_STORE_GET;
-    call.verb = "get";
-    call.is_unhashed = is_unhashed;
-    return start(store, &call);
-}
-
 zr_status_t zr_store_get(zr_store_t *store, size_t extent, size_t offset_bytes, size_t size_bytes,
                          void *buffer, zr_store_ticket_t *ticket_p) {
-    const call_t bytes = {.extent = extent,
-                          .offset_bytes = offset_bytes,
-                          .size_bytes = size_bytes,
-                          .buffer = buffer,
-                          .ticket_p = ticket_p};
-    return get(store, &bytes, false);
+    const call_t call =
+        call_of("get", ZR_STORE_GET, extent, offset_bytes, size_bytes, buffer, ticket_p);
+    return start(store, &call);
 }
 
 zr_status_t zr_store_get_unverified(zr_store_t *store, size_t extent, size_t offset_bytes,
                                     size_t size_bytes, void *buffer, zr_store_ticket_t *ticket_p) {
-    const call_t bytes = {.extent = extent,
-                          .offset_bytes = offset_bytes,
-                          .size_bytes = size_bytes,
-                          .buffer = buffer,
-                          .ticket_p = ticket_p};
-    return get(store, &bytes, true);
+    call_t call = call_of("get", ZR_STORE_GET, extent, offset_bytes, size_bytes, buffer, ticket_p);
+    call.is_unhashed = true;
+    return start(store, &call);
 }
 
 /* ---- checksums at another time ------------------------------------------------------------------
@@ -543,11 +510,8 @@ zr_status_t zr_store_get_unverified(zr_store_t *store, size_t extent, size_t off
 zr_status_t zr_store_verify(zr_store_t *store, size_t extent, size_t offset_bytes,
                             size_t size_bytes, const void *buffer) {
     const zr_store_chunk_range_t range = {extent, offset_bytes, size_bytes, buffer};
-    const call_t call = {.extent = extent,
-                         .offset_bytes = offset_bytes,
-                         .size_bytes = size_bytes,
-                         .buffer = (void *)(uintptr_t)buffer,
-                         .verb = "verifying"};
+    const call_t call =
+        call_of("verifying", ZR_STORE_GET, extent, offset_bytes, size_bytes, buffer, NULL);
     ZR_TRY(check_range(store, &call));
     ZR_TRY(check_present(store, &call));
     if (store->sums == NULL || size_bytes == 0)
@@ -561,11 +525,8 @@ zr_status_t zr_store_verify(zr_store_t *store, size_t extent, size_t offset_byte
 zr_status_t zr_store_hash(zr_store_t *store, size_t extent, size_t offset_bytes, size_t size_bytes,
                           const void *buffer, uint64_t *sums) {
     const zr_store_chunk_range_t range = {extent, offset_bytes, size_bytes, buffer};
-    const call_t call = {.extent = extent,
-                         .offset_bytes = offset_bytes,
-                         .size_bytes = size_bytes,
-                         .buffer = (void *)(uintptr_t)buffer,
-                         .verb = "hashing"};
+    const call_t call =
+        call_of("hashing", ZR_STORE_GET, extent, offset_bytes, size_bytes, buffer, NULL);
     ZR_TRY(check_range(store, &call));
     if (store->sums != NULL)
         zr_store_hash_chunks(store, &range, sums);
@@ -679,7 +640,7 @@ zr_status_t zr_store_register(zr_store_t *store, const zr_store_buffer_t *buffer
     if (store->backend->register_buffers == NULL || n_buffers == 0)
         return ZR_OK;
     zr_store_buffer_t *grown =
-        realloc(store->buffers, (store->n_buffers + n_buffers) * sizeof(*grown));
+        zr_heap_resize(store->heap, store->buffers, store->n_buffers + n_buffers, sizeof(*grown));
     if (grown == NULL)
         return zr_fail(&store->options.log, ZR_ERR_MEMORY, "store: no memory for the table of %s",
                        zr_count_text(store->n_buffers + n_buffers, "buffer").text);

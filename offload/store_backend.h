@@ -109,6 +109,7 @@ struct zr_store {
     zr_store_death_t death;                                /* why, then */
 
     /* The front's own. */
+    struct zr_heap *heap;           /* of its tables, and of the handle */
     zr_store_chunks_t *chunks;      /* [info.n_extents] */
     unsigned char *is_present;      /* [chunks of all extents] whether it was put */
     uint64_t *sums;                 /* likewise; NULL without verify */

@@ -5,8 +5,8 @@
  *
  * It needs the host memory that "uring" needs, and reserves what that would.
  */
-#include <stdlib.h>
 
+#include "kernels/base/heap_internal.h"
 #include "kernels/simulation.h"
 #include "offload/store_backend.h"
 
@@ -61,7 +61,7 @@ static zr_status_t open_sim(zr_store_t *store, bool has_drives) {
         store->info.buffer_align_bytes = sim->hardware->disk_align_bytes;
         store->info.is_direct = true;
     }
-    sim->ends = calloc(store->options.max_transfers, sizeof(*sim->ends));
+    sim->ends = zr_heap_alloc(store->heap, store->options.max_transfers, sizeof(*sim->ends));
     if (sim->ends == NULL)
         return zr_fail(&store->options.log, ZR_ERR_MEMORY, "store: no memory for the times of %s",
                        zr_count_text(store->options.max_transfers, "transfer").text);
@@ -80,7 +80,6 @@ static zr_status_t open_plain(zr_store_t *store) {
 static void close_sim(zr_store_t *store) {
     sim_store_t *sim = (sim_store_t *)store;
     zr_store_memory_free(store, &sim->bounce_memory);
-    free(sim->ends);
 }
 
 /* ---- transfers ------------------------------------------------------------------------------- */

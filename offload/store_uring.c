@@ -1,6 +1,6 @@
 /*
  * Store "uring": files, by io_uring; and "posix", which is the same with a ring of its own
- * (plain_ring.h), for systems that have none or forbid it.
+ * (plain_ring_internal.h), for systems that have none or forbid it.
  *
  * One file per path, striped; one ring, which belongs to the rank's thread, so that there is no
  * lock. Transfers go past the page cache, because each byte is used once per step and would only
@@ -12,6 +12,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "kernels/base/heap_internal.h"
 #include "offload/uring_internal.h"
 
 #define PROBE_TIMEOUT_MS 60000
@@ -60,7 +61,8 @@ static int try_polling(zr_uring_store_t *uring, zr_ring_t *ring) {
     void *memory = NULL;
     if (!file->is_direct)
         return EOPNOTSUPP;
-    if (posix_memalign(&memory, file->block_bytes, file->block_bytes) != 0)
+    /* More than a block: mimalloc 2.0 aligns no 256, 512 or 1024 bytes to more than 128. */
+    if (posix_memalign(&memory, file->block_bytes, 4096 + file->block_bytes) != 0)
         return ENOMEM;
     memset(memory, 0, file->block_bytes);
     zr_ring_request_t request = {.is_write = true,
@@ -206,11 +208,11 @@ static zr_status_t make_uring_tables(zr_store_t *store) {
     zr_uring_store_t *uring = (zr_uring_store_t *)store;
     size_t depth = store->options.depth, n_bounces = store->options.n_bounce_buffers;
     size_t n_extents = store->info.n_extents;
-    uring->first_file = calloc(n_extents + 1, sizeof(*uring->first_file));
-    uring->begins = calloc(n_extents * uring->n_files + 1, sizeof(*uring->begins));
-    uring->requests = calloc(depth, sizeof(*uring->requests));
-    uring->free_requests = calloc(depth, sizeof(*uring->free_requests));
-    uring->free_bounces = calloc(n_bounces, sizeof(*uring->free_bounces));
+    uring->first_file = zr_heap_alloc(store->heap, n_extents, sizeof(*uring->first_file));
+    uring->begins = zr_heap_alloc(store->heap, n_extents * uring->n_files, sizeof(*uring->begins));
+    uring->requests = zr_heap_alloc(store->heap, depth, sizeof(*uring->requests));
+    uring->free_requests = zr_heap_alloc(store->heap, depth, sizeof(*uring->free_requests));
+    uring->free_bounces = zr_heap_alloc(store->heap, n_bounces, sizeof(*uring->free_bounces));
     if (uring->first_file == NULL || uring->begins == NULL || uring->requests == NULL ||
         uring->free_requests == NULL || uring->free_bounces == NULL)
         return zr_fail(
@@ -262,7 +264,8 @@ static size_t cut_buffer(const zr_store_buffer_t *buffer, size_t request_bytes,
 static zr_status_t make_room_for_parts(zr_uring_store_t *uring, size_t n_parts) {
     if (n_parts <= uring->registered_capacity)
         return ZR_OK;
-    struct iovec *grown = realloc(uring->registered, n_parts * sizeof(*grown));
+    struct iovec *grown =
+        zr_heap_resize(uring->base.heap, uring->registered, n_parts, sizeof(*grown));
     if (grown == NULL)
         return zr_fail(&uring->base.options.log, ZR_ERR_MEMORY,
                        "store: no memory for the table of %s",
@@ -359,12 +362,6 @@ static void close_uring(zr_store_t *store) {
     for (size_t i = 0; i < uring->n_files; i++)
         zr_uring_file_close(&uring->files[i]);
     zr_store_memory_free(store, &uring->bounce_memory);
-    free(uring->registered);
-    free(uring->free_bounces);
-    free(uring->free_requests);
-    free(uring->requests);
-    free(uring->begins);
-    free(uring->first_file);
 }
 
 static zr_status_t sync_files(zr_store_t *store) {

@@ -1,5 +1,5 @@
 /*
- * The swap pipeline: see swap.h.
+ * The swap pipeline: see swap_internal.h.
  *
  * Item i uses buffer i modulo their number, for its read, its work and its write. So reads are
  * started in the order of work, and the next read of a buffer is started once its last write has
@@ -10,12 +10,12 @@
  * all would be read, then all written. And who waits for a read waits for the writes before it
  * first, one by one, because each frees a buffer for a read behind it.
  */
-#include "offload/swap.h"
+#include "allocator/heap_internal.h"
+#include "offload/swap_internal.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-#include "offload/staging.h"
+#include "offload/staging_internal.h"
 #include "offload/store_backend.h"
 
 /* What is known of a chunk of an item that is worked on in slices. */
@@ -42,6 +42,7 @@ typedef struct slot {
 } slot_t;
 
 struct zr_swap {
+    zr_heap_t *heap; /* of its tables, and itself */
     zr_swap_options_t options;
     zr_store_t *store;
     zr_staging_t staging;
@@ -98,8 +99,9 @@ static zr_status_t make_chunks(zr_swap_t *swap) {
     if (!info->has_checksums)
         return ZR_OK;
     swap->most_chunks = o->buffer_bytes / info->chunk_bytes + 1;
-    swap->chunks = calloc(o->n_buffers * swap->most_chunks, sizeof(*swap->chunks));
-    swap->sums = calloc(o->n_buffers * swap->most_chunks, sizeof(*swap->sums));
+    swap->chunks =
+        zr_heap_alloc(swap->heap, o->n_buffers * swap->most_chunks, sizeof(*swap->chunks));
+    swap->sums = zr_heap_alloc(swap->heap, o->n_buffers * swap->most_chunks, sizeof(*swap->sums));
     if (swap->chunks == NULL || swap->sums == NULL)
         return zr_fail(&o->log, ZR_ERR_MEMORY, "swap: no memory for %s of %s",
                        zr_count_text(swap->most_chunks, "chunk").text,
@@ -114,14 +116,15 @@ static zr_status_t make_chunks(zr_swap_t *swap) {
 zr_status_t zr_swap_create(const zr_swap_options_t *options, zr_store_t *store,
                            zr_swap_t **swap_p) {
     ZR_TRY(check(options, store));
-    zr_swap_t *swap = calloc(1, sizeof(*swap));
-    slot_t *slots = calloc(options->n_buffers, sizeof(*slots));
-    if (swap == NULL || slots == NULL) {
-        free(swap);
-        free(slots);
+    zr_heap_t *heap = zr_heap_create(zr_allocator_heap(options->allocator));
+    zr_swap_t *swap = heap != NULL ? zr_heap_alloc(heap, 1, sizeof(*swap)) : NULL;
+    slot_t *slots = swap != NULL ? zr_heap_alloc(heap, options->n_buffers, sizeof(*slots)) : NULL;
+    if (slots == NULL) {
+        zr_heap_destroy(&heap);
         return zr_fail(&options->log, ZR_ERR_MEMORY, "swap: no memory for the table of %s",
                        zr_count_text(options->n_buffers, "buffer").text);
     }
+    swap->heap = heap;
     swap->options = *options;
     swap->store = store;
     swap->slots = slots;
@@ -153,10 +156,8 @@ void zr_swap_destroy(zr_swap_t **swap_pp) {
     zr_swap_t *swap = *swap_pp;
     drain(swap);
     zr_staging_clear(&swap->staging);
-    free(swap->sums);
-    free(swap->chunks);
-    free(swap->slots);
-    free(swap);
+    zr_heap_t *heap = swap->heap;
+    zr_heap_destroy(&heap);
     *swap_pp = NULL;
 }
 

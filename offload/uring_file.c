@@ -6,7 +6,7 @@
  * full drive is met at the start of a run, and no transfer ever changes the file's length, which
  * costs much.
  */
-#include "offload/uring_file.h"
+#include "offload/uring_file_internal.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -4,8 +4,8 @@
 #pragma once
 
 #include "offload/store_backend.h"
-#include "offload/uring_file.h"
-#include "offload/uring_ring.h"
+#include "offload/uring_file_internal.h"
+#include "offload/uring_ring_internal.h"
 
 /* One piece of a transfer on its way. */
 typedef struct zr_uring_request {

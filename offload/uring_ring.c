@@ -1,14 +1,14 @@
 /*
  * A ring of io_uring. The one file that knows liburing; it uses what version 2.1 has.
  */
-#include "offload/uring_ring.h"
+#include "offload/uring_ring_internal.h"
 
 #include <errno.h>
 #include <stdlib.h>
 
 #include <liburing.h>
 
-#include "offload/plain_ring.h"
+#include "offload/plain_ring_internal.h"
 
 struct zr_ring {
     struct io_uring ring;

@@ -223,7 +223,7 @@ sanitize() {
     for tool in memcheck racecheck; do
         limit=20
         [ $tool = memcheck ] || limit=25
-        for test in test_kernels test_nn_rows test_attention; do
+        for test in test_kernels test_nn_rows test_nn_attention; do
             if $is_dry || command -v compute-sanitizer >/dev/null; then
                 part "$tool-$test" $limit compute-sanitizer --tool "$tool" --error-exitcode 1 \
                     "$build/tests/$test" cuda

@@ -3,7 +3,7 @@
  * it beside the numbers: each tier has its own ways out, and one that helps another tier is none.
  * Options are called as zero-train calls them; docs/config.md has the fields.
  */
-#include "zero/runtime_internal.h"
+#include "zero/base_internal.h"
 
 static const char *const smaller_batch = "a smaller --micro-batch, a shorter --seq, --recompute "
                                          "unit with --offload-activations cpu or nvme";
@@ -77,7 +77,7 @@ static void advise_host(const zr_config_t *config, zr_allocator_advice_t *advice
     by_tag[ZR_TAG_STAGING] = advise_staging(config);
 }
 
-zr_allocator_advice_t zr_rt_advice(const zr_config_t *config, int n_shards) {
+zr_allocator_advice_t zr_base_advice(const zr_config_t *config, int n_shards) {
     zr_allocator_advice_t advice = {.any = {NULL}};
     advise_device(config, n_shards, &advice);
     advise_host(config, &advice);

@@ -227,7 +227,8 @@ ZR_NODISCARD zr_status_t zr_config_resolve(zr_config_t *config, int n_ranks, con
 /** The optimizer, and its hyperparameters in the order of its rule. */
 const zr_optimizer_type_t *zr_config_optimizer(const zr_config_t *config);
 double zr_config_hyper(const zr_config_t *config, size_t index);
-/** Take an optimizer; of one of a user's own the default values of its hyperparameters, too. */
+/** Take an optimizer. Of one of a user's own, hyperparameters get their default values; of one of
+ * the library's those that are as the one before has them by default. */
 void zr_config_set_optimizer(zr_config_t *config, const zr_optimizer_type_t *optimizer);
 
 /** Shards that each flat buffer is cut into: ranks of a group. `config` is resolved. */

@@ -9,10 +9,13 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
+#include "kernels/base/text_file.h"
 #include "zero/options.h"
+
+#define FILE_MAX_BYTES ((size_t)1 << 20) /* none is larger; /dev/zero is */
 
 /** One reading of a file. */
 typedef struct reader {
@@ -23,9 +26,7 @@ typedef struct reader {
     zr_status_t status; /* of the first error */
 } reader_t;
 
-static void report(reader_t *reader, const char *format, ...) ZR_PRINTF(2, 3);
-
-static void report(reader_t *reader, const char *format, ...) {
+ZR_PRINTF(2, 3) static void report(reader_t *reader, const char *format, ...) {
     char message[512];
     va_list arguments;
     va_start(arguments, format);
@@ -197,22 +198,11 @@ static void check_complete(reader_t *reader, const json_t *root) {
 
 static zr_status_t load(const char *path, const zr_log_t *log, json_t **root_p) {
     json_error_t error;
-    struct stat about;
-    FILE *file = fopen(path, "r");
-    if (file == NULL)
-        return zr_fail(log, ZR_ERR_IO, "%s: cannot read it: %s", path, strerror(errno));
-    if (fstat(fileno(file), &about) == 0 && S_ISDIR(about.st_mode)) {
-        fclose(file);
-        return zr_fail(log, ZR_ERR_IO,
-                       "%s: it is a folder; allowed is a file that describes a machine, as "
-                       "zero-bench --save-hardware FILE writes it",
-                       path);
-    }
-    json_t *root = json_loadf(file, JSON_REJECT_DUPLICATES, &error);
-    bool has_failed = ferror(file) != 0;
-    fclose(file);
-    if (root == NULL && has_failed)
-        return zr_fail(log, ZR_ERR_IO, "%s: cannot read it: %s", path, strerror(EIO));
+    char *text;
+    size_t n_bytes;
+    ZR_TRY(zr_text_file_read(path, FILE_MAX_BYTES, log, &text, &n_bytes));
+    json_t *root = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES, &error);
+    free(text);
     if (root == NULL)
         return zr_fail(log, ZR_ERR_FORMAT, "%s: line %d, column %d: %s", path, error.line,
                        error.column, error.text);

@@ -15,58 +15,58 @@
 /* ---- parameters ---- */
 
 /* What is in host memory or in a store, through `values`, which are overwritten later. */
-static zr_status_t stage_offloaded(zr_unit_t *unit, int kind, size_t first, size_t n_elems,
-                                   float *values) {
-    zr_runtime_t *runtime = unit->runtime;
-    ZR_TRY(zr_params_read(unit, kind, first, n_elems, values));
-    return zr_copy_async(runtime->compute, runtime->staging_device, values, n_elems * sizeof(float),
-                         ZR_COPY_HOST_TO_DEVICE);
+static zr_status_t stage_offloaded(zr_runtime_t *runtime, zr_unit_t *unit, int kind, size_t first,
+                                   size_t n_elems, float *values) {
+    ZR_TRY(zr_params_read(&runtime->params, unit, kind, first, n_elems, values));
+    return zr_copy_async(unit->base->compute, runtime->exchange.staging_device, values,
+                         n_elems * sizeof(float), ZR_COPY_HOST_TO_DEVICE);
 }
 
 /* Elements [first, first + n_elems) of the flat buffer, which rank `owner` holds, to staging. */
-static zr_status_t stage_piece(zr_unit_t *unit, int kind, size_t first, size_t n_elems,
-                               float *values) {
-    zr_runtime_t *runtime = unit->runtime;
+static zr_status_t stage_piece(zr_runtime_t *runtime, zr_unit_t *unit, int kind, size_t first,
+                               size_t n_elems, float *values) {
+    const zr_base_t *base = unit->base;
+    float *staging = runtime->exchange.staging_device;
     if (kind == FLAT_TRAINABLE)
-        return zr_state_read(unit, first, n_elems, runtime->staging_device);
-    bool full = zr_rt_keeps_full_params(runtime);
-    size_t own_first = full ? 0 : zr_rt_own_first(runtime, &unit->flat[kind]);
-    if (zr_rt_is_offloaded(unit, kind))
-        return stage_offloaded(unit, kind, first - own_first, n_elems, values);
-    return zr_rt_encoding(runtime)->queue_decode(
-        runtime->compute, zr_rt_at(runtime, unit->data[kind].own, first - own_first), n_elems,
-        runtime->staging_device);
+        return zr_state_read(&runtime->state, unit, first, n_elems, staging);
+    first -= zr_base_keeps_full_params(base) ? 0 : zr_unit_own_first(unit, kind);
+    if (zr_unit_is_offloaded(unit, kind))
+        return stage_offloaded(runtime, unit, kind, first, n_elems, values);
+    const zr_encoding_t *encoding = zr_base_encoding(base);
+    return encoding->queue_decode(encoding, base->compute,
+                                  zr_base_at(base, unit->data[kind].own, first), n_elems, staging);
 }
 
-static bool is_local(const zr_unit_t *unit, int kind) {
-    const zr_runtime_t *runtime = unit->runtime;
+static bool is_local(const zr_base_t *base, int kind) {
     if (kind == FLAT_TRAINABLE)
-        return runtime->config.stage == 0 || runtime->sharding.n_shards == 1;
-    return zr_rt_keeps_full_params(runtime);
+        return base->config.stage == 0 || base->sharding.n_shards == 1;
+    return zr_base_keeps_full_params(base);
 }
 
-static zr_status_t broadcast_staging(zr_unit_t *unit, size_t n_elems, int owner) {
-    zr_runtime_t *runtime = unit->runtime;
-    zr_message_t message = {unit->params_tensor, ZR_DTYPE_F32, ZR_TRAFFIC_CONTROL};
-    ZR_TRY(zr_rt_order(runtime, runtime->compute, runtime->transfer));
-    ZR_TRY(zr_comm_broadcast(runtime->sharding.group, &message, runtime->staging_device, n_elems,
-                             owner, runtime->transfer));
-    return zr_rt_order(runtime, runtime->transfer, runtime->compute);
+static zr_status_t broadcast_staging(zr_runtime_t *runtime, const zr_unit_t *unit, size_t n_elems,
+                                     int owner) {
+    const zr_base_t *base = unit->base;
+    zr_message_t message = {
+        .tensor = unit->params_tensor, .dtype = ZR_DTYPE_F32, .traffic = ZR_TRAFFIC_CONTROL};
+    ZR_TRY(zr_base_order(base, base->compute, base->transfer));
+    ZR_TRY(zr_comm_broadcast(base->sharding.group, &message, runtime->exchange.staging_device,
+                             n_elems, owner, base->transfer));
+    return zr_base_order(base, base->transfer, base->compute);
 }
 
-static zr_status_t read_piece(zr_unit_t *unit, int kind, size_t first, size_t n_elems,
-                              float *values) {
-    zr_runtime_t *runtime = unit->runtime;
+static zr_status_t read_piece(zr_runtime_t *runtime, zr_unit_t *unit, int kind, size_t first,
+                              size_t n_elems, float *values) {
+    const zr_base_t *base = unit->base;
     int owner = (int)(first / unit->flat[kind].shard_elems);
-    bool local = is_local(unit, kind);
-    if (local || owner == runtime->sharding.rank)
-        ZR_TRY(stage_piece(unit, kind, first, n_elems, values));
+    bool local = is_local(base, kind);
+    if (local || owner == base->sharding.rank)
+        ZR_TRY(stage_piece(runtime, unit, kind, first, n_elems, values));
     if (!local)
-        ZR_TRY(broadcast_staging(unit, n_elems, owner));
-    ZR_TRY(zr_copy_async(runtime->compute, values, runtime->staging_device, n_elems * sizeof(float),
-                         ZR_COPY_DEVICE_TO_HOST));
-    ZR_TRY(zr_stream_synchronize(runtime->compute));
-    return zr_sharding_check(&runtime->sharding);
+        ZR_TRY(broadcast_staging(runtime, unit, n_elems, owner));
+    ZR_TRY(zr_copy_async(base->compute, values, runtime->exchange.staging_device,
+                         n_elems * sizeof(float), ZR_COPY_DEVICE_TO_HOST));
+    ZR_TRY(zr_stream_synchronize(base->compute));
+    return zr_sharding_check(&base->sharding);
 }
 
 static size_t piece_length(const zr_unit_t *unit, int kind, size_t first, size_t n_left) {
@@ -83,79 +83,60 @@ static zr_status_t read_param(zr_param_t *param, size_t first, size_t n_elems, f
     size_t end = position + n_elems;
     while (position < end) {
         size_t length = piece_length(unit, kind, position, end - position);
-        ZR_TRY(read_piece(unit, kind, position, length, values));
+        ZR_TRY(read_piece(unit->runtime, unit, kind, position, length, values));
         values += length;
         position += length;
     }
     return ZR_OK;
 }
 
-static zr_status_t check_outside(zr_runtime_t *runtime, const char *call) {
-    ZR_TRY(zr_rt_check_ready(runtime, call));
-    if (runtime->in_micro_batch)
-        return zr_fail(&runtime->log, ZR_ERR_STATE, "%s inside a micro-batch; step first", call);
-    return ZR_OK;
+zr_param_t *zr_runtime_param(const zr_runtime_t *runtime, const char *name) {
+    size_t index = zr_names_find(&runtime->model.param_names, name);
+    return index != ZR_NO_NAME ? runtime->model.params[index] : NULL;
 }
 
 zr_status_t zr_param_read(zr_param_t *param, size_t first, size_t n_elems, float *values) {
     zr_runtime_t *runtime = param->unit->runtime;
-    ZR_TRY(check_outside(runtime, "zr_param_read"));
+    ZR_TRY(zr_rt_check_outside(runtime, "zr_param_read"));
     if (first > param->layout.n_elems || n_elems > param->layout.n_elems - first)
-        return zr_fail(&runtime->log, ZR_ERR_ARGUMENT,
+        return zr_fail(&runtime->base.log, ZR_ERR_ARGUMENT,
                        "%s from element %zu of parameter \"%s\", which has %zu",
                        zr_count_text(n_elems, "element").text, first, param->name,
                        param->layout.n_elems);
     if (values == NULL && n_elems > 0)
-        return zr_fail(&runtime->log, ZR_ERR_ARGUMENT, "no place (NULL) for %s of parameter \"%s\"",
+        return zr_fail(&runtime->base.log, ZR_ERR_ARGUMENT,
+                       "no place (NULL) for %s of parameter \"%s\"",
                        zr_count_text(n_elems, "element").text, param->name);
     return zr_rt_note(runtime, read_param(param, first, n_elems, values));
 }
 
 /* ---- what ranks tell each other ---- */
 
-static zr_status_t share(zr_runtime_t *runtime, const double *values, size_t n_values) {
-    double *host = runtime->scalars_host, *device = runtime->scalars_device;
-    size_t own = (size_t)runtime->rank * n_values, n_all = (size_t)runtime->n_ranks * n_values;
-    memcpy(host + own, values, n_values * sizeof(double));
-    ZR_TRY(zr_copy_async(runtime->compute, device + own, host + own, n_values * sizeof(double),
-                         ZR_COPY_HOST_TO_DEVICE));
-    ZR_TRY(zr_rt_gather_control(runtime, runtime->comm, "shared values", ZR_DTYPE_F64, device,
-                                n_values));
-    ZR_TRY(zr_copy_async(runtime->compute, host, device, n_all * sizeof(double),
-                         ZR_COPY_DEVICE_TO_HOST));
-    ZR_TRY(zr_stream_synchronize(runtime->compute));
-    return zr_comm_check(runtime->comm);
-}
-
 zr_status_t zr_runtime_share(zr_runtime_t *runtime, const double *values, size_t n_values,
                              double *all) {
+    const zr_base_t *base = &runtime->base;
+    const double *shared = NULL;
     ZR_TRY(zr_rt_check_ready(runtime, "zr_runtime_share"));
     if (n_values < 1 || n_values > ZR_MAX_SHARED_VALUES)
-        return zr_fail(&runtime->log, ZR_ERR_ARGUMENT, "zr_runtime_share: %s; 1 to %d are possible",
+        return zr_fail(&base->log, ZR_ERR_ARGUMENT, "zr_runtime_share: %s; 1 to %d are possible",
                        zr_count_text(n_values, "value").text, ZR_MAX_SHARED_VALUES);
     if (values == NULL || all == NULL)
-        return zr_fail(&runtime->log, ZR_ERR_ARGUMENT,
+        return zr_fail(&base->log, ZR_ERR_ARGUMENT,
                        "zr_runtime_share: %s at %p, a place for those of all at %p",
                        zr_count_text(n_values, "value").text, (const void *)values, (void *)all);
-    ZR_TRY(zr_rt_note(runtime, share(runtime, values, n_values)));
-    memcpy(all, runtime->scalars_host, (size_t)runtime->n_ranks * n_values * sizeof(double));
-    return ZR_OK;
-}
-
-zr_status_t zr_rt_share_value(zr_runtime_t *runtime, double value, const double **all_p) {
-    ZR_TRY(share(runtime, &value, 1));
-    *all_p = runtime->scalars_host;
+    ZR_TRY(zr_rt_note(runtime, zr_exchange_values(&runtime->exchange, values, n_values, &shared)));
+    memcpy(all, shared, (size_t)base->n_ranks * n_values * sizeof(double));
     return ZR_OK;
 }
 
 zr_status_t zr_runtime_average(zr_runtime_t *runtime, double value, double *average_p) {
     const double *all = NULL;
     ZR_TRY(zr_rt_check_ready(runtime, "zr_runtime_average"));
-    ZR_TRY(zr_rt_note(runtime, zr_rt_share_value(runtime, value, &all)));
+    ZR_TRY(zr_rt_note(runtime, zr_exchange_values(&runtime->exchange, &value, 1, &all)));
     double sum = 0;
-    for (int rank = 0; rank < runtime->n_ranks; rank++)
+    for (int rank = 0; rank < runtime->base.n_ranks; rank++)
         sum += all[rank];
-    *average_p = sum / runtime->n_ranks;
+    *average_p = sum / runtime->base.n_ranks;
     return ZR_OK;
 }
 
@@ -173,15 +154,16 @@ static size_t count_non_finite(const float *values, size_t n_elems) {
 }
 
 static zr_status_t look_at_params(zr_runtime_t *runtime, XXH3_state_t *state, size_t *n_p) {
+    float *values = runtime->exchange.staging_host;
     *n_p = 0;
-    for (size_t i = 0; i < runtime->n_params; i++) {
-        zr_param_t *param = runtime->params[i];
+    for (size_t i = 0; i < runtime->model.n_params; i++) {
+        zr_param_t *param = runtime->model.params[i];
         for (size_t first = 0; first < param->layout.n_elems; first += ZR_STAGING_ELEMS) {
             size_t n_left = param->layout.n_elems - first;
             size_t n_elems = n_left < ZR_STAGING_ELEMS ? n_left : ZR_STAGING_ELEMS;
-            ZR_TRY(read_param(param, first, n_elems, runtime->staging_host));
-            XXH3_64bits_update(state, runtime->staging_host, n_elems * sizeof(float));
-            *n_p += count_non_finite(runtime->staging_host, n_elems);
+            ZR_TRY(read_param(param, first, n_elems, values));
+            XXH3_64bits_update(state, values, n_elems * sizeof(float));
+            *n_p += count_non_finite(values, n_elems);
         }
     }
     return ZR_OK;
@@ -189,30 +171,30 @@ static zr_status_t look_at_params(zr_runtime_t *runtime, XXH3_state_t *state, si
 
 /* Groups hold the same, each its own copy. */
 static zr_status_t check_replicas(zr_runtime_t *runtime, uint64_t xxh3) {
+    const zr_base_t *base = &runtime->base;
     const double words[2] = {(double)(uint32_t)xxh3, (double)(uint32_t)(xxh3 >> 32)};
-    if (runtime->sharding.n_groups == 1)
+    const double *all = NULL;
+    if (base->sharding.n_groups == 1)
         return ZR_OK;
-    ZR_TRY(share(runtime, words, 2));
-    const double *all = runtime->scalars_host;
-    for (int rank = 1; rank < runtime->n_ranks; rank++)
+    ZR_TRY(zr_exchange_values(&runtime->exchange, words, 2, &all));
+    for (int rank = 1; rank < base->n_ranks; rank++)
         if (all[2 * rank] != all[0] || all[2 * rank + 1] != all[1])
-            return zr_fail(&runtime->log, ZR_ERR_STATE,
+            return zr_fail(&base->log, ZR_ERR_STATE,
                            "rank %d has other weights than rank 0: the copies of the model that "
                            "groups of %s hold have come apart; go on from a checkpoint",
-                           rank, zr_count_text((uint64_t)runtime->sharding.n_shards, "rank").text);
+                           rank, zr_count_text((uint64_t)base->sharding.n_shards, "rank").text);
     return ZR_OK;
 }
 
 zr_status_t zr_runtime_weights(zr_runtime_t *runtime, zr_weights_t *weights_p) {
-    ZR_TRY(check_outside(runtime, "zr_runtime_weights"));
-    if (!zr_rt_has_data(runtime))
-        return zr_fail(&runtime->log, ZR_ERR_UNSUPPORTED,
+    ZR_TRY(zr_rt_check_outside(runtime, "zr_runtime_weights"));
+    if (!zr_base_has_data(&runtime->base))
+        return zr_fail(&runtime->base.log, ZR_ERR_UNSUPPORTED,
                        "the weights have no hash: device \"%s\" simulates, and holds none",
-                       zr_device_info(runtime->device)->backend);
+                       zr_device_info(runtime->base.device)->backend);
     XXH3_state_t *state = XXH3_createState();
     if (state == NULL)
-        return zr_rt_note(
-            runtime, zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory for a hash"));
+        return zr_rt_note(runtime, zr_base_no_memory(&runtime->base, "a hash"));
     XXH3_64bits_reset(state);
     zr_weights_t weights = {0};
     zr_status_t status = look_at_params(runtime, state, &weights.n_non_finite);

@@ -1,8 +1,7 @@
-/* Layout of flat buffers: see layout.h. */
-#include "zero/layout.h"
+/* Layout of flat buffers: see layout_internal.h. */
+#include "zero/layout_internal.h"
 
 #include <stdint.h>
-#include <stdlib.h>
 
 static bool round_up(size_t value, size_t multiple, size_t *result_p) {
     size_t remainder = value % multiple;
@@ -13,10 +12,10 @@ static bool round_up(size_t value, size_t multiple, size_t *result_p) {
     return true;
 }
 
-static zr_status_t append_param(zr_flat_t *flat, zr_layout_param_t *param, size_t *end) {
+static zr_status_t append_param(zr_flat_t *flat, zr_layout_param_t *param, size_t align_elems,
+                                size_t *end) {
     size_t start;
-    if (!round_up(*end, ZR_LAYOUT_ALIGN_ELEMS, &start) ||
-        param->n_elems > ZR_LAYOUT_MAX_ELEMS - start)
+    if (!round_up(*end, align_elems, &start) || param->n_elems > ZR_LAYOUT_MAX_ELEMS - start)
         return ZR_ERR_ARGUMENT;
     param->offset_elems = start;
     zr_segment_t *last = flat->n_segments ? &flat->segments[flat->n_segments - 1] : NULL;
@@ -38,26 +37,20 @@ static int largest_group(zr_layout_param_t *const *params, size_t n_params) {
     return largest;
 }
 
-zr_status_t zr_flat_build(zr_layout_param_t *const *params, size_t n_params, bool frozen,
-                          int n_ranks, zr_flat_t *flat_p) {
+zr_status_t zr_flat_build(zr_heap_t *heap, zr_layout_param_t *const *params, size_t n_params,
+                          bool frozen, int n_ranks, size_t align_elems, zr_flat_t *flat_p) {
     zr_flat_t flat = {0};
-    flat.segments = calloc(n_params + 1, sizeof(*flat.segments));
+    flat.segments = zr_heap_alloc(heap, n_params, sizeof(*flat.segments));
     if (flat.segments == NULL)
         return ZR_ERR_MEMORY;
-    zr_status_t status = ZR_OK;
     size_t end = 0;
     int n_groups = largest_group(params, n_params) + 1;
-    for (int group = 0; group < n_groups && status == ZR_OK; group++)
-        for (size_t i = 0; i < n_params && status == ZR_OK; i++)
+    for (int group = 0; group < n_groups; group++)
+        for (size_t i = 0; i < n_params; i++)
             if (params[i]->frozen == frozen && params[i]->group == group)
-                status = append_param(&flat, params[i], &end);
-    if (status == ZR_OK &&
-        !round_up(end, ZR_LAYOUT_ALIGN_ELEMS * (size_t)n_ranks, &flat.padded_elems))
-        status = ZR_ERR_ARGUMENT;
-    if (status != ZR_OK) {
-        zr_flat_clear(&flat);
-        return status;
-    }
+                ZR_TRY(append_param(&flat, params[i], align_elems, &end));
+    if (!round_up(end, align_elems * (size_t)n_ranks, &flat.padded_elems))
+        return ZR_ERR_ARGUMENT;
     if (flat.n_segments != 0) {
         zr_segment_t *last = &flat.segments[flat.n_segments - 1];
         last->n_elems = flat.padded_elems - last->first;
@@ -65,9 +58,4 @@ zr_status_t zr_flat_build(zr_layout_param_t *const *params, size_t n_params, boo
     flat.shard_elems = flat.padded_elems / (size_t)n_ranks;
     *flat_p = flat;
     return ZR_OK;
-}
-
-void zr_flat_clear(zr_flat_t *flat) {
-    free(flat->segments);
-    *flat = (zr_flat_t){0};
 }

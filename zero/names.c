@@ -1,7 +1,6 @@
-/* A table with open addressing: see names.h. */
-#include "zero/names.h"
+/* A table with open addressing: see names_internal.h. */
+#include "zero/names_internal.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
@@ -22,29 +21,24 @@ size_t zr_names_find(const zr_names_t *names, const char *text) {
     return slot->text != NULL ? slot->index : ZR_NO_NAME;
 }
 
-static zr_status_t grow(zr_names_t *names) {
+static zr_status_t grow(zr_heap_t *heap, zr_names_t *names) {
     size_t n_slots = names->n_slots == 0 ? FIRST_SLOTS : 2 * names->n_slots;
-    zr_name_t *slots = calloc(n_slots, sizeof(*slots));
+    zr_name_t *slots = zr_heap_alloc(heap, n_slots, sizeof(*slots));
     if (slots == NULL)
         return ZR_ERR_MEMORY;
     for (size_t i = 0; i < names->n_slots; i++)
         if (names->slots[i].text != NULL)
             *slot_of(slots, n_slots, names->slots[i].text) = names->slots[i];
-    free(names->slots);
+    zr_heap_free(heap, names->slots);
     names->slots = slots;
     names->n_slots = n_slots;
     return ZR_OK;
 }
 
-zr_status_t zr_names_add(zr_names_t *names, const char *text, size_t index) {
+zr_status_t zr_names_add(zr_heap_t *heap, zr_names_t *names, const char *text, size_t index) {
     if (2 * (names->n_names + 1) > names->n_slots)
-        ZR_TRY(grow(names));
+        ZR_TRY(grow(heap, names));
     *slot_of(names->slots, names->n_slots, text) = (zr_name_t){.text = text, .index = index};
     names->n_names++;
     return ZR_OK;
-}
-
-void zr_names_clear(zr_names_t *names) {
-    free(names->slots);
-    *names = (zr_names_t){0};
 }

@@ -1,5 +1,5 @@
 /* How alike two names are: for messages that answer a slip with what was meant. */
-#include "zero/nearest.h"
+#include "zero/nearest_internal.h"
 
 #include <ctype.h>
 #include <stdint.h>

@@ -1,21 +1,19 @@
-/* The store of a rank, and what is declared for it: see nvme.h. */
-#include "zero/nvme.h"
+/* The store of a rank, and what is declared for it: see nvme_internal.h. */
+#include "zero/nvme_internal.h"
 
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "offload/store_backend.h"
-#include "zero/runtime_internal.h"
 
 #define MOST_CHUNK_BYTES ((size_t)256 << 10)
 #define N_BOUNCE_BUFFERS 2 /* ragged ends alone are not aligned */
 
 /* ---- what is declared -------------------------------------------------------------------- */
 
-static zr_status_t check_desc(const zr_runtime_t *runtime, const zr_extents_desc_t *desc) {
-    const zr_log_t *log = &runtime->log;
+static zr_status_t check_desc(const zr_nvme_t *nvme, const zr_extents_desc_t *desc) {
+    const zr_log_t *log = &nvme->base->log;
     if (desc == NULL || desc->name == NULL || (desc->extents == NULL && desc->n_extents > 0))
         return zr_fail(log, ZR_ERR_ARGUMENT, "extents of the store need a name, and an array");
     for (size_t i = 0; i < desc->n_extents; i++)
@@ -27,7 +25,7 @@ static zr_status_t check_desc(const zr_runtime_t *runtime, const zr_extents_desc
                        "%s: transfers begin at multiples of %zu bytes, which has to be a multiple "
                        "of %zu",
                        desc->name, desc->unit_bytes, ZR_STORE_CHUNK_ALIGN_BYTES);
-    if (runtime->nvme.n_parts == ZR_STORE_MAX_ACCOUNTS)
+    if (nvme->n_parts == ZR_STORE_MAX_ACCOUNTS)
         return zr_fail(log, ZR_ERR_ARGUMENT, "%s: the store has %d users already", desc->name,
                        ZR_STORE_MAX_ACCOUNTS);
     return ZR_OK;
@@ -39,23 +37,22 @@ static uint64_t room_for(uint64_t size_bytes) {
     return (size_bytes + block_bytes - 1) / block_bytes * block_bytes;
 }
 
-static zr_status_t append_extents(zr_runtime_t *runtime, const zr_extents_desc_t *desc,
+static zr_status_t append_extents(zr_nvme_t *nvme, const zr_extents_desc_t *desc,
                                   zr_nvme_part_t *part) {
-    zr_nvme_t *nvme = &runtime->nvme;
     size_t n_extents = nvme->n_extents + desc->n_extents;
-    zr_store_extent_t *grown = realloc(nvme->extents, (n_extents + 1) * sizeof(*grown));
+    if (nvme->heap == NULL && (nvme->heap = zr_heap_create(nvme->base->heap)) == NULL)
+        return zr_base_no_memory(nvme->base, "extents");
+    zr_store_extent_t *grown = zr_heap_resize(nvme->heap, nvme->extents, n_extents, sizeof(*grown));
     if (grown == NULL)
-        return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory for %s",
-                       zr_count_text(n_extents, "extent").text);
+        return zr_base_no_memory(nvme->base, zr_count_text(n_extents, "extent").text);
     nvme->extents = grown;
     for (size_t i = 0; i < desc->n_extents; i++) {
         zr_store_extent_t *extent = &nvme->extents[nvme->n_extents];
         *extent = desc->extents[i];
         extent->account = nvme->n_parts;
-        extent->name = strdup(desc->extents[i].name);
+        extent->name = zr_heap_text(nvme->heap, desc->extents[i].name);
         if (extent->name == NULL)
-            return zr_fail(&runtime->log, ZR_ERR_MEMORY,
-                           "the system has no memory for names of extents");
+            return zr_base_no_memory(nvme->base, "names of extents");
         nvme->n_extents++;
         part->size_bytes += room_for(extent->size_bytes);
     }
@@ -68,17 +65,16 @@ size_t zr_nvme_common_chunk(size_t chunk_bytes, size_t unit_bytes) {
     return chunk_bytes;
 }
 
-zr_status_t zr_nvme_declare(zr_runtime_t *runtime, const zr_extents_desc_t *desc,
+zr_status_t zr_nvme_declare(zr_nvme_t *nvme, const zr_extents_desc_t *desc,
                             zr_extents_t *extents_p) {
-    zr_nvme_t *nvme = &runtime->nvme;
-    ZR_TRY(check_desc(runtime, desc));
+    ZR_TRY(check_desc(nvme, desc));
     zr_nvme_part_t part = {.name = desc->name, .advice = desc->advice};
     zr_extents_t extents = {
         .first = nvme->n_extents, .n_extents = desc->n_extents, .account = nvme->n_parts};
-    ZR_TRY(append_extents(runtime, desc, &part));
+    ZR_TRY(append_extents(nvme, desc, &part));
     if (nvme->chunk_bytes == 0)
         nvme->chunk_bytes =
-            zr_nvme_common_chunk(MOST_CHUNK_BYTES, runtime->config.nvme.request_bytes);
+            zr_nvme_common_chunk(MOST_CHUNK_BYTES, nvme->base->config.nvme.request_bytes);
     nvme->chunk_bytes = zr_nvme_common_chunk(nvme->chunk_bytes, desc->unit_bytes);
     nvme->max_transfers += desc->max_transfers;
     nvme->parts[nvme->n_parts++] = part;
@@ -123,17 +119,16 @@ static void say_advice(text_t *text, const zr_nvme_t *nvme) {
     }
 }
 
-static zr_status_t check_capacity(const zr_runtime_t *runtime) {
-    const zr_nvme_t *nvme = &runtime->nvme;
-    uint64_t need = 0, capacity = runtime->config.nvme.capacity_bytes;
+static zr_status_t check_capacity(const zr_nvme_t *nvme) {
+    uint64_t need = 0, capacity = nvme->base->config.nvme.capacity_bytes;
     for (size_t i = 0; i < nvme->n_parts; i++)
         need += nvme->parts[i].size_bytes;
-    if (runtime->config.nvme.capacity_bytes == ZR_CONFIG_NO_BUDGET || need <= capacity)
+    if (capacity == ZR_CONFIG_NO_BUDGET || need <= capacity)
         return ZR_OK;
     text_t parts = {.length = 0}, advice = {.length = 0};
     say_parts(&parts, nvme);
     say_advice(&advice, nvme);
-    return zr_fail(&runtime->log, ZR_ERR_BUDGET,
+    return zr_fail(&nvme->base->log, ZR_ERR_BUDGET,
                    "nvme: %s (%llu bytes) do not fit the %s (%llu bytes) that this rank may use: "
                    "%s; try a larger --nvme-capacity%s",
                    zr_size_text(need).text, (unsigned long long)need, zr_size_text(capacity).text,
@@ -154,12 +149,12 @@ static size_t split_paths(char *text, size_t n_files, const char *paths[ZR_STORE
     return n_folders * n_files;
 }
 
-zr_store_options_t zr_nvme_store_options(const zr_runtime_t *runtime) {
-    const zr_nvme_options_t *asked = &runtime->config.nvme;
+zr_store_options_t zr_nvme_store_options(const zr_base_t *base) {
+    const zr_nvme_options_t *asked = &base->config.nvme;
     zr_store_options_t options = zr_store_options_default();
-    options.log = runtime->log;
-    options.allocator = runtime->allocator;
-    options.device = runtime->device;
+    options.log = base->log;
+    options.allocator = base->allocator;
+    options.device = base->device;
     options.request_bytes = asked->request_bytes;
     options.depth = asked->depth;
     options.submit_batch = asked->submit_batch < asked->depth ? asked->submit_batch : asked->depth;
@@ -167,15 +162,15 @@ zr_store_options_t zr_nvme_store_options(const zr_runtime_t *runtime) {
     return options;
 }
 
-static zr_status_t create_store(zr_runtime_t *runtime) {
-    zr_nvme_t *nvme = &runtime->nvme;
-    const zr_nvme_options_t *asked = &runtime->config.nvme;
+static zr_status_t create_store(zr_nvme_t *nvme) {
+    const zr_base_t *base = nvme->base;
+    const zr_nvme_options_t *asked = &base->config.nvme;
     char folders[ZR_CONFIG_PATHS_BYTES];
     const char *paths[ZR_STORE_MAX_PATHS];
     bool is_drive = strcmp(asked->store, "memory") != 0;
-    zr_store_options_t options = zr_nvme_store_options(runtime);
+    zr_store_options_t options = zr_nvme_store_options(base);
     snprintf(folders, sizeof(folders), "%s", asked->paths);
-    options.allocator = is_drive ? runtime->allocator : NULL; /* "memory" stands for a drive */
+    options.allocator = is_drive ? base->allocator : NULL; /* "memory" stands for a drive */
     options.verify = asked->verify;
     options.chunk_bytes = nvme->chunk_bytes;
     options.max_transfers = nvme->max_transfers;
@@ -186,29 +181,27 @@ static zr_status_t create_store(zr_runtime_t *runtime) {
                                     &nvme->store);
     const char *store = asked->store;
     if (strcmp(store, "uring") == 0) /* one rank says so for all */
-        store = zr_store_drive_backend(runtime->rank == 0 ? &runtime->log : NULL);
+        store = zr_store_drive_backend(base->rank == 0 ? &base->log : NULL);
     return zr_store_create(store, &options, nvme->extents, nvme->n_extents, &nvme->store);
 }
 
 /* The store has copies. */
 static void forget_extents(zr_nvme_t *nvme) {
-    for (size_t i = 0; i < nvme->n_extents; i++)
-        free((char *)nvme->extents[i].name);
-    free(nvme->extents);
+    zr_heap_destroy(&nvme->heap);
     nvme->extents = NULL;
     nvme->n_extents = 0;
 }
 
-zr_status_t zr_nvme_open(zr_runtime_t *runtime) {
-    if (runtime->nvme.n_parts == 0)
+zr_status_t zr_nvme_open(zr_nvme_t *nvme) {
+    if (nvme->n_parts == 0)
         return ZR_OK;
-    ZR_TRY(check_capacity(runtime));
-    ZR_TRY(create_store(runtime));
-    forget_extents(&runtime->nvme);
+    ZR_TRY(check_capacity(nvme));
+    ZR_TRY(create_store(nvme));
+    forget_extents(nvme);
     return ZR_OK;
 }
 
-void zr_nvme_close(zr_runtime_t *runtime) {
-    forget_extents(&runtime->nvme);
-    zr_store_destroy(&runtime->nvme.store);
+void zr_nvme_close(zr_nvme_t *nvme) {
+    forget_extents(nvme);
+    zr_store_destroy(&nvme->store);
 }

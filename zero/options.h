@@ -93,17 +93,36 @@ struct zr_option {
     int group;
 
     const zr_option_when_t *when[2]; /* all have to hold; NULL: nothing has to */
-    const char *needs;  /* another option, without which it means nothing; NULL: none */
-    const char *idle; /* values that are so anyhow where `when` does not hold, with spaces between:
-                         they are accepted; NULL: none */
+    const char *needs; /* another option, without which it means nothing; NULL: none */
+    const char *idle;  /* values that are so anyhow where `when` does not hold, with spaces between:
+                          they are accepted; NULL: none */
     unsigned schedules; /* of scheduler.params: bits of zr_schedule_kind_t that have it; 0: all */
 
+    /* Set a field that is a whole number, and what follows from it. NULL: the field alone. */
+    void (*store)(void *object, uint64_t value);
     /* Take a value in another way than by type; label: "--name". NULL: by type. */
     zr_status_t (*take)(void *object, const char *label, const char *text, const zr_log_t *log);
 };
 
 /** The rows of zr_config_t, in the order of the documents; static. */
 const zr_option_t *zr_options(size_t *n_p);
+/**
+ * The rows of zr_config_t as JSON, for who makes keywords and checks of them in another language:
+ * an array of an object for each, with
+ *
+ *   name, key, field        as above; null: it has none
+ *   type                    "flag", "switch", "choice", "int", "count", "bytes", "u64", "number",
+ *                           "paths" or "string"
+ *   least, most             of numbers; null: there is no bound
+ *   choices                 of what is a word: an array of them; else null
+ *   default                 as zr_option_set takes it; "": nothing
+ *   agree                   whether all ranks have to have the same
+ *   help                    a line or two
+ *
+ * @param text_p  the caller frees it with free()
+ * @return ZR_OK; ZR_ERR_MEMORY
+ */
+ZR_NODISCARD zr_status_t zr_options_json(char **text_p);
 /** At most so many rows are in a table. */
 #define ZR_OPTIONS_MOST 160
 

@@ -1,11 +1,9 @@
-/* Shards of parameters in host memory and in a store: see params.h. */
-#include "zero/params.h"
+/* Shards of parameters in host memory and in a store: see params_internal.h. */
+#include "zero/params_internal.h"
 
-#include <stdlib.h>
+#include <string.h>
 
-#include "offload/placement.h"
-#include "zero/nvme.h"
-#include "zero/runtime_internal.h"
+#include "offload/placement_internal.h"
 
 /* Parts of a shard that is larger than a buffer begin at multiples of the first; where buffers
  * are smaller than that, of the second. */
@@ -14,51 +12,54 @@
 /* ---- placement ------------------------------------------------------------------------------- */
 
 static size_t shard_bytes(const zr_unit_t *unit, int kind) {
-    return zr_rt_bytes(unit->runtime, unit->flat[kind].shard_elems);
+    return zr_base_bytes(unit->base, unit->flat[kind].shard_elems);
 }
 
-static size_t part_limit(const zr_runtime_t *runtime) {
-    size_t most = runtime->config.offload_param.buffer_elems;
-    most = most > SIZE_MAX / sizeof(float) ? SIZE_MAX : zr_rt_bytes(runtime, most);
+static size_t part_limit(const zr_base_t *base) {
+    size_t most = base->config.offload_param.buffer_elems;
+    most = most > SIZE_MAX / sizeof(float) ? SIZE_MAX : zr_base_bytes(base, most);
     size_t unit = most < PART_UNIT_BYTES ? ZR_CONFIG_LEAST_BUFFER_BYTES : PART_UNIT_BYTES;
     return most / unit * unit;
 }
 
 /* Spread what stays on the device over the order of the shards. */
-static zr_status_t divide(zr_runtime_t *runtime) {
-    const zr_offload_param_options_t *offload = &runtime->config.offload_param;
-    size_t n_flats = runtime->n_units * N_FLATS;
+static zr_status_t divide(const zr_params_t *params) {
+    const zr_base_t *base = params->base;
+    const zr_units_t *model = params->model;
+    const zr_offload_param_options_t *offload = &base->config.offload_param;
+    size_t n_flats = model->n_units * N_FLATS;
     zr_placement_t placement = {0};
-    zr_placement_options_t options = {.log = runtime->log,
-                                      .elem_bytes = zr_rt_bytes(runtime, 1),
+    zr_placement_options_t options = {.log = base->log,
+                                      .heap = zr_heap_create(base->heap),
+                                      .encodings = {zr_base_encoding(base)},
+                                      .n_arrays = 1,
                                       .group_elems = SIZE_MAX, /* whole shards */
                                       .ratio = offload->ratio,
                                       .upper = ZR_TIER_DEVICE,
                                       .lower = offload->device == ZR_OFFLOAD_CPU ? ZR_TIER_HOST
                                                                                  : ZR_TIER_NVME};
-    size_t *elems = calloc(n_flats + 1, sizeof(*elems));
-    if (elems == NULL)
-        return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory for %s",
-                       zr_count_text(n_flats, "shard").text);
+    size_t *elems =
+        options.heap != NULL ? zr_heap_alloc(options.heap, n_flats, sizeof(*elems)) : NULL;
+    if (elems == NULL) {
+        zr_heap_destroy(&options.heap);
+        return zr_base_no_memory(base, zr_count_text(n_flats, "shard").text);
+    }
     for (size_t i = 0; i < n_flats; i++)
-        elems[i] = runtime->units[i / N_FLATS]->flat[i % N_FLATS].shard_elems;
+        elems[i] = model->units[i / N_FLATS]->flat[i % N_FLATS].shard_elems;
     zr_status_t status = zr_placement_make(&options, elems, n_flats, &placement);
     for (size_t i = 0; i < placement.n_pieces; i++) {
         const zr_piece_t *piece = &placement.pieces[i];
-        runtime->units[piece->tensor / N_FLATS]->data[piece->tensor % N_FLATS].tier = piece->tier;
+        model->units[piece->tensor / N_FLATS]->data[piece->tensor % N_FLATS].tier = piece->tier;
     }
-    zr_placement_clear(&placement);
-    free(elems);
+    zr_heap_destroy(&options.heap);
     return status;
 }
 
 /* Of what would go to a store, shards go to host memory as long as there is room for what may stay
  * there. */
-static void place_shard(zr_unit_t *unit, int kind) {
-    zr_runtime_t *runtime = unit->runtime;
-    zr_params_t *params = &runtime->shards;
-    const zr_offload_param_options_t *offload = &runtime->config.offload_param;
-    unit_params_t *data = &unit->data[kind];
+static void place_shard(zr_params_t *params, zr_unit_t *unit, int kind) {
+    const zr_offload_param_options_t *offload = &params->base->config.offload_param;
+    zr_unit_params_t *data = &unit->data[kind];
     size_t n_elems = unit->flat[kind].shard_elems, size_bytes = shard_bytes(unit, kind);
     if (data->tier == ZR_TIER_NVME && n_elems <= offload->max_in_cpu_elems - params->n_in_host) {
         params->n_in_host += n_elems;
@@ -71,9 +72,8 @@ static void place_shard(zr_unit_t *unit, int kind) {
     params->n_updated += kind == FLAT_TRAINABLE ? data->n_parts : 0;
 }
 
-static void list_shard(zr_unit_t *unit, int kind) {
-    zr_params_t *params = &unit->runtime->shards;
-    unit_params_t *data = &unit->data[kind];
+static void list_shard(zr_params_t *params, zr_unit_t *unit, int kind) {
+    zr_unit_params_t *data = &unit->data[kind];
     size_t size_bytes = shard_bytes(unit, kind);
     data->first_part = params->n_parts;
     for (size_t i = 0; i < data->n_parts; i++) {
@@ -88,32 +88,28 @@ static void list_shard(zr_unit_t *unit, int kind) {
     }
 }
 
-static zr_status_t list_shards(zr_runtime_t *runtime) {
-    zr_params_t *params = &runtime->shards;
-    params->parts = calloc(params->n_parts + 1, sizeof(*params->parts));
-    params->updated = calloc(params->n_updated + 1, sizeof(*params->updated));
+static zr_status_t list_shards(zr_params_t *params) {
+    params->parts = zr_heap_alloc(params->base->heap, params->n_parts, sizeof(*params->parts));
+    params->updated =
+        zr_heap_alloc(params->base->heap, params->n_updated, sizeof(*params->updated));
     if (params->parts == NULL || params->updated == NULL)
-        return zr_fail(&runtime->log, ZR_ERR_MEMORY,
-                       "the system has no memory for %s of parameters",
-                       zr_count_text(params->n_parts, "part").text);
+        return zr_base_no_memory(params->base, zr_count_text(params->n_parts, "part").text);
     params->n_parts = params->n_updated = 0;
-    for (size_t i = 0; i < runtime->n_units; i++)
+    for (size_t i = 0; i < params->model->n_units; i++)
         for (int kind = 0; kind < N_FLATS; kind++)
-            list_shard(runtime->units[i], kind);
+            list_shard(params, params->model->units[i], kind);
     return ZR_OK;
 }
 
-static zr_status_t declare(zr_runtime_t *runtime) {
+static zr_status_t declare(zr_params_t *params, zr_nvme_t *nvme) {
     static const char *const advice[] = {"--offload-params cpu", "a lower --offload-param-ratio",
                                          "a larger --params-in-host", "more --ranks", NULL};
-    zr_params_t *params = &runtime->shards;
-    size_t n_extents = runtime->n_units * N_FLATS;
-    zr_store_extent_t *extents = calloc(n_extents + 1, sizeof(*extents));
+    size_t n_extents = params->model->n_units * N_FLATS;
+    zr_store_extent_t *extents = zr_heap_alloc(params->base->heap, n_extents, sizeof(*extents));
     if (extents == NULL)
-        return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory for %s",
-                       zr_count_text(n_extents, "extent").text);
+        return zr_base_no_memory(params->base, zr_count_text(n_extents, "extent").text);
     for (size_t i = 0; i < n_extents; i++) {
-        const zr_unit_t *unit = runtime->units[i / N_FLATS];
+        const zr_unit_t *unit = params->model->units[i / N_FLATS];
         int kind = (int)(i % N_FLATS);
         bool is_here = unit->data[kind].tier == ZR_TIER_NVME;
         extents[i] = (zr_store_extent_t){.name = unit->params_tensor,
@@ -125,95 +121,83 @@ static zr_status_t declare(zr_runtime_t *runtime) {
                               .unit_bytes = params->part_bytes,
                               .max_transfers = 2 * params->n_buffers + 2,
                               .advice = advice};
-    zr_status_t status = zr_nvme_declare(runtime, &desc, &params->extents);
-    free(extents);
+    zr_status_t status = zr_nvme_declare(nvme, &desc, &params->extents);
+    zr_heap_free(params->base->heap, extents);
     return status;
 }
 
-zr_status_t zr_params_place(zr_runtime_t *runtime) {
-    zr_params_t *params = &runtime->shards;
-    size_t n_buffers = runtime->config.offload_param.n_buffers;
-    if (!zr_rt_offloads_params(runtime))
+zr_status_t zr_params_place(zr_params_t *params, zr_nvme_t *nvme) {
+    size_t n_buffers = params->base->config.offload_param.n_buffers;
+    if (!zr_base_offloads_params(params->base))
         return ZR_OK;
-    params->part_bytes = part_limit(runtime);
-    ZR_TRY(divide(runtime));
-    for (size_t i = 0; i < runtime->n_units; i++)
+    params->part_bytes = part_limit(params->base);
+    ZR_TRY(divide(params));
+    for (size_t i = 0; i < params->model->n_units; i++)
         for (int kind = 0; kind < N_FLATS; kind++)
-            place_shard(runtime->units[i], kind);
+            place_shard(params, params->model->units[i], kind);
     params->n_buffers = n_buffers < params->n_parts ? n_buffers : params->n_parts;
     if (params->n_parts != 0)
-        ZR_TRY(declare(runtime));
-    return list_shards(runtime);
+        ZR_TRY(declare(params, nvme));
+    return list_shards(params);
 }
 
-double zr_params_part_on_device(const zr_runtime_t *runtime) {
+double zr_params_part_on_device(const zr_params_t *params) {
     size_t all = 0, on_device = 0;
-    for (size_t i = 0; i < runtime->n_units; i++) {
-        const zr_unit_t *unit = runtime->units[i];
+    for (size_t i = 0; i < params->model->n_units; i++) {
+        const zr_unit_t *unit = params->model->units[i];
         size_t n_elems = unit->flat[FLAT_TRAINABLE].shard_elems;
         all += n_elems;
-        on_device += zr_rt_is_offloaded(unit, FLAT_TRAINABLE) ? 0 : n_elems;
+        on_device += zr_unit_is_offloaded(unit, FLAT_TRAINABLE) ? 0 : n_elems;
     }
     return all == 0 ? 0 : (double)on_device / (double)all;
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-static zr_status_t create_swap(zr_runtime_t *runtime) {
-    zr_params_t *params = &runtime->shards;
+static zr_status_t create_swap(zr_params_t *params) {
+    const zr_base_t *base = params->base;
     size_t largest = 0;
     for (size_t i = 0; i < params->n_parts; i++)
         largest = params->parts[i].size_bytes > largest ? params->parts[i].size_bytes : largest;
-    zr_swap_options_t options = {.log = runtime->log,
-                                 .allocator = runtime->allocator,
+    zr_swap_options_t options = {.log = base->log,
+                                 .allocator = base->allocator,
                                  .n_buffers = params->n_buffers,
                                  .buffer_bytes = largest,
                                  .read_ahead = true,
                                  .write_behind = true};
     ZR_TRY(zr_swap_create(&options, params->store, &params->swap));
-    params->taken = calloc(params->n_buffers, sizeof(zr_event_t *));
+    params->taken = zr_heap_alloc(base->heap, params->n_buffers, sizeof(zr_event_t *));
     if (params->taken == NULL)
-        return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory for %s",
-                       zr_count_text(params->n_buffers, "event").text);
+        return zr_base_no_memory(base, zr_count_text(params->n_buffers, "event").text);
     for (size_t i = 0; i < params->n_buffers; i++)
-        ZR_TRY(zr_event_create(runtime->device, &params->taken[i]));
+        ZR_TRY(zr_event_create(base->device, &params->taken[i]));
     return ZR_OK;
 }
 
-zr_status_t zr_params_create(zr_runtime_t *runtime) {
-    zr_params_t *params = &runtime->shards;
-    const zr_device_info_t *info = zr_device_info(runtime->device);
-    if (!zr_rt_offloads_params(runtime))
+zr_status_t zr_params_create(zr_params_t *params, zr_store_t *store) {
+    const zr_device_info_t *info = zr_device_info(params->base->device);
+    if (!zr_base_offloads_params(params->base))
         return ZR_OK;
     params->is_direct = info->host_addressable && info->computes_on_host;
     if (params->n_parts == 0)
         return ZR_OK;
-    params->store = runtime->nvme.store;
-    return create_swap(runtime);
+    params->store = store;
+    return create_swap(params);
 }
 
-void zr_params_destroy(zr_runtime_t *runtime) {
-    zr_params_t *params = &runtime->shards;
+void zr_params_destroy(zr_params_t *params) {
     zr_swap_destroy(&params->swap);
     for (size_t i = 0; params->taken != NULL && i < params->n_buffers; i++)
         zr_event_destroy(&params->taken[i]);
-    free(params->taken);
-    free(params->parts);
-    free(params->updated);
-    free(params->order);
     *params = (zr_params_t){0};
 }
 
-zr_status_t zr_params_allocate(zr_unit_t *unit, int kind) {
-    unit_params_t *data = &unit->data[kind];
-    zr_allocation_request_t request = {.size_bytes = shard_bytes(unit, kind),
-                                       .tier = ZR_TIER_HOST,
-                                       .tag = ZR_TAG_PARAMETERS,
-                                       .lifetime = ZR_LIFETIME_PERSISTENT,
-                                       .name = unit->params_tensor};
+zr_status_t zr_params_allocate(zr_params_t *params, zr_unit_t *unit, int kind) {
+    zr_unit_params_t *data = &unit->data[kind];
     if (data->tier != ZR_TIER_HOST)
         return ZR_OK;
-    return zr_allocate(unit->runtime->allocator, &request, &data->own);
+    return zr_base_allocate_host(params->base, shard_bytes(unit, kind), ZR_TAG_PARAMETERS,
+                                 unit->params_tensor, &data->own);
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
@@ -246,8 +230,7 @@ static zr_status_t close_reads(zr_params_t *params) {
     return zr_swap_end(params->swap);
 }
 
-zr_status_t zr_params_progress(zr_runtime_t *runtime) {
-    zr_params_t *params = &runtime->shards;
+zr_status_t zr_params_progress(zr_params_t *params) {
     bool passed = true;
     if (params->store == NULL)
         return ZR_OK;
@@ -261,17 +244,10 @@ zr_status_t zr_params_progress(zr_runtime_t *runtime) {
     return ZR_OK;
 }
 
-static zr_status_t append_part(zr_runtime_t *runtime, const zr_swap_item_t *part) {
-    zr_params_t *params = &runtime->shards;
-    if (params->n_order == params->order_capacity) {
-        size_t capacity = params->order_capacity ? 2 * params->order_capacity : 64;
-        zr_swap_item_t *grown = realloc(params->order, capacity * sizeof(*grown));
-        if (grown == NULL)
-            return zr_fail(&runtime->log, ZR_ERR_MEMORY,
-                           "the system has no memory to record the order of reads");
-        params->order = grown;
-        params->order_capacity = capacity;
-    }
+static zr_status_t append_part(zr_params_t *params, const zr_swap_item_t *part) {
+    if (!zr_heap_make_room(params->base->heap, &params->order, params->n_order,
+                           &params->order_capacity, sizeof(*params->order)))
+        return zr_base_no_memory(params->base, "the order of reads");
     params->order[params->n_order++] = *part;
     return ZR_OK;
 }
@@ -284,19 +260,18 @@ static bool is_expected(const zr_params_t *params, const zr_swap_item_t *part) {
 }
 
 /* Make the parts of a shard the next ones of an open pass. */
-static zr_status_t seek_shard(zr_runtime_t *runtime, const unit_params_t *data) {
-    zr_params_t *params = &runtime->shards;
+static zr_status_t seek_shard(zr_params_t *params, const zr_unit_params_t *data) {
     const zr_swap_item_t *first = &params->parts[data->first_part];
-    if (runtime->in_micro_batch && is_expected(params, first)) {
+    if (params->base->progress.in_micro_batch && is_expected(params, first)) {
         params->position += data->n_parts;
         params->n_foreseen += data->n_parts;
         return ZR_OK;
     }
     ZR_TRY(close_reads(params));
-    if (runtime->in_micro_batch) {
+    if (params->base->progress.in_micro_batch) {
         params->n_order = params->position; /* it is another order from here on */
         for (size_t i = 0; i < data->n_parts; i++)
-            ZR_TRY(append_part(runtime, first + i));
+            ZR_TRY(append_part(params, first + i));
         params->position = params->n_order;
     }
     return open_reads(params, first, data->n_parts);
@@ -310,8 +285,7 @@ static void count_gather(zr_params_t *params, size_t size_bytes) {
 }
 
 /* The next part of the pass. */
-static zr_status_t fetch_part(zr_runtime_t *runtime, void *target, size_t size_bytes) {
-    zr_params_t *params = &runtime->shards;
+static zr_status_t fetch_part(zr_params_t *params, void *target, size_t size_bytes) {
     void *buffer = NULL;
     if (params->n_given - params->n_returned == params->n_buffers)
         ZR_TRY(await_buffer(params));
@@ -320,30 +294,28 @@ static zr_status_t fetch_part(zr_runtime_t *runtime, void *target, size_t size_b
     params->n_given++;
     params->is_ahead = false;
     count_gather(params, size_bytes);
-    ZR_TRY(zr_copy_async(runtime->transfer, target, buffer, size_bytes, ZR_COPY_HOST_TO_DEVICE));
-    ZR_TRY(zr_event_record(taken, runtime->transfer));
-    return zr_params_progress(runtime);
+    ZR_TRY(
+        zr_copy_async(params->base->transfer, target, buffer, size_bytes, ZR_COPY_HOST_TO_DEVICE));
+    ZR_TRY(zr_event_record(taken, params->base->transfer));
+    return zr_params_progress(params);
 }
 
-zr_status_t zr_params_fetch(zr_unit_t *unit, int kind, void *target) {
-    zr_runtime_t *runtime = unit->runtime;
-    zr_params_t *params = &runtime->shards;
-    const unit_params_t *data = &unit->data[kind];
+zr_status_t zr_params_fetch(zr_params_t *params, zr_unit_t *unit, int kind, void *target) {
+    const zr_unit_params_t *data = &unit->data[kind];
     size_t size_bytes = shard_bytes(unit, kind);
     params->copied_up_bytes += size_bytes;
     if (data->tier == ZR_TIER_HOST)
-        return zr_copy_async(runtime->transfer, target, data->own, size_bytes,
+        return zr_copy_async(params->base->transfer, target, data->own, size_bytes,
                              ZR_COPY_HOST_TO_DEVICE);
-    ZR_TRY(seek_shard(runtime, data));
+    ZR_TRY(seek_shard(params, data));
     for (size_t i = 0; i < data->n_parts; i++) {
         const zr_swap_item_t *part = &params->parts[data->first_part + i];
-        ZR_TRY(fetch_part(runtime, (char *)target + part->offset_bytes, part->size_bytes));
+        ZR_TRY(fetch_part(params, (char *)target + part->offset_bytes, part->size_bytes));
     }
     return ZR_OK;
 }
 
-zr_status_t zr_params_read_ahead(zr_runtime_t *runtime) {
-    zr_params_t *params = &runtime->shards;
+zr_status_t zr_params_read_ahead(zr_params_t *params) {
     if (params->store == NULL || params->is_ahead)
         return ZR_OK;
     ZR_TRY(close_reads(params));
@@ -364,15 +336,13 @@ static void account(const zr_params_t *params, zr_store_statistics_t *statistics
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-zr_status_t zr_params_begin_fill(zr_runtime_t *runtime) {
-    zr_params_t *params = &runtime->shards;
+zr_status_t zr_params_begin_fill(zr_params_t *params) {
     if (params->store == NULL)
         return ZR_OK;
     return zr_swap_begin(params->swap, ZR_SWAP_FILL, params->parts, params->n_parts);
 }
 
-zr_status_t zr_params_end_fill(zr_runtime_t *runtime) {
-    zr_params_t *params = &runtime->shards;
+zr_status_t zr_params_end_fill(zr_params_t *params) {
     if (params->store == NULL)
         return ZR_OK;
     ZR_TRY(zr_swap_end(params->swap));
@@ -380,8 +350,7 @@ zr_status_t zr_params_end_fill(zr_runtime_t *runtime) {
     return ZR_OK;
 }
 
-zr_status_t zr_params_begin_update(zr_runtime_t *runtime) {
-    zr_params_t *params = &runtime->shards;
+zr_status_t zr_params_begin_update(zr_params_t *params) {
     /* The CPU writes what the transfer stream has been reading: the norm has waited for that, as
      * there are no early updates here. */
     if (params->store == NULL)
@@ -390,77 +359,78 @@ zr_status_t zr_params_begin_update(zr_runtime_t *runtime) {
     return zr_swap_begin(params->swap, ZR_SWAP_FILL, params->updated, params->n_updated);
 }
 
-zr_status_t zr_params_end_update(zr_runtime_t *runtime) {
-    return runtime->shards.store == NULL ? ZR_OK : zr_swap_end(runtime->shards.swap);
+zr_status_t zr_params_end_update(zr_params_t *params) {
+    return params->store == NULL ? ZR_OK : zr_swap_end(params->swap);
 }
 
 /* Where elements of a shard are on the host, while they are written. */
-static char *host_place(const zr_unit_t *unit, int kind, size_t first) {
-    const zr_params_t *params = &unit->runtime->shards;
-    size_t offset = zr_rt_bytes(unit->runtime, first);
+static char *host_place(const zr_params_t *params, const zr_unit_t *unit, int kind, size_t first) {
+    size_t offset = zr_base_bytes(params->base, first);
     if (unit->data[kind].tier == ZR_TIER_HOST)
         return (char *)unit->data[kind].own + offset;
     return (char *)params->writing + offset % params->part_bytes;
 }
 
-zr_status_t zr_params_open_write(zr_unit_t *unit, int kind, zr_params_write_t *write) {
-    zr_runtime_t *runtime = unit->runtime;
-    zr_params_t *params = &runtime->shards;
-    size_t part_elems = zr_encoding_elems(zr_rt_encoding(runtime), params->part_bytes);
+zr_status_t zr_params_open_write(zr_params_t *params, zr_unit_t *unit, int kind,
+                                 zr_params_write_t *write) {
+    const zr_base_t *base = params->base;
+    size_t part_elems = zr_encoding_elems(zr_base_encoding(base), params->part_bytes);
     size_t left = part_elems - write->first % part_elems;
     write->n_elems = write->n_elems < left ? write->n_elems : left;
     write->on_device = NULL;
     if (unit->data[kind].tier == ZR_TIER_NVME && params->writing == NULL)
         ZR_TRY(zr_swap_next(params->swap, &params->writing));
-    write->target = host_place(unit, kind, write->first);
-    if (params->is_direct || write->stream != runtime->compute)
+    write->target = host_place(params, unit, kind, write->first);
+    if (params->is_direct || write->stream != base->compute)
         return ZR_OK;
-    ZR_TRY(zr_rt_allocate(runtime, zr_rt_bytes(runtime, write->n_elems), ZR_TAG_STAGING,
-                          ZR_LIFETIME_COLLECTIVE, unit->params_tensor, runtime->compute,
-                          &write->on_device));
+    ZR_TRY(zr_base_allocate(base, zr_base_bytes(base, write->n_elems), ZR_TAG_STAGING,
+                            ZR_LIFETIME_COLLECTIVE, unit->params_tensor, base->compute,
+                            &write->on_device));
     write->target = write->on_device;
     return ZR_OK;
 }
 
 /* The part that is being written goes to the store when its last element is there. */
-static zr_status_t end_part(zr_unit_t *unit, int kind, size_t end_elem) {
-    zr_runtime_t *runtime = unit->runtime;
-    zr_params_t *params = &runtime->shards;
-    size_t end = zr_rt_bytes(runtime, end_elem);
+static zr_status_t end_part(zr_params_t *params, zr_unit_t *unit, int kind, size_t end_elem) {
+    size_t end = zr_base_bytes(params->base, end_elem);
     if (unit->data[kind].tier != ZR_TIER_NVME ||
         (end % params->part_bytes != 0 && end != shard_bytes(unit, kind)))
         return ZR_OK;
     if (!params->is_direct)
-        ZR_TRY(zr_stream_synchronize(runtime->compute)); /* some of it may come from the device */
+        ZR_TRY(
+            zr_stream_synchronize(params->base->compute)); /* some of it may come from the device */
     params->writing = NULL;
     return zr_swap_done(params->swap);
 }
 
-zr_status_t zr_params_close_write(zr_unit_t *unit, int kind, zr_params_write_t *write) {
-    zr_runtime_t *runtime = unit->runtime;
-    size_t size_bytes = zr_rt_bytes(runtime, write->n_elems);
+zr_status_t zr_params_close_write(zr_params_t *params, zr_unit_t *unit, int kind,
+                                  zr_params_write_t *write) {
+    const zr_base_t *base = params->base;
+    size_t size_bytes = zr_base_bytes(base, write->n_elems);
     if (write->on_device != NULL) {
-        zr_status_t status = zr_copy_async(runtime->compute, host_place(unit, kind, write->first),
-                                           write->on_device, size_bytes, ZR_COPY_DEVICE_TO_HOST);
-        zr_free(runtime->allocator, &write->on_device, runtime->compute);
+        zr_status_t status =
+            zr_copy_async(base->compute, host_place(params, unit, kind, write->first),
+                          write->on_device, size_bytes, ZR_COPY_DEVICE_TO_HOST);
+        zr_free(base->allocator, &write->on_device, base->compute);
         ZR_TRY(status);
-        runtime->shards.copied_down_bytes += size_bytes;
+        params->copied_down_bytes += size_bytes;
     }
-    if (runtime->shards.store != NULL)
-        zr_store_progress(runtime->shards.store);
-    return end_part(unit, kind, write->first + write->n_elems);
+    if (params->store != NULL)
+        zr_store_progress(params->store);
+    return end_part(params, unit, kind, write->first + write->n_elems);
 }
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-zr_status_t zr_params_fill(zr_unit_t *unit, int kind, size_t first, size_t n_elems,
-                           const float *values) {
+zr_status_t zr_params_fill(zr_params_t *params, zr_unit_t *unit, int kind, size_t first,
+                           size_t n_elems, const float *values) {
+    const zr_encoding_t *encoding = zr_base_encoding(params->base);
     while (n_elems != 0) {
         zr_params_write_t write = {.first = first, .n_elems = n_elems};
-        ZR_TRY(zr_params_open_write(unit, kind, &write));
-        if (zr_rt_has_data(unit->runtime))
-            zr_rt_encoding(unit->runtime)->encode(values, write.n_elems, write.target);
-        ZR_TRY(zr_params_close_write(unit, kind, &write));
+        ZR_TRY(zr_params_open_write(params, unit, kind, &write));
+        if (zr_base_has_data(params->base))
+            encoding->encode(encoding, values, write.n_elems, write.target);
+        ZR_TRY(zr_params_close_write(params, unit, kind, &write));
         first += write.n_elems;
         values += write.n_elems;
         n_elems -= write.n_elems;
@@ -469,9 +439,9 @@ zr_status_t zr_params_fill(zr_unit_t *unit, int kind, size_t first, size_t n_ele
 }
 
 /* The part of a shard with element `first`, in a buffer; it stays there for the next call. */
-static zr_status_t look_at_part(zr_unit_t *unit, int kind, size_t first, const char **part_p) {
-    zr_params_t *params = &unit->runtime->shards;
-    size_t number = zr_rt_bytes(unit->runtime, first) / params->part_bytes;
+static zr_status_t look_at_part(zr_params_t *params, zr_unit_t *unit, int kind, size_t first,
+                                const char **part_p) {
+    size_t number = zr_base_bytes(params->base, first) / params->part_bytes;
     zr_store_statistics_t before, after;
     const void *buffer = NULL;
     account(params, &before);
@@ -489,9 +459,11 @@ static zr_status_t look_at_part(zr_unit_t *unit, int kind, size_t first, const c
     return ZR_OK;
 }
 
-zr_status_t zr_params_read(zr_unit_t *unit, int kind, size_t first, size_t n_elems, float *values) {
-    const zr_runtime_t *runtime = unit->runtime;
-    size_t part_elems = zr_encoding_elems(zr_rt_encoding(runtime), runtime->shards.part_bytes);
+zr_status_t zr_params_read(zr_params_t *params, zr_unit_t *unit, int kind, size_t first,
+                           size_t n_elems, float *values) {
+    const zr_base_t *base = params->base;
+    const zr_encoding_t *encoding = zr_base_encoding(base);
+    size_t part_elems = zr_encoding_elems(encoding, params->part_bytes);
     /* Trainable ones are read from their state: what is looked at here nothing has written since
      * commit, and there is nothing to wait for. */
     while (n_elems != 0) {
@@ -499,13 +471,13 @@ zr_status_t zr_params_read(zr_unit_t *unit, int kind, size_t first, size_t n_ele
         size_t length = n_elems < left ? n_elems : left;
         const char *part = NULL;
         if (unit->data[kind].tier == ZR_TIER_NVME)
-            ZR_TRY(look_at_part(unit, kind, first, &part));
+            ZR_TRY(look_at_part(params, unit, kind, first, &part));
         else
             part = (const char *)unit->data[kind].own +
-                   zr_rt_bytes(runtime, first - first % part_elems);
-        if (zr_rt_has_data(runtime))
-            zr_rt_encoding(runtime)->decode(part + zr_rt_bytes(runtime, first % part_elems), length,
-                                            values);
+                   zr_base_bytes(base, first - first % part_elems);
+        if (zr_base_has_data(base))
+            encoding->decode(encoding, part + zr_base_bytes(base, first % part_elems), length,
+                             values);
         first += length;
         values += length;
         n_elems -= length;
@@ -515,8 +487,7 @@ zr_status_t zr_params_read(zr_unit_t *unit, int kind, size_t first, size_t n_ele
 
 /* ---- report ---------------------------------------------------------------------------------- */
 
-double zr_params_wait_seconds(const zr_runtime_t *runtime) {
-    const zr_params_t *params = &runtime->shards;
+double zr_params_wait_seconds(const zr_params_t *params) {
     zr_store_statistics_t now;
     double seconds = -params->look_seconds;
     if (params->store == NULL)
@@ -547,8 +518,7 @@ static void report_store(const zr_params_t *params, zr_params_report_t *report) 
         report->all.wait_seconds[ZR_STORE_PUT] - params->filled.wait_seconds[ZR_STORE_PUT];
 }
 
-void zr_params_report(const zr_runtime_t *runtime, zr_params_report_t *report_p) {
-    const zr_params_t *params = &runtime->shards;
+void zr_params_report(const zr_params_t *params, zr_params_report_t *report_p) {
     zr_params_report_t report = {.copied_up_bytes = params->copied_up_bytes,
                                  .copied_down_bytes = params->copied_down_bytes};
     memcpy(report.bytes, params->bytes, sizeof(report.bytes));

@@ -82,12 +82,15 @@ typedef struct zr_param_desc {
     int n_dims;       /* 0 to 4; 0: one element */
     size_t dims[4];
     int group;
-    bool frozen;           /* no gradient, no state; still sharded */
-    zr_param_fill_fn fill; /* NULL: zeros */
-    void *fill_context;    /* borrowed until commit returns */
+    bool frozen;                   /* no gradient, no state; still sharded */
+    zr_param_fill_fn fill;         /* NULL: zeros */
+    void *fill_context;            /* borrowed until commit returns */
+    const zr_encoding_t *encoding; /* of its elements; NULL: that of the configuration's dtype,
+                                      which is the one that units hold */
 } zr_param_desc_t;
 
-/** Add a parameter to a unit, before commit. ZR_ERR_ARGUMENT also when its size overflows. */
+/** Add a parameter to a unit, before commit. ZR_ERR_ARGUMENT also when its size overflows;
+ * ZR_ERR_UNSUPPORTED when a unit cannot hold its encoding. */
 ZR_NODISCARD zr_status_t zr_unit_add_param(zr_unit_t *unit, const zr_param_desc_t *desc,
                                            zr_param_t **param_p);
 
@@ -132,8 +135,9 @@ ZR_NODISCARD zr_status_t zr_runtime_commit(zr_runtime_t *runtime);
 /** The next of config's grad_accum micro-batches; zr_runtime_step ends them. */
 ZR_NODISCARD zr_status_t zr_runtime_begin_micro_batch(zr_runtime_t *runtime);
 /**
- * The next n of them at once, as one: a unit is acquired and reduced once for all, and its gradients add
- * up before ranks meet, at every stage, as they do at stages 0 and 1 with ZR_REDUCE_AUTO.
+ * The next n of them at once, as one: a unit is acquired and reduced once for all, and its
+ * gradients add up before ranks meet, at every stage, as they do at stages 0 and 1 with
+ * ZR_REDUCE_AUTO.
  *
  * @return also ZR_ERR_ARGUMENT when the step has fewer left
  */
@@ -190,6 +194,8 @@ ZR_NODISCARD zr_status_t zr_param_grad(zr_param_t *param, void **grad_p, bool *a
 size_t zr_param_n_elems(const zr_param_t *param);
 bool zr_param_is_frozen(const zr_param_t *param);
 const char *zr_param_name(const zr_param_t *param);
+/** The parameter of this name; NULL: there is none. */
+zr_param_t *zr_runtime_param(const zr_runtime_t *runtime, const char *name);
 const char *zr_unit_name(const zr_unit_t *unit);
 
 typedef struct zr_step_report {
@@ -264,6 +270,14 @@ zr_store_t *zr_runtime_store(zr_runtime_t *runtime);
 const zr_config_t *zr_runtime_config(const zr_runtime_t *runtime);
 
 const zr_log_t *zr_runtime_log(const zr_runtime_t *runtime);
+
+/**
+ * Host memory that is not tensors and in no tier: what was asked of the rank's heaps for the tables
+ * of the runtime, its allocator, plans, store and model. They go as a whole when the rank ends.
+ *
+ * @param count_p  bytes now, and at most so far. What mimalloc needs beside them is not counted
+ */
+void zr_runtime_metadata(const zr_runtime_t *runtime, zr_byte_count_t *count_p);
 
 /** What there is, in elements. Padding makes shards equal and aligned. */
 typedef struct zr_model_size {

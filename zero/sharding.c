@@ -1,7 +1,7 @@
 /*
- * Groups of ranks: see sharding.h.
+ * Groups of ranks: see sharding_internal.h.
  */
-#include "zero/sharding.h"
+#include "zero/sharding_internal.h"
 
 zr_status_t zr_sharding_create(zr_comm_t *comm, int group_size, zr_sharding_t *sharding_p) {
     int n_ranks = zr_comm_n_ranks(comm), rank = zr_comm_rank(comm);
@@ -10,7 +10,6 @@ zr_status_t zr_sharding_create(zr_comm_t *comm, int group_size, zr_sharding_t *s
                               .group = comm,
                               .rank = rank % size,
                               .n_shards = size,
-                              .group_number = rank / size,
                               .n_groups = n_ranks / size};
     if (sharding.n_groups > 1) {
         sharding.group = NULL;

@@ -1,22 +1,21 @@
 /*
- * Where the optimizer state lies, how it gets there and how it is looked at: see state.h. The
- * update is in state_update.c.
+ * Where the optimizer state lies, how it gets there and how it is looked at: see state_internal.h.
+ * The update is in state_update.c.
  *
  * Pieces in the store are cut so that each begins at a chunk; a unit is an extent. Initial values
  * are written by the same pipeline that updates use, so that commit needs no memory beyond its
  * buffers either.
  */
-#include "zero/runtime_internal.h"
+#include "zero/state_internal.h"
 
-#include <stdlib.h>
-
-#include "zero/nvme.h"
+#include <string.h>
 
 /* Of the store: the state of so many elements is whole chunks. */
 #define GROUP_UNIT_ELEMS ((size_t)1 << 16)
 #define SMALL_GROUP_UNIT_ELEMS ZR_CONFIG_LEAST_SUB_GROUP_ELEMS
 
-/* ---- placement ----------------------------------------------------------------------------- */
+/* ---- placement ----------------------------------------------------------------------------------
+ */
 
 static zr_tier_t lower_tier(const zr_config_t *config) {
     static const zr_tier_t tiers[] = {ZR_TIER_DEVICE, ZR_TIER_HOST, ZR_TIER_NVME};
@@ -24,18 +23,21 @@ static zr_tier_t lower_tier(const zr_config_t *config) {
 }
 
 /* At most what config allows, as far as transfers can be so small; a piece per unit where nothing
- * is moved. */
-static size_t group_elems(const zr_config_t *config) {
+ * is moved. 0: transfers cannot be so small. */
+static size_t group_elems(const zr_state_t *state) {
+    const zr_config_t *config = &state->base->config;
     size_t elems = config->sub_group_elems;
     if (config->offload_optimizer.device == ZR_OFFLOAD_NONE)
         return SIZE_MAX;
     elems = elems < ZR_STATE_GROUP_ELEMS ? elems : ZR_STATE_GROUP_ELEMS;
     size_t unit = elems < GROUP_UNIT_ELEMS ? SMALL_GROUP_UNIT_ELEMS : GROUP_UNIT_ELEMS;
+    while (config->offload_optimizer.device == ZR_OFFLOAD_NVME && unit <= elems &&
+           zr_state_bytes(state->rule, unit) % ZR_STORE_CHUNK_ALIGN_BYTES != 0)
+        unit *= 2;
     return elems / unit * unit;
 }
 
-void zr_state_list_items(zr_runtime_t *runtime, zr_unit_t *const *units, size_t n_units) {
-    zr_state_t *state = &runtime->state;
+void zr_state_list_items(zr_state_t *state, zr_unit_t *const *units, size_t n_units) {
     const zr_placement_t *placement = &state->placement;
     state->n_items = 0;
     for (size_t i = 0; i < n_units; i++) {
@@ -51,125 +53,133 @@ void zr_state_list_items(zr_runtime_t *runtime, zr_unit_t *const *units, size_t 
     }
 }
 
-static zr_status_t list_pieces(zr_runtime_t *runtime) {
-    zr_state_t *state = &runtime->state;
+static zr_status_t list_pieces(zr_state_t *state) {
     const zr_placement_t *placement = &state->placement;
-    state->lowered = calloc(placement->n_pieces + 1, sizeof(*state->lowered));
-    state->items = calloc(placement->n_pieces_in[ZR_TIER_NVME] + 1, sizeof(*state->items));
+    state->lowered = zr_heap_alloc(state->base->heap, placement->n_pieces, sizeof(*state->lowered));
+    state->items = zr_heap_alloc(state->base->heap, placement->n_pieces_in[ZR_TIER_NVME],
+                                 sizeof(*state->items));
     if (state->lowered == NULL || state->items == NULL)
-        return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory for %s",
-                       zr_count_text(placement->n_pieces, "piece").text);
+        return zr_base_no_memory(state->base, zr_count_text(placement->n_pieces, "piece").text);
     for (size_t i = 0; i < placement->n_pieces; i++) {
         const zr_piece_t *piece = &placement->pieces[i];
         if (piece->tier != ZR_TIER_DEVICE)
             state->lowered[state->n_lowered++] = i;
     }
-    zr_state_list_items(runtime, runtime->units, runtime->n_units);
+    zr_state_list_items(state, state->model->units, state->model->n_units);
     return ZR_OK;
 }
 
-static zr_status_t cut(zr_runtime_t *runtime) {
-    const zr_offload_options_t *offload = &runtime->config.offload_optimizer;
-    zr_placement_options_t options = {.log = runtime->log,
-                                      .elem_bytes = zr_state_bytes(runtime->state.rule, 1),
-                                      .group_elems = group_elems(&runtime->config),
+static zr_status_t cut(zr_state_t *state) {
+    const zr_config_t *config = &state->base->config;
+    const zr_units_t *model = state->model;
+    const zr_offload_options_t *offload = &config->offload_optimizer;
+    zr_placement_options_t options = {.log = state->base->log,
+                                      .heap = state->base->heap,
+                                      .n_arrays = state->rule->n_arrays,
+                                      .group_elems = group_elems(state),
                                       .ratio = offload->ratio,
                                       .upper = ZR_TIER_DEVICE,
-                                      .lower = lower_tier(&runtime->config)};
+                                      .lower = lower_tier(config)};
+    if (options.group_elems == 0)
+        return zr_fail(&state->base->log, ZR_ERR_UNSUPPORTED,
+                       "optimizer state of \"%s\" on NVMe: sub-groups of %zu elements are no whole "
+                       "blocks of %zu bytes there; use larger ones (--sub-group-elems)",
+                       state->rule->name, config->sub_group_elems, ZR_STORE_CHUNK_ALIGN_BYTES);
+    for (size_t i = 0; i < options.n_arrays; i++)
+        options.encodings[i] = state->rule->arrays[i].encoding;
     if (offload->device == ZR_OFFLOAD_NVME && offload->max_in_cpu_elems != 0) {
         options.lower = ZR_TIER_HOST;
         options.has_lowest = true;
         options.lowest = ZR_TIER_NVME;
         options.most_lower_elems = offload->max_in_cpu_elems;
     }
-    size_t *elems = calloc(runtime->n_units + 1, sizeof(*elems));
+    size_t *elems = zr_heap_alloc(state->base->heap, model->n_units, sizeof(*elems));
     if (elems == NULL)
-        return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory for %s",
-                       zr_count_text(runtime->n_units, "unit").text);
-    for (size_t i = 0; i < runtime->n_units; i++)
-        elems[i] = zr_rt_state_range(runtime->units[i]).n_elems;
-    zr_status_t status =
-        zr_placement_make(&options, elems, runtime->n_units, &runtime->state.placement);
-    free(elems);
+        return zr_base_no_memory(state->base, zr_count_text(model->n_units, "unit").text);
+    for (size_t i = 0; i < model->n_units; i++)
+        elems[i] = zr_unit_state_range(model->units[i]).n_elems;
+    zr_status_t status = zr_placement_make(&options, elems, model->n_units, &state->placement);
+    zr_heap_free(state->base->heap, elems);
     return status;
 }
 
-/* ---- the store ------------------------------------------------------------------------------- */
+/* ---- the store ----------------------------------------------------------------------------------
+ */
 
 /* How it needs less room there. */
-static const char *const *advice(const zr_runtime_t *runtime) {
+static const char *const *advice(const zr_state_t *state) {
     static const char *const of_stage_0[] = {"a lower --offload-ratio", "a larger --state-in-host",
                                              "--offload-optimizer cpu",
                                              "--stage 1, 2 or 3 with more --ranks", NULL};
     static const char *const of_others[] = {"a lower --offload-ratio", "a larger --state-in-host",
                                             "--offload-optimizer cpu", "more --ranks", NULL};
-    return runtime->config.stage == 0 ? of_stage_0 : of_others;
+    return state->base->config.stage == 0 ? of_stage_0 : of_others;
 }
 
-static zr_status_t declare(zr_runtime_t *runtime) {
-    zr_state_t *state = &runtime->state;
-    zr_store_extent_t *extents = calloc(runtime->n_units + 1, sizeof(*extents));
+static zr_status_t declare(zr_state_t *state, zr_nvme_t *nvme) {
+    const zr_config_t *config = &state->base->config;
+    size_t n_units = state->model->n_units;
+    zr_store_extent_t *extents = zr_heap_alloc(state->base->heap, n_units, sizeof(*extents));
     if (extents == NULL)
-        return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory for %s",
-                       zr_count_text(runtime->n_units, "extent").text);
-    for (size_t i = 0; i < runtime->n_units; i++)
+        return zr_base_no_memory(state->base, zr_count_text(n_units, "extent").text);
+    for (size_t i = 0; i < n_units; i++)
         extents[i] =
-            (zr_store_extent_t){.name = runtime->units[i]->state_tensor,
+            (zr_store_extent_t){.name = state->model->units[i]->state_tensor,
                                 .size_bytes = state->placement.tensor_bytes[i][ZR_TIER_NVME]};
     zr_extents_desc_t desc = {.name = "optimizer state",
                               .extents = extents,
-                              .n_extents = runtime->n_units,
-                              .unit_bytes =
-                                  zr_state_bytes(state->rule, group_elems(&runtime->config)),
-                              .max_transfers = 2 * runtime->config.offload_optimizer.n_buffers + 2,
-                              .advice = advice(runtime)};
-    zr_status_t status = zr_nvme_declare(runtime, &desc, &state->extents);
-    free(extents);
+                              .n_extents = n_units,
+                              .unit_bytes = zr_state_bytes(state->rule, group_elems(state)),
+                              .max_transfers = 2 * config->offload_optimizer.n_buffers + 2,
+                              .advice = advice(state)};
+    zr_status_t status = zr_nvme_declare(nvme, &desc, &state->extents);
+    zr_heap_free(state->base->heap, extents);
     return status;
 }
 
-static zr_status_t check_rule(const zr_runtime_t *runtime) {
-    const zr_update_rule_t *rule = runtime->state.rule;
-    ZR_TRY(zr_update_rule_check(rule, &runtime->log));
-    for (size_t i = 0; i < rule->n_arrays; i++)
-        if (ZR_LAYOUT_ALIGN_ELEMS % rule->arrays[i].encoding->block_elems != 0)
-            return zr_fail(&runtime->log, ZR_ERR_UNSUPPORTED,
-                           "optimizer array \"%s\": encoding %s has blocks of %zu elements; those "
-                           "of at most %zu are possible",
-                           rule->arrays[i].name, rule->arrays[i].encoding->name,
-                           rule->arrays[i].encoding->block_elems, ZR_LAYOUT_ALIGN_ELEMS);
+zr_status_t zr_state_prepare(zr_state_t *state) {
+    state->rule = &zr_config_optimizer(&state->base->config)->rule;
+    state->align_elems = ZR_LAYOUT_ALIGN_ELEMS;
+    ZR_TRY(zr_update_rule_check(state->rule, &state->base->log));
+    for (size_t i = 0; i < state->rule->n_arrays; i++) {
+        const zr_state_array_t *array = &state->rule->arrays[i];
+        size_t block = array->encoding->block_elems;
+        if (block == 0 || ZR_LAYOUT_MOST_ALIGN_ELEMS % block != 0)
+            return zr_fail(&state->base->log, ZR_ERR_UNSUPPORTED,
+                           "optimizer array \"%s\": encoding %s has blocks of %zu elements; powers "
+                           "of two up to %zu are possible",
+                           array->name, array->encoding->name, block, ZR_LAYOUT_MOST_ALIGN_ELEMS);
+        state->align_elems = block > state->align_elems ? block : state->align_elems;
+    }
     return ZR_OK;
 }
 
 /* What stays on the device is updated there, and more where that is asked for. */
-static zr_status_t check_kernel(const zr_runtime_t *runtime) {
-    bool is_needed = runtime->state.placement.n_pieces_in[ZR_TIER_DEVICE] != 0 ||
-                     runtime->config.offload_optimizer.update_on == ZR_UPDATE_ON_DEVICE;
-    if (!is_needed || zr_update_runs_on(runtime->device, runtime->state.rule))
+static zr_status_t check_kernel(const zr_state_t *state) {
+    bool is_needed = state->placement.n_pieces_in[ZR_TIER_DEVICE] != 0 ||
+                     state->base->config.offload_optimizer.update_on == ZR_UPDATE_ON_DEVICE;
+    if (!is_needed || zr_update_runs_on(state->base->device, state->rule))
         return ZR_OK;
-    return zr_fail(&runtime->log, ZR_ERR_UNSUPPORTED,
+    return zr_fail(&state->base->log, ZR_ERR_UNSUPPORTED,
                    "optimizer \"%s\" has no kernel for device \"%s\": give it one, or keep all of "
                    "its state in host memory (--offload-optimizer cpu)",
-                   zr_config_optimizer(&runtime->config)->name,
-                   zr_device_info(runtime->device)->backend);
+                   zr_config_optimizer(&state->base->config)->name,
+                   zr_device_info(state->base->device)->backend);
 }
 
-zr_status_t zr_state_place(zr_runtime_t *runtime) {
-    runtime->state.rule = &zr_config_optimizer(&runtime->config)->rule;
-    ZR_TRY(check_rule(runtime));
-    ZR_TRY(cut(runtime));
-    ZR_TRY(check_kernel(runtime));
-    if (runtime->state.placement.n_pieces_in[ZR_TIER_NVME] != 0)
-        ZR_TRY(declare(runtime));
-    return list_pieces(runtime);
+zr_status_t zr_state_place(zr_state_t *state, zr_nvme_t *nvme) {
+    ZR_TRY(cut(state));
+    ZR_TRY(check_kernel(state));
+    if (state->placement.n_pieces_in[ZR_TIER_NVME] != 0)
+        ZR_TRY(declare(state, nvme));
+    return list_pieces(state);
 }
 
-static zr_status_t create_swap(zr_runtime_t *runtime) {
-    zr_state_t *state = &runtime->state;
-    const zr_offload_options_t *offload = &runtime->config.offload_optimizer;
+static zr_status_t create_swap(zr_state_t *state) {
+    const zr_offload_options_t *offload = &state->base->config.offload_optimizer;
     zr_swap_options_t options = {
-        .log = runtime->log,
-        .allocator = runtime->allocator,
+        .log = state->base->log,
+        .allocator = state->base->allocator,
         .n_buffers = offload->n_buffers < state->n_items ? offload->n_buffers : state->n_items,
         .buffer_bytes = state->placement.largest_bytes[ZR_TIER_NVME],
         .read_ahead = offload->read_ahead,
@@ -177,145 +187,123 @@ static zr_status_t create_swap(zr_runtime_t *runtime) {
     return zr_swap_create(&options, state->store, &state->swap);
 }
 
-/* ---- where the update runs ---------------------------------------------------------------------
+/* ---- where the update runs ----------------------------------------------------------------------
  */
 
 /* Kernels on host memory: of the device itself where it has them, else of a host device. */
-static zr_status_t create_host(zr_runtime_t *runtime) {
-    zr_state_t *state = &runtime->state;
+static zr_status_t create_host(zr_state_t *state) {
     zr_device_options_t options = zr_device_options_default();
-    if (zr_device_info(runtime->device)->computes_on_host) {
-        state->host = runtime->compute;
+    if (zr_device_info(state->base->device)->computes_on_host) {
+        state->host = state->base->compute;
         return ZR_OK;
     }
-    options.log = runtime->log;
-    options.n_threads = runtime->config.host_threads;
-    ZR_TRY(zr_device_open_host(runtime->device, &options, &state->own_host));
+    options.log = state->base->log;
+    options.n_threads = state->base->config.host_threads;
+    ZR_TRY(zr_device_open_host(state->base->device, &options, &state->own_host));
     ZR_TRY(zr_stream_create(state->own_host, "host update", &state->own_host_stream));
     state->host = state->own_host_stream;
     return ZR_OK;
 }
 
-static zr_status_t allocate_copy(zr_runtime_t *runtime, void **pointer_p) {
-    const zr_state_t *state = &runtime->state;
-    size_t on_host = zr_state_largest_elems(state, ZR_TIER_HOST);
-    size_t on_nvme = zr_state_largest_elems(state, ZR_TIER_NVME);
-    zr_allocation_request_t request = {
-        .size_bytes = zr_rt_bytes(runtime, on_host > on_nvme ? on_host : on_nvme),
-        .tier = ZR_TIER_HOST,
-        .tag = ZR_TAG_STAGING,
-        .lifetime = ZR_LIFETIME_PERSISTENT,
-        .name = "gradients and parameters on the host"};
-    return zr_allocate(runtime->allocator, &request, pointer_p);
+static zr_status_t allocate_slot(const zr_state_t *state, void **pointer_p) {
+    size_t n_elems = zr_state_largest_moved(state);
+    return zr_base_allocate_host(state->base, zr_base_bytes(state->base, n_elems), ZR_TAG_STAGING,
+                                 "gradients and parameters on the host", pointer_p);
 }
 
-static zr_status_t create_copies(zr_runtime_t *runtime) {
-    zr_state_t *state = &runtime->state;
-    const zr_device_info_t *info = zr_device_info(runtime->device);
-    state->has_copies = !info->host_addressable || !info->computes_on_host;
-    if (!state->has_copies)
+static bool may_update_early(const zr_state_t *state) {
+    const zr_base_t *base = state->base;
+    return !base->config.check_overflow && base->config.clip == 0 && zr_base_offloads_grads(base) &&
+           !zr_base_offloads_params(base) && state->grads->n_below == state->n_lowered &&
+           !state->choice.is_on_device;
+}
+
+static zr_status_t create_copies(zr_state_t *state) {
+    zr_device_t *device = state->base->device;
+    ZR_TRY(zr_copies_create(state->copies, device));
+    if (!state->copies->are_needed)
         return ZR_OK;
-    ZR_TRY(zr_stream_create(runtime->device, "gradients down", &state->down));
-    ZR_TRY(zr_stream_create(runtime->device, "parameters up", &state->up));
-    ZR_TRY(zr_event_create(runtime->device, &state->grads_reduced));
-    ZR_TRY(zr_event_create(runtime->device, &state->all_down));
-    ZR_TRY(zr_event_create(runtime->device, &state->params_up));
-    ZR_TRY(zr_event_create(runtime->device, &state->backward_done));
-    ZR_TRY(zr_state_choose(runtime));
+    ZR_TRY(zr_event_create(device, &state->params_up));
+    ZR_TRY(zr_event_create(device, &state->backward_done));
+    ZR_TRY(zr_state_choose(state));
+    state->may_update_early = may_update_early(state);
     if (state->choice.is_on_device)
-        return zr_state_create_stages(runtime);
-    for (size_t i = 0; i < ZR_STATE_N_COPIES; i++) {
-        zr_state_copy_t *copy = &state->copies[i];
-        if (runtime->n_grads_below < state->n_lowered)
-            ZR_TRY(allocate_copy(runtime, &copy->grads));
-        if (zr_params_part_on_device(runtime) > 0)
-            ZR_TRY(allocate_copy(runtime, &copy->params));
-        ZR_TRY(zr_event_create(runtime->device, &copy->grads_there));
-        ZR_TRY(zr_event_create(runtime->device, &copy->params_taken));
+        return zr_state_create_stages(state);
+    for (size_t i = 0; i < ZR_STATE_N_SLOTS; i++) {
+        zr_state_slot_t *slot = &state->slots[i];
+        if (state->grads->n_below < state->n_lowered)
+            ZR_TRY(allocate_slot(state, &slot->grads));
+        if (zr_params_part_on_device(state->params) > 0)
+            ZR_TRY(allocate_slot(state, &slot->params));
+        ZR_TRY(zr_event_create(device, &slot->grads_there));
+        ZR_TRY(zr_event_create(device, &slot->params_taken));
     }
     return ZR_OK;
 }
 
-/* ---- life --------------------------------------------------------------------------------------
+/* ---- life ---------------------------------------------------------------------------------------
  */
 
-zr_status_t zr_state_create(zr_runtime_t *runtime) {
-    zr_state_t *state = &runtime->state;
+zr_status_t zr_state_create(zr_state_t *state, zr_store_t *store) {
     if (state->n_lowered != 0) {
-        ZR_TRY(create_host(runtime));
-        ZR_TRY(create_copies(runtime));
+        ZR_TRY(create_host(state));
+        ZR_TRY(create_copies(state));
     }
     if (state->n_items == 0)
         return ZR_OK;
-    state->store = runtime->nvme.store;
-    return create_swap(runtime);
+    state->store = store;
+    return create_swap(state);
 }
 
-static zr_status_t allocate_tier(zr_unit_t *unit, zr_tier_t tier) {
-    zr_runtime_t *runtime = unit->runtime;
-    zr_allocation_request_t request = {.size_bytes =
-                                           runtime->state.placement.tensor_bytes[unit->index][tier],
-                                       .tier = tier,
-                                       .tag = ZR_TAG_OPTIMIZER_STATE,
-                                       .lifetime = ZR_LIFETIME_PERSISTENT,
-                                       .name = unit->name};
-    if (request.size_bytes == 0)
-        return ZR_OK;
-    return zr_allocate(runtime->allocator, &request, &unit->state[tier]);
-}
-
-zr_status_t zr_state_allocate_unit(zr_unit_t *unit) {
-    const size_t *bytes = unit->runtime->state.placement.tensor_bytes[unit->index];
-    ZR_TRY(allocate_tier(unit, ZR_TIER_DEVICE));
-    ZR_TRY(allocate_tier(unit, ZR_TIER_HOST));
-    if (bytes[ZR_TIER_HOST] != 0 && zr_rt_has_data(unit->runtime))
-        memset(unit->state[ZR_TIER_HOST], 0, bytes[ZR_TIER_HOST]);
+zr_status_t zr_state_allocate_unit(const zr_state_t *state, zr_unit_t *unit) {
+    const zr_base_t *base = state->base;
+    const size_t *bytes = state->placement.tensor_bytes[unit->index];
+    void **on_device = &unit->state[ZR_TIER_DEVICE], **on_host = &unit->state[ZR_TIER_HOST];
+    if (bytes[ZR_TIER_DEVICE] != 0)
+        ZR_TRY(zr_base_allocate(base, bytes[ZR_TIER_DEVICE], ZR_TAG_OPTIMIZER_STATE,
+                                ZR_LIFETIME_PERSISTENT, unit->name, NULL, on_device));
+    if (bytes[ZR_TIER_HOST] != 0)
+        ZR_TRY(zr_base_allocate_host(base, bytes[ZR_TIER_HOST], ZR_TAG_OPTIMIZER_STATE, unit->name,
+                                     on_host));
+    if (bytes[ZR_TIER_HOST] != 0 && zr_base_has_data(base))
+        memset(*on_host, 0, bytes[ZR_TIER_HOST]);
     /* All encodings have 0 as zeros, and pieces are whole floats. */
-    return zr_kernel_fill(unit->runtime->compute, unit->state[ZR_TIER_DEVICE], ZR_DTYPE_F32,
+    return zr_kernel_fill(base->compute, *on_device, ZR_DTYPE_F32,
                           bytes[ZR_TIER_DEVICE] / sizeof(float), 0.0f);
 }
 
-void zr_state_destroy(zr_runtime_t *runtime) {
-    zr_state_t *state = &runtime->state;
+void zr_state_destroy(zr_state_t *state) {
     zr_swap_destroy(&state->swap);
-    for (size_t i = 0; i < ZR_STATE_N_COPIES; i++) {
-        zr_state_copy_t *copy = &state->copies[i];
-        zr_free(runtime->allocator, &copy->grads, NULL);
-        zr_free(runtime->allocator, &copy->params, NULL);
-        zr_event_destroy(&copy->grads_there);
-        zr_event_destroy(&copy->params_taken);
+    for (size_t i = 0; i < ZR_STATE_N_SLOTS; i++) {
+        zr_state_slot_t *slot = &state->slots[i];
+        zr_free(state->base->allocator, &slot->grads, NULL);
+        zr_free(state->base->allocator, &slot->params, NULL);
+        zr_event_destroy(&slot->grads_there);
+        zr_event_destroy(&slot->params_taken);
     }
-    zr_state_destroy_stages(runtime);
-    zr_event_destroy(&state->grads_reduced);
-    zr_event_destroy(&state->all_down);
+    zr_state_destroy_stages(state);
     zr_event_destroy(&state->params_up);
     zr_event_destroy(&state->backward_done);
-    zr_stream_destroy(&state->down);
-    zr_stream_destroy(&state->up);
     zr_stream_destroy(&state->own_host_stream);
     zr_device_close(&state->own_host);
-    zr_placement_clear(&state->placement);
-    free(state->lowered);
-    free(state->items);
     *state = (zr_state_t){0};
 }
 
-/* ---- initial values
- * ------------------------------------------------------------------------------ */
+/* ---- initial values -----------------------------------------------------------------------------
+ */
 
-zr_status_t zr_state_begin_fill(zr_runtime_t *runtime) {
-    zr_state_t *state = &runtime->state;
+zr_status_t zr_state_begin_fill(zr_state_t *state) {
     if (state->swap == NULL)
         return ZR_OK;
     return zr_swap_begin(state->swap, ZR_SWAP_FILL, state->items, state->n_items);
 }
 
-zr_status_t zr_state_end_fill(zr_runtime_t *runtime) {
-    return runtime->state.swap == NULL ? ZR_OK : zr_swap_end(runtime->state.swap);
+zr_status_t zr_state_end_fill(zr_state_t *state) {
+    return state->swap == NULL ? ZR_OK : zr_swap_end(state->swap);
 }
 
-size_t zr_state_cut(const zr_unit_t *unit, size_t first, size_t n_elems) {
-    zr_state_range_t range = zr_rt_state_range(unit);
+size_t zr_state_cut(const zr_state_t *state, const zr_unit_t *unit, size_t first, size_t n_elems) {
+    zr_state_range_t range = zr_unit_state_range(unit);
     size_t end = range.first + range.n_elems, cut = end;
     if (first >= end)
         return n_elems;
@@ -323,17 +311,16 @@ size_t zr_state_cut(const zr_unit_t *unit, size_t first, size_t n_elems) {
         cut = range.first;
     } else {
         const zr_piece_t *piece =
-            zr_placement_find(&unit->runtime->state.placement, unit->index, first - range.first);
+            zr_placement_find(&state->placement, unit->index, first - range.first);
         cut = range.first + piece->first + piece->n_elems;
     }
     return n_elems < cut - first ? n_elems : cut - first;
 }
 
 /* A piece in a store is filled from its beginning to its end, in one buffer. */
-static zr_status_t fill_swapped(zr_unit_t *unit, const zr_piece_t *piece, size_t first,
-                                const zr_state_values_t *values) {
-    const zr_state_t *state = &unit->runtime->state;
-    bool has_data = zr_rt_has_data(unit->runtime);
+static zr_status_t fill_swapped(const zr_state_t *state, zr_unit_t *unit, const zr_piece_t *piece,
+                                size_t first, const zr_state_values_t *values) {
+    bool has_data = zr_base_has_data(state->base);
     if (first == piece->first && values->array == 0) {
         void *buffer = NULL;
         ZR_TRY(zr_swap_next(state->swap, &buffer));
@@ -341,11 +328,11 @@ static zr_status_t fill_swapped(zr_unit_t *unit, const zr_piece_t *piece, size_t
         if (has_data)
             memset(buffer, 0, zr_piece_bytes(&state->placement, piece));
     }
+    const zr_encoding_t *encoding = zr_state_encoding(state, values->array);
     if (has_data)
-        zr_state_encoding(state, values->array)
-            ->encode(values->host, values->n_elems,
-                     zr_state_at(state, piece, unit->state[ZR_TIER_NVME], values->array,
-                                 first - piece->first));
+        encoding->encode(encoding, values->host, values->n_elems,
+                         zr_state_at(state, piece, unit->state[ZR_TIER_NVME], values->array,
+                                     first - piece->first));
     if (!values->is_last || first + values->n_elems < piece->first + piece->n_elems)
         return ZR_OK;
     unit->state[ZR_TIER_NVME] = NULL;
@@ -357,34 +344,34 @@ static void *resident_state(const zr_unit_t *unit, const zr_piece_t *piece) {
     return (char *)unit->state[piece->tier] + piece->offset_bytes;
 }
 
-zr_status_t zr_state_fill(zr_unit_t *unit, const zr_state_values_t *values) {
-    const zr_state_t *state = &unit->runtime->state;
-    zr_state_range_t range = zr_rt_state_range(unit);
+zr_status_t zr_state_fill(zr_state_t *state, zr_unit_t *unit, const zr_state_values_t *values) {
+    zr_state_range_t range = zr_unit_state_range(unit);
     size_t first = values->first;
     if (values->n_elems == 0 || first < range.first || first >= range.first + range.n_elems)
         return ZR_OK;
     first -= range.first;
     const zr_piece_t *piece = zr_placement_find(&state->placement, unit->index, first);
     if (piece->tier == ZR_TIER_NVME)
-        return fill_swapped(unit, piece, first, values);
-    if (!zr_rt_has_data(unit->runtime))
+        return fill_swapped(state, unit, piece, first, values);
+    if (!zr_base_has_data(state->base))
         return ZR_OK;
     const zr_encoding_t *encoding = zr_state_encoding(state, values->array);
     void *target =
         zr_state_at(state, piece, resident_state(unit, piece), values->array, first - piece->first);
     if (piece->tier == ZR_TIER_HOST) {
-        encoding->encode(values->host, values->n_elems, target);
+        encoding->encode(encoding, values->host, values->n_elems, target);
         return ZR_OK;
     }
-    return encoding->queue_encode(unit->runtime->compute, values->device, values->n_elems, target);
+    return encoding->queue_encode(encoding, state->base->compute, values->device, values->n_elems,
+                                  target);
 }
 
-/* ---- looking at it
- * ---------------------------------------------------------------------------------- */
+/* ---- looking at it ------------------------------------------------------------------------------
+ */
 
 /* Bring the master of a piece to a buffer: its first array, to the end of a chunk. */
-static zr_status_t load_master(zr_unit_t *unit, const zr_piece_t *piece, const float **master_p) {
-    zr_state_t *state = &unit->runtime->state;
+static zr_status_t load_master(const zr_state_t *state, const zr_unit_t *unit,
+                               const zr_piece_t *piece, const float **master_p) {
     size_t chunk = zr_store_info(state->store)->chunk_bytes;
     size_t all = zr_piece_bytes(&state->placement, piece);
     size_t master_bytes = zr_state_array_offset(state->rule, 1, piece->n_elems);
@@ -398,12 +385,13 @@ static zr_status_t load_master(zr_unit_t *unit, const zr_piece_t *piece, const f
     return ZR_OK;
 }
 
-static zr_status_t read_piece(zr_unit_t *unit, const zr_piece_t *piece, size_t first,
-                              size_t n_elems, float *device) {
-    zr_stream_t *stream = unit->runtime->compute;
+static zr_status_t read_piece(const zr_state_t *state, const zr_unit_t *unit,
+                              const zr_piece_t *piece, size_t first, size_t n_elems,
+                              float *device) {
+    zr_stream_t *stream = state->base->compute;
     const float *master = NULL;
     if (piece->tier == ZR_TIER_NVME)
-        ZR_TRY(load_master(unit, piece, &master));
+        ZR_TRY(load_master(state, unit, piece, &master));
     else
         master = resident_state(unit, piece);
     zr_copy_t kind =
@@ -414,14 +402,14 @@ static zr_status_t read_piece(zr_unit_t *unit, const zr_piece_t *piece, size_t f
     return piece->tier == ZR_TIER_NVME ? zr_stream_synchronize(stream) : ZR_OK;
 }
 
-zr_status_t zr_state_read(zr_unit_t *unit, size_t first, size_t n_elems, float *device) {
-    first -= zr_rt_state_range(unit).first;
+zr_status_t zr_state_read(zr_state_t *state, const zr_unit_t *unit, size_t first, size_t n_elems,
+                          float *device) {
+    first -= zr_unit_state_range(unit).first;
     while (n_elems != 0) {
-        const zr_piece_t *piece =
-            zr_placement_find(&unit->runtime->state.placement, unit->index, first);
+        const zr_piece_t *piece = zr_placement_find(&state->placement, unit->index, first);
         size_t left = piece->first + piece->n_elems - first;
         size_t length = n_elems < left ? n_elems : left;
-        ZR_TRY(read_piece(unit, piece, first, length, device));
+        ZR_TRY(read_piece(state, unit, piece, first, length, device));
         first += length;
         device += length;
         n_elems -= length;
@@ -429,8 +417,8 @@ zr_status_t zr_state_read(zr_unit_t *unit, size_t first, size_t n_elems, float *
     return ZR_OK;
 }
 
-/* ---- report
- * ------------------------------------------------------------------------------------------- */
+/* ---- report -------------------------------------------------------------------------------------
+ */
 
 static void report_store(const zr_state_t *state, zr_offload_report_t *report) {
     zr_swap_statistics_t swap;
@@ -445,27 +433,24 @@ static void report_store(const zr_state_t *state, zr_offload_report_t *report) {
     }
 }
 
-void zr_runtime_offload(const zr_runtime_t *runtime, zr_offload_report_t *report_p) {
-    const zr_state_t *state = &runtime->state;
+void zr_state_report(const zr_state_t *state, zr_offload_report_t *report_p) {
     const zr_placement_t *placement = &state->placement;
-    zr_offload_report_t report = {.has_copies = state->has_copies,
+    zr_offload_report_t report = {.has_copies = state->copies->are_needed,
                                   .is_updated_on_device = state->choice.is_on_device,
                                   .was_measured = state->choice.was_measured,
                                   .n_early_groups = state->n_early,
                                   .host_elems_per_s = state->choice.host_elems_per_s,
                                   .device_elems_per_s = state->choice.device_elems_per_s,
-                                  .copied_down_bytes = state->copied_down_bytes,
-                                  .copied_up_bytes = state->copied_up_bytes,
-                                  .update_seconds = state->update_seconds};
+                                  .copied_down_bytes = state->copies->down_bytes,
+                                  .copied_up_bytes = state->copies->up_bytes,
+                                  .update_seconds = state->update_seconds,
+                                  .largest_group_elems = zr_state_largest_moved(state)};
     for (int tier = 0; tier < ZR_N_TIERS; tier++) {
-        size_t largest_elems = zr_state_largest_elems(state, (zr_tier_t)tier);
         report.n_groups[tier] = placement->n_pieces_in[tier];
         report.state_bytes[tier] = placement->bytes[tier];
-        if (tier != ZR_TIER_DEVICE && largest_elems > report.largest_group_elems)
-            report.largest_group_elems = largest_elems;
     }
     if (state->swap != NULL)
         report_store(state, &report);
-    zr_params_report(runtime, &report.params);
+    zr_params_report(state->params, &report.params);
     *report_p = report;
 }

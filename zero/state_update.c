@@ -1,5 +1,5 @@
 /*
- * The update of the optimizer state where it lives: see state.h.
+ * The update of the optimizer state where it lives: see state_internal.h.
  *
  * Units are updated in order, and their pieces in order. A piece on the device is a kernel queued
  * on the compute stream. Any other is updated here and now: its state is in host memory, or comes
@@ -8,14 +8,15 @@
  * stream of their own while this one is updated, and the parameters of the last one go up on
  * another.
  */
-#include "zero/nvme.h"
-#include "zero/runtime_internal.h"
+#include "zero/state_internal.h"
 
 /* A piece in work: where its state, gradients and parameters can be touched by whose kernels. */
 typedef struct piece_work {
+    const zr_state_update_t *update;
+    zr_unit_t *unit;
     const zr_piece_t *piece;
     size_t first; /* of the piece in the flat buffer */
-    void *state;  /* the piece's arrays */
+    void *arrays; /* of the piece's state */
     void *grads;
     void *params; /* NULL: they live elsewhere, zr_params_open_write says where */
     zr_stream_t *stream;
@@ -31,119 +32,112 @@ typedef struct piece_work {
 /* ---- arrays on the device ---- */
 
 static void *device_params(const zr_unit_t *unit, size_t first) {
-    const zr_runtime_t *runtime = unit->runtime;
-    size_t shard_first = zr_rt_own_first(runtime, &unit->flat[FLAT_TRAINABLE]);
-    size_t own_first = zr_rt_keeps_full_params(runtime) ? 0 : shard_first;
-    if (zr_rt_is_offloaded(unit, FLAT_TRAINABLE))
+    size_t shard_first = zr_unit_own_first(unit, FLAT_TRAINABLE);
+    size_t own_first = zr_base_keeps_full_params(unit->base) ? 0 : shard_first;
+    if (zr_unit_is_offloaded(unit, FLAT_TRAINABLE))
         return NULL;
-    return zr_rt_at(runtime, unit->data[FLAT_TRAINABLE].own, first - own_first);
+    return zr_base_at(unit->base, unit->data[FLAT_TRAINABLE].own, first - own_first);
 }
 
 /* ---- copies between device and host ---- */
 
 /* Bring the gradients of the next piece down, if there is one, and they are not there. */
-static zr_status_t queue_grads(zr_runtime_t *runtime, size_t number) {
-    zr_state_t *state = &runtime->state;
-    if (!state->has_copies || state->choice.is_on_device || number >= state->n_lowered)
+static zr_status_t queue_grads(zr_state_t *state, size_t number) {
+    if (!state->copies->are_needed || state->choice.is_on_device || number >= state->n_lowered)
         return ZR_OK;
     const zr_piece_t *piece = &state->placement.pieces[state->lowered[number]];
-    if (zr_grads_wait_below(runtime, piece))
+    if (zr_grads_wait_below(state->grads, piece))
         return ZR_OK;
-    const zr_unit_t *unit = runtime->units[piece->tensor];
-    zr_state_copy_t *copy = &state->copies[number % ZR_STATE_N_COPIES];
-    size_t size_bytes = zr_rt_bytes(runtime, piece->n_elems);
-    ZR_TRY(zr_copy_async(state->down, copy->grads, zr_grads_of_piece(unit, piece), size_bytes,
+    const zr_unit_t *unit = state->model->units[piece->tensor];
+    zr_state_slot_t *slot = &state->slots[number % ZR_STATE_N_SLOTS];
+    size_t size_bytes = zr_base_bytes(state->base, piece->n_elems);
+    ZR_TRY(zr_copy_async(state->copies->down, slot->grads,
+                         zr_grads_of_piece(state->grads, unit, piece), size_bytes,
                          ZR_COPY_DEVICE_TO_HOST));
-    state->copied_down_bytes += size_bytes;
-    return zr_event_record(copy->grads_there, state->down);
+    state->copies->down_bytes += size_bytes;
+    return zr_event_record(slot->grads_there, state->copies->down);
 }
 
-static zr_status_t take_copies(zr_runtime_t *runtime, piece_work_t *work) {
-    zr_state_t *state = &runtime->state;
-    zr_state_copy_t *copy = &state->copies[state->n_updated % ZR_STATE_N_COPIES];
-    ZR_TRY(queue_grads(runtime, state->n_updated + 1));
-    ZR_TRY(zr_event_synchronize(copy->params_taken)); /* of the piece before last */
-    if (!zr_grads_wait_below(runtime, work->piece)) {
-        ZR_TRY(zr_event_synchronize(copy->grads_there));
-        work->grads = copy->grads;
+static zr_status_t take_copies(zr_state_t *state, piece_work_t *work) {
+    zr_state_slot_t *slot = &state->slots[state->n_updated % ZR_STATE_N_SLOTS];
+    ZR_TRY(queue_grads(state, state->n_updated + 1));
+    ZR_TRY(zr_event_synchronize(slot->params_taken)); /* of the piece before last */
+    if (!zr_grads_wait_below(state->grads, work->piece)) {
+        ZR_TRY(zr_event_synchronize(slot->grads_there));
+        work->grads = slot->grads;
     }
     if (work->params != NULL) /* the device's */
-        work->params = copy->params;
+        work->params = slot->params;
     return ZR_OK;
 }
 
-static zr_status_t send_params(zr_unit_t *unit, const piece_work_t *work) {
-    zr_runtime_t *runtime = unit->runtime;
-    zr_state_t *state = &runtime->state;
-    zr_state_copy_t *copy = &state->copies[state->n_updated % ZR_STATE_N_COPIES];
-    size_t size_bytes = zr_rt_bytes(runtime, work->piece->n_elems);
-    ZR_TRY(zr_copy_async(state->up, device_params(unit, work->first), copy->params, size_bytes,
-                         ZR_COPY_HOST_TO_DEVICE));
-    state->copied_up_bytes += size_bytes;
-    return zr_event_record(copy->params_taken, state->up);
+static zr_status_t send_params(zr_state_t *state, const piece_work_t *work) {
+    zr_state_slot_t *slot = &state->slots[state->n_updated % ZR_STATE_N_SLOTS];
+    size_t size_bytes = zr_base_bytes(state->base, work->piece->n_elems);
+    ZR_TRY(zr_copy_async(state->copies->up, device_params(work->unit, work->first), slot->params,
+                         size_bytes, ZR_COPY_HOST_TO_DEVICE));
+    state->copies->up_bytes += size_bytes;
+    return zr_event_record(slot->params_taken, state->copies->up);
 }
 
 /* ---- a piece ---- */
 
 /* Elements [first, first + n_elems) of the flat buffer, all of one group; their parameters go to
  * `params`. What the host updates is there when this returns: its streams are synchronous. */
-static zr_status_t update_run(zr_unit_t *unit, const zr_state_update_t *update,
-                              const piece_work_t *work, const zr_segment_t *run, void *params) {
-    const zr_runtime_t *runtime = unit->runtime;
-    const zr_group_t *group = &runtime->groups[run->group];
+static zr_status_t update_run(const zr_state_t *state, const piece_work_t *work,
+                              const zr_segment_t *run, void *params) {
+    const zr_group_t *group = &state->model->groups[run->group];
     size_t in_piece = run->first - work->first;
-    const zr_state_t *state = &runtime->state;
-    zr_update_t args = update->args;
+    zr_update_t args = work->update->args;
     args.n_elems = run->n_elems;
     for (size_t i = 0; i < state->rule->n_arrays; i++)
-        args.arrays[i] = zr_state_at(state, work->piece, work->state, i, in_piece);
-    args.grad = zr_rt_at(runtime, work->grads, in_piece);
+        args.arrays[i] = zr_state_at(state, work->piece, work->arrays, i, in_piece);
+    args.grad = zr_base_at(state->base, work->grads, in_piece);
     args.param = params;
-    args.lr = (float)(update->lr * group->lr_scale);
+    args.lr = (float)(work->update->lr * group->lr_scale);
     args.weight_decay = (float)group->weight_decay;
     return zr_kernel_update(work->stream, state->rule, &args);
 }
 
 /* As many of a run's elements as have their parameters in one place. */
-static zr_status_t update_some(zr_unit_t *unit, const zr_state_update_t *update,
-                               const piece_work_t *work, zr_segment_t *run) {
-    const zr_runtime_t *runtime = unit->runtime;
+static zr_status_t update_some(const zr_state_t *state, const piece_work_t *work,
+                               zr_segment_t *run) {
+    zr_unit_t *unit = work->unit;
     if (work->params != NULL)
-        return update_run(unit, update, work, run,
-                          zr_rt_at(runtime, work->params, run->first - work->first));
-    zr_params_write_t write = {.first = run->first - zr_rt_state_range(unit).first,
+        return update_run(state, work, run,
+                          zr_base_at(state->base, work->params, run->first - work->first));
+    zr_params_write_t write = {.first = run->first - zr_unit_state_range(unit).first,
                                .n_elems = run->n_elems,
                                .stream = work->stream};
-    ZR_TRY(zr_params_open_write(unit, FLAT_TRAINABLE, &write));
+    ZR_TRY(zr_params_open_write(state->params, unit, FLAT_TRAINABLE, &write));
     run->n_elems = write.n_elems;
-    ZR_TRY(update_run(unit, update, work, run, write.target));
-    return zr_params_close_write(unit, FLAT_TRAINABLE, &write);
+    ZR_TRY(update_run(state, work, run, write.target));
+    return zr_params_close_write(state->params, unit, FLAT_TRAINABLE, &write);
 }
 
 /* Open or close the bytes of a run in the buffer of the piece, of all its arrays. */
-static zr_status_t pass_slice(zr_unit_t *unit, const piece_work_t *work, const zr_segment_t *run,
+static zr_status_t pass_slice(const zr_state_t *state, const piece_work_t *work,
+                              const zr_segment_t *run,
                               zr_status_t (*pass)(zr_swap_t *, size_t, size_t)) {
-    const zr_state_t *state = &unit->runtime->state;
     for (size_t array = 0; array < state->rule->n_arrays; array++) {
         const char *begin =
-            zr_state_at(state, work->piece, work->state, array, run->first - work->first);
-        ZR_TRY(pass(state->swap, (size_t)(begin - (const char *)work->state),
+            zr_state_at(state, work->piece, work->arrays, array, run->first - work->first);
+        ZR_TRY(pass(state->swap, (size_t)(begin - (const char *)work->arrays),
                     zr_encoding_bytes(zr_state_encoding(state, array), run->n_elems)));
     }
     return ZR_OK;
 }
 
 /* As update_some, in the buffer of the swap pipeline. */
-static zr_status_t update_slice(zr_unit_t *unit, const zr_state_update_t *update,
-                                const piece_work_t *work, zr_segment_t *run) {
-    ZR_TRY(pass_slice(unit, work, run, zr_swap_open_slice));
-    ZR_TRY(update_some(unit, update, work, run));
-    return pass_slice(unit, work, run, zr_swap_close_slice);
+static zr_status_t update_slice(const zr_state_t *state, const piece_work_t *work,
+                                zr_segment_t *run) {
+    ZR_TRY(pass_slice(state, work, run, zr_swap_open_slice));
+    ZR_TRY(update_some(state, work, run));
+    return pass_slice(state, work, run, zr_swap_close_slice);
 }
 
-static zr_status_t update_runs(zr_unit_t *unit, const zr_state_update_t *update,
-                               const piece_work_t *work) {
-    const zr_flat_t *flat = &unit->flat[FLAT_TRAINABLE];
+static zr_status_t update_runs(const zr_state_t *state, const piece_work_t *work) {
+    const zr_flat_t *flat = &work->unit->flat[FLAT_TRAINABLE];
     size_t piece_end = work->first + work->piece->n_elems;
     for (size_t i = 0; i < flat->n_segments; i++) {
         zr_segment_t run = flat->segments[i];
@@ -153,65 +147,58 @@ static zr_status_t update_runs(zr_unit_t *unit, const zr_state_update_t *update,
         for (; run.first < end; run.first += run.n_elems) {
             size_t most = work->most_elems - (run.first - work->first) % work->most_elems;
             run.n_elems = end - run.first < most ? end - run.first : most;
-            ZR_TRY(work->is_sliced ? update_slice(unit, update, work, &run)
-                                   : update_some(unit, update, work, &run));
+            ZR_TRY(work->is_sliced ? update_slice(state, work, &run)
+                                   : update_some(state, work, &run));
             if (work->piece->tier == ZR_TIER_NVME)
-                zr_store_progress(unit->runtime->state.store);
+                zr_store_progress(state->store);
         }
     }
     return ZR_OK;
 }
 
-static zr_status_t update_on_device(zr_unit_t *unit, const zr_state_update_t *update,
-                                    piece_work_t *work) {
-    work->stream = unit->runtime->compute;
-    work->state = (char *)unit->state[ZR_TIER_DEVICE] + work->piece->offset_bytes;
-    return update_runs(unit, update, work);
+static zr_status_t update_on_device(const zr_state_t *state, piece_work_t *work) {
+    work->stream = state->base->compute;
+    work->arrays = (char *)work->unit->state[ZR_TIER_DEVICE] + work->piece->offset_bytes;
+    return update_runs(state, work);
 }
 
 /* Where a piece that is not on the device has its state on the host. */
-static zr_status_t find_home(zr_unit_t *unit, const zr_piece_t *piece, void **home_p) {
-    if (piece->tier != ZR_TIER_NVME) {
-        *home_p = (char *)unit->state[ZR_TIER_HOST] + piece->offset_bytes;
+static zr_status_t find_home(const zr_state_t *state, const piece_work_t *work, void **home_p) {
+    if (work->piece->tier != ZR_TIER_NVME) {
+        *home_p = (char *)work->unit->state[ZR_TIER_HOST] + work->piece->offset_bytes;
         return ZR_OK;
     }
-    return zr_swap_next(unit->runtime->state.swap, home_p);
+    return zr_swap_next(state->swap, home_p);
 }
 
-static zr_status_t update_on_host(zr_unit_t *unit, const zr_state_update_t *update,
-                                  piece_work_t *work) {
-    zr_runtime_t *runtime = unit->runtime;
-    zr_state_t *state = &runtime->state;
+static zr_status_t update_on_host(zr_state_t *state, piece_work_t *work) {
     bool is_swapped = work->piece->tier == ZR_TIER_NVME;
     work->stream = state->host;
-    if (state->has_copies)
-        ZR_TRY(take_copies(runtime, work));
-    ZR_TRY(find_home(unit, work->piece, &work->state));
+    if (state->copies->are_needed)
+        ZR_TRY(take_copies(state, work));
+    ZR_TRY(find_home(state, work, &work->arrays));
     work->is_sliced = is_swapped;
     if (is_swapped && work->most_elems > SLICE_ELEMS)
         work->most_elems = SLICE_ELEMS;
-    ZR_TRY(update_runs(unit, update, work));
-    if (work->params != NULL && state->has_copies)
-        ZR_TRY(send_params(unit, work));
+    ZR_TRY(update_runs(state, work));
+    if (work->params != NULL && state->copies->are_needed)
+        ZR_TRY(send_params(state, work));
     state->n_updated++;
     return is_swapped ? zr_swap_done(state->swap) : ZR_OK;
 }
 
 /* Of a piece that lives elsewhere. */
-static zr_status_t update_on_stage(zr_unit_t *unit, const zr_state_update_t *update,
-                                   piece_work_t *work) {
-    zr_runtime_t *runtime = unit->runtime;
-    zr_state_t *state = &runtime->state;
-    const void *host_grads = zr_grads_wait_below(runtime, work->piece) ? work->grads : NULL;
+static zr_status_t update_on_stage(zr_state_t *state, piece_work_t *work) {
+    const void *host_grads = zr_grads_wait_below(state->grads, work->piece) ? work->grads : NULL;
     zr_state_stage_t *stage = NULL;
     void *home = NULL;
-    ZR_TRY(find_home(unit, work->piece, &home));
-    ZR_TRY(zr_state_bring_up(runtime, work->piece, home, host_grads, &stage));
-    work->stream = runtime->compute;
-    work->state = stage->state;
+    ZR_TRY(find_home(state, work, &home));
+    ZR_TRY(zr_state_bring_up(state, work->piece, home, host_grads, &stage));
+    work->stream = state->base->compute;
+    work->arrays = stage->state;
     work->grads = host_grads != NULL ? stage->grads : work->grads;
-    ZR_TRY(update_runs(unit, update, work));
-    ZR_TRY(zr_state_send_back(runtime, work->piece, stage, home));
+    ZR_TRY(update_runs(state, work));
+    ZR_TRY(zr_state_send_back(state, work->piece, stage, home));
     state->n_updated++;
     if (work->piece->tier != ZR_TIER_NVME)
         return ZR_OK;
@@ -219,91 +206,86 @@ static zr_status_t update_on_stage(zr_unit_t *unit, const zr_state_update_t *upd
     return zr_swap_done(state->swap);
 }
 
-static zr_status_t update_piece(zr_unit_t *unit, const zr_state_update_t *update,
-                                piece_work_t *work) {
+static zr_status_t update_piece(zr_state_t *state, piece_work_t *work) {
     if (work->piece->tier == ZR_TIER_DEVICE)
-        return update_on_device(unit, update, work);
-    return unit->runtime->state.choice.is_on_device ? update_on_stage(unit, update, work)
-                                                    : update_on_host(unit, update, work);
+        return update_on_device(state, work);
+    return state->choice.is_on_device ? update_on_stage(state, work) : update_on_host(state, work);
 }
 
 /* Before an early update: its gradients are there, on host and device, and what writes its
  * parameters waits for the last use of those that they replace. */
-static zr_status_t await_unit(zr_unit_t *unit, size_t n_pieces) {
-    zr_runtime_t *runtime = unit->runtime;
-    zr_state_t *state = &runtime->state;
+static zr_status_t await_unit(zr_state_t *state, zr_unit_t *unit, size_t n_pieces) {
     bool is_done = false;
     /* What was gathered ahead and never acquired may be torn: the end of the step drops it. */
-    ZR_TRY(zr_stream_wait(state->up, unit->released));
+    ZR_TRY(zr_stream_wait(state->copies->up, unit->released));
     ZR_TRY(zr_event_synchronize(unit->grads_kept));
     ZR_TRY(zr_event_query(state->backward_done, &is_done));
     state->n_early += is_done ? 0 : n_pieces;
     return ZR_OK;
 }
 
-zr_status_t zr_state_update_unit(zr_unit_t *unit, const zr_state_update_t *update) {
-    const zr_placement_t *placement = &unit->runtime->state.placement;
-    size_t range_first = zr_rt_state_range(unit).first;
+/* Elements that a call updates: whole blocks. */
+static size_t most_elems(const zr_state_t *state) {
+    size_t most = state->base->config.sub_group_elems, align = state->align_elems;
+    return most > align ? most - most % align : align;
+}
+
+zr_status_t zr_state_update_unit(zr_state_t *state, zr_unit_t *unit,
+                                 const zr_state_update_t *update) {
+    const zr_placement_t *placement = &state->placement;
+    size_t range_first = zr_unit_state_range(unit).first;
+    size_t begin = placement->first_piece[unit->index];
     size_t end = placement->first_piece[unit->index + 1];
-    if (zr_rt_may_update_early(unit->runtime))
-        ZR_TRY(await_unit(unit, end - placement->first_piece[unit->index]));
-    for (size_t i = placement->first_piece[unit->index]; i < end; i++) {
-        piece_work_t work = {.piece = &placement->pieces[i],
-                             .most_elems = unit->runtime->config.sub_group_elems};
-        zr_rt_trace(unit->runtime, "update", unit, i + 1 - placement->first_piece[unit->index]);
-        work.first = range_first + work.piece->first;
-        work.grads = zr_grads_of_piece(unit, work.piece);
+    if (state->may_update_early)
+        ZR_TRY(await_unit(state, unit, end - begin));
+    for (size_t i = begin; i < end; i++) {
+        piece_work_t work = {.update = update,
+                             .unit = unit,
+                             .piece = &placement->pieces[i],
+                             .first = range_first + placement->pieces[i].first,
+                             .most_elems = most_elems(state)};
+        zr_base_trace(state->base, "update", unit->name, i + 1 - begin);
+        work.grads = zr_grads_of_piece(state->grads, unit, work.piece);
         work.params = device_params(unit, work.first);
-        ZR_TRY(update_piece(unit, update, &work));
+        ZR_TRY(update_piece(state, &work));
     }
     return ZR_OK;
 }
 
 /* ---- all ---- */
 
-zr_status_t zr_state_read_ahead(zr_runtime_t *runtime) {
-    zr_state_t *state = &runtime->state;
+zr_status_t zr_state_read_ahead(zr_state_t *state) {
     if (state->swap == NULL)
         return ZR_OK;
-    if (zr_rt_may_update_early(runtime))
-        zr_state_list_items(runtime, runtime->reduced, runtime->n_reduced);
+    if (state->may_update_early)
+        zr_state_list_items(state, state->grads->reduced, state->grads->n_reduced);
     zr_store_account_statistics(state->store, state->extents.account, &state->before);
     zr_swap_pass_t pass = state->choice.is_on_device ? ZR_SWAP_UPDATE : ZR_SWAP_SLICES;
     return zr_swap_begin(state->swap, pass, state->items, state->n_items);
 }
 
-zr_status_t zr_state_skip_update(zr_runtime_t *runtime) {
-    return runtime->state.swap == NULL ? ZR_OK : zr_swap_end(runtime->state.swap);
+zr_status_t zr_state_skip_update(zr_state_t *state) {
+    return state->swap == NULL ? ZR_OK : zr_swap_end(state->swap);
 }
 
-zr_status_t zr_state_begin_update(zr_runtime_t *runtime) {
-    zr_state_t *state = &runtime->state;
+zr_status_t zr_state_begin_update(zr_state_t *state) {
     if (state->n_lowered == 0)
         return ZR_OK;
-    state->begin_seconds = zr_rt_now(runtime);
+    state->begin_seconds = zr_base_now(state->base);
     state->n_updated = 0;
-    if (!state->has_copies)
+    if (!state->copies->are_needed)
         return ZR_OK;
-    if (zr_rt_may_update_early(runtime))
-        return zr_event_record(state->backward_done, runtime->compute);
+    if (state->may_update_early)
+        return zr_event_record(state->backward_done, state->base->compute);
     /* The host has waited for the norm, and with it for all that compute, transfer and down had to
      * do: nothing that is queued for the update has anything to wait for. */
-    return queue_grads(runtime, 0);
+    return queue_grads(state, 0);
 }
 
-zr_status_t zr_state_order_down(zr_runtime_t *runtime) {
-    zr_state_t *state = &runtime->state;
-    if (!state->has_copies)
+zr_status_t zr_state_order_params(zr_state_t *state, zr_stream_t *later) {
+    if (!state->copies->are_needed || state->choice.is_on_device)
         return ZR_OK;
-    ZR_TRY(zr_event_record(state->all_down, state->down));
-    return zr_stream_wait(runtime->compute, state->all_down);
-}
-
-zr_status_t zr_state_order_params(zr_runtime_t *runtime, zr_stream_t *later) {
-    zr_state_t *state = &runtime->state;
-    if (!state->has_copies || state->choice.is_on_device)
-        return ZR_OK;
-    ZR_TRY(zr_event_record(state->params_up, state->up));
+    ZR_TRY(zr_event_record(state->params_up, state->copies->up));
     return zr_stream_wait(later, state->params_up);
 }
 
@@ -317,16 +299,15 @@ static void count_update(zr_state_t *state) {
     }
 }
 
-zr_status_t zr_state_end_update(zr_runtime_t *runtime) {
-    zr_state_t *state = &runtime->state;
+zr_status_t zr_state_end_update(zr_state_t *state) {
     if (state->n_lowered == 0)
         return ZR_OK;
     if (state->swap != NULL)
         ZR_TRY(zr_swap_end(state->swap));
     if (state->store != NULL)
         count_update(state);
-    state->update_seconds += zr_rt_now(runtime) - state->begin_seconds;
+    state->update_seconds += zr_base_now(state->base) - state->begin_seconds;
     if (state->choice.is_on_device)
-        return zr_state_order_down(runtime);
-    return zr_state_order_params(runtime, runtime->compute);
+        return zr_copies_order_down(state->copies, state->base->compute);
+    return zr_state_order_params(state, state->base->compute);
 }

@@ -9,12 +9,6 @@
  */
 #include "zero/runtime_internal.h"
 
-#include <stdlib.h>
-
-static zr_message_t params_message(const zr_unit_t *unit) {
-    return (zr_message_t){unit->params_tensor, unit->runtime->config.dtype, ZR_TRAFFIC_MODEL};
-}
-
 /* ---- gathering ---- */
 
 static bool is_gathered(const zr_unit_t *unit) {
@@ -24,40 +18,41 @@ static bool is_gathered(const zr_unit_t *unit) {
     return true;
 }
 
-static zr_status_t gather_flat(zr_unit_t *unit, int kind) {
-    zr_runtime_t *runtime = unit->runtime;
+static zr_status_t gather_flat(zr_runtime_t *runtime, zr_unit_t *unit, int kind) {
+    const zr_base_t *base = &runtime->base;
     const zr_flat_t *flat = &unit->flat[kind];
-    unit_params_t *data = &unit->data[kind];
-    ZR_TRY(zr_rt_allocate(runtime, zr_rt_bytes(runtime, flat->padded_elems),
-                          ZR_TAG_GATHERED_PARAMETERS, ZR_LIFETIME_UNIT, unit->params_tensor,
-                          runtime->transfer, &data->full));
-    runtime->gathered_elems += flat->padded_elems;
-    zr_message_t message = params_message(unit);
+    zr_unit_params_t *data = &unit->data[kind];
+    ZR_TRY(zr_base_allocate(base, zr_base_bytes(base, flat->padded_elems),
+                            ZR_TAG_GATHERED_PARAMETERS, ZR_LIFETIME_UNIT, unit->params_tensor,
+                            base->transfer, &data->full));
+    runtime->gathers.n_elems += flat->padded_elems;
+    zr_message_t message = {.tensor = unit->params_tensor,
+                            .encoding = zr_base_encoding(base),
+                            .traffic = ZR_TRAFFIC_MODEL};
     void *own = data->own;
-    if (zr_rt_is_offloaded(unit, kind)) {
-        own = zr_rt_at(runtime, data->full, zr_rt_own_first(runtime, flat));
-        ZR_TRY(zr_params_fetch(unit, kind, own));
+    if (zr_unit_is_offloaded(unit, kind)) {
+        own = zr_base_at(base, data->full, zr_unit_own_first(unit, kind));
+        ZR_TRY(zr_params_fetch(&runtime->params, unit, kind, own));
     }
-    return zr_comm_all_gather(runtime->sharding.group, &message, own, data->full, flat->shard_elems,
-                              runtime->transfer);
+    return zr_comm_all_gather(base->sharding.group, &message, own, data->full, flat->shard_elems,
+                              base->transfer);
 }
 
-static zr_status_t gather(zr_unit_t *unit) {
-    zr_runtime_t *runtime = unit->runtime;
+static zr_status_t gather(zr_runtime_t *runtime, zr_unit_t *unit) {
     for (int kind = 0; kind < N_FLATS; kind++)
         if (unit->flat[kind].padded_elems != 0 && unit->data[kind].full == NULL)
-            ZR_TRY(gather_flat(unit, kind));
-    return zr_event_record(unit->gathered, runtime->transfer);
+            ZR_TRY(gather_flat(runtime, unit, kind));
+    return zr_event_record(unit->gathered, runtime->base.transfer);
 }
 
 /* Behind their last user, or NULL: it has been waited for. */
-static void drop_gathered(zr_unit_t *unit, zr_stream_t *stream) {
+static void drop_gathered(zr_gathers_t *gathers, zr_unit_t *unit, zr_stream_t *stream) {
     for (int kind = 0; kind < N_FLATS; kind++) {
-        unit_params_t *data = &unit->data[kind];
+        zr_unit_params_t *data = &unit->data[kind];
         if (data->full == data->own || data->full == NULL)
             continue;
-        unit->runtime->gathered_elems -= unit->flat[kind].padded_elems;
-        zr_free(unit->runtime->allocator, &data->full, stream);
+        gathers->n_elems -= unit->flat[kind].padded_elems;
+        zr_free(unit->base->allocator, &data->full, stream);
     }
 }
 
@@ -72,58 +67,53 @@ static bool can_drop(const zr_unit_t *unit) {
     return unit->n_acquired == 0 && is_gathered_apart(unit);
 }
 
-void zr_unit_drop_gathered(zr_unit_t *unit) {
+void zr_unit_drop_gathered(zr_runtime_t *runtime, zr_unit_t *unit) {
     if (can_drop(unit))
-        drop_gathered(unit, NULL);
+        drop_gathered(&runtime->gathers, unit, NULL);
 }
 
 /* Nobody has to have read what was gathered ahead: its gather may still be under way. */
-static zr_status_t await_and_drop(zr_unit_t *unit) {
+static zr_status_t await_and_drop(zr_gathers_t *gathers, zr_unit_t *unit) {
     if (!can_drop(unit))
         return ZR_OK;
-    ZR_TRY(zr_stream_wait(unit->runtime->compute, unit->gathered));
-    drop_gathered(unit, unit->runtime->compute);
+    ZR_TRY(zr_stream_wait(unit->base->compute, unit->gathered));
+    drop_gathered(gathers, unit, unit->base->compute);
     return ZR_OK;
 }
 
 /* ---- recorded order ---- */
 
-static zr_status_t append_order(zr_runtime_t *runtime, zr_unit_t *unit) {
-    if (runtime->n_order == runtime->order_capacity) {
-        size_t capacity = runtime->order_capacity ? 2 * runtime->order_capacity : 64;
-        zr_unit_t **grown = realloc(runtime->order_units, capacity * sizeof(zr_unit_t *));
-        if (grown == NULL)
-            return zr_fail(&runtime->log, ZR_ERR_MEMORY,
-                           "the system has no memory to record the order of units");
-        runtime->order_units = grown;
-        runtime->order_capacity = capacity;
-    }
-    runtime->order_units[runtime->n_order++] = unit;
+static zr_status_t append_order(zr_gathers_t *gathers, zr_unit_t *unit) {
+    if (!zr_heap_make_room(unit->base->heap, &gathers->order, gathers->n_order,
+                           &gathers->order_capacity, sizeof(zr_unit_t *)))
+        return zr_base_no_memory(unit->base, "the order of units");
+    gathers->order[gathers->n_order++] = unit;
     return ZR_OK;
 }
 
 /* All ranks may change their order together (the communicator finds the one that does not):
  * what was gathered for the old order is dropped, and recording goes on from here. */
-static zr_status_t forget_order(zr_runtime_t *runtime, zr_unit_t *unit) {
-    zr_log_write(&runtime->log, ZR_LOG_INFO,
+static zr_status_t forget_order(zr_runtime_t *runtime, const zr_unit_t *unit) {
+    zr_gathers_t *gathers = &runtime->gathers;
+    const zr_units_t *model = &runtime->model;
+    zr_log_write(&runtime->base.log, ZR_LOG_INFO,
                  "the order of units changed at position %zu: \"%s\" instead of \"%s\"; it is "
                  "recorded again",
-                 runtime->order_position, unit->name,
-                 runtime->order_units[runtime->order_position]->name);
-    runtime->n_order = runtime->order_position;
-    for (size_t i = 0; i < runtime->n_units; i++)
-        if (runtime->units[i] != unit)
-            ZR_TRY(await_and_drop(runtime->units[i]));
+                 gathers->position, unit->name, gathers->order[gathers->position]->name);
+    gathers->n_order = gathers->position;
+    for (size_t i = 0; i < model->n_units; i++)
+        if (model->units[i] != unit)
+            ZR_TRY(await_and_drop(gathers, model->units[i]));
     return ZR_OK;
 }
 
 static zr_status_t follow_order(zr_runtime_t *runtime, zr_unit_t *unit) {
-    if (runtime->order_position < runtime->n_order &&
-        runtime->order_units[runtime->order_position] != unit)
+    zr_gathers_t *gathers = &runtime->gathers;
+    if (gathers->position < gathers->n_order && gathers->order[gathers->position] != unit)
         ZR_TRY(forget_order(runtime, unit));
-    if (runtime->order_position == runtime->n_order)
-        ZR_TRY(append_order(runtime, unit));
-    runtime->order_position++;
+    if (gathers->position == gathers->n_order)
+        ZR_TRY(append_order(gathers, unit));
+    gathers->position++;
     return ZR_OK;
 }
 
@@ -134,44 +124,45 @@ static size_t padded_elems(const zr_unit_t *unit) {
 /* Gather the next unit of the recorded order ahead of its use: one, so that at most one unit
  * more than those acquired is in memory. */
 static zr_status_t prefetch(zr_runtime_t *runtime) {
-    if (runtime->config.prefetch_elems == 0 || runtime->order_position >= runtime->n_order)
+    const zr_gathers_t *gathers = &runtime->gathers;
+    const zr_config_t *config = &runtime->base.config;
+    if (config->prefetch_elems == 0 || gathers->position >= gathers->n_order)
         return ZR_OK;
-    zr_unit_t *next = runtime->order_units[runtime->order_position];
-    if (next->n_acquired != 0 || is_gathered(next) ||
-        padded_elems(next) > runtime->config.prefetch_elems ||
-        runtime->gathered_elems + padded_elems(next) > runtime->config.max_live_elems)
+    zr_unit_t *next = gathers->order[gathers->position];
+    if (next->n_acquired != 0 || is_gathered(next) || padded_elems(next) > config->prefetch_elems ||
+        gathers->n_elems + padded_elems(next) > config->max_live_elems)
         return ZR_OK;
-    return gather(next);
+    return gather(runtime, next);
 }
 
 /* Whether a unit that is released now is needed again soon enough to stay gathered. */
-static bool is_reused_soon(const zr_unit_t *unit) {
-    const zr_runtime_t *runtime = unit->runtime;
+static bool is_reused_soon(const zr_gathers_t *gathers, const zr_unit_t *unit) {
+    const zr_config_t *config = &unit->base->config;
     size_t distance = 0;
-    if (!runtime->in_micro_batch || runtime->gathered_elems > runtime->config.max_live_elems)
+    if (!unit->base->progress.in_micro_batch || gathers->n_elems > config->max_live_elems)
         return false;
-    for (size_t i = runtime->order_position; i < runtime->n_order; i++) {
-        if (runtime->order_units[i] == unit)
+    for (size_t i = gathers->position; i < gathers->n_order; i++) {
+        if (gathers->order[i] == unit)
             return true;
-        distance += padded_elems(runtime->order_units[i]);
-        if (distance > runtime->config.reuse_elems)
+        distance += padded_elems(gathers->order[i]);
+        if (distance > config->reuse_elems)
             return false;
     }
     return false;
 }
 
-static zr_status_t acquire_params(zr_unit_t *unit) {
-    zr_runtime_t *runtime = unit->runtime;
-    if (zr_rt_keeps_full_params(runtime))
+static zr_status_t acquire_params(zr_runtime_t *runtime, zr_unit_t *unit) {
+    const zr_base_t *base = &runtime->base;
+    if (zr_base_keeps_full_params(base))
         return ZR_OK;
-    if (runtime->in_micro_batch)
+    if (base->progress.in_micro_batch)
         ZR_TRY(follow_order(runtime, unit));
     if (!is_gathered(unit))
-        ZR_TRY(gather(unit));
-    if (runtime->transfer != runtime->compute)
-        ZR_TRY(zr_stream_wait(runtime->compute, unit->gathered));
-    ZR_TRY(zr_params_progress(runtime));
-    return runtime->in_micro_batch ? prefetch(runtime) : ZR_OK;
+        ZR_TRY(gather(runtime, unit));
+    if (base->transfer != base->compute)
+        ZR_TRY(zr_stream_wait(base->compute, unit->gathered));
+    ZR_TRY(zr_params_progress(&runtime->params));
+    return base->progress.in_micro_batch ? prefetch(runtime) : ZR_OK;
 }
 
 /* ---- gradients ---- */
@@ -192,9 +183,10 @@ static const zr_layout_param_t *next_param(const zr_unit_t *unit, size_t from) {
     return next;
 }
 
-static zr_status_t zero_grads(zr_runtime_t *runtime, void *grads, size_t first, size_t end) {
-    return zr_kernel_fill(runtime->compute, zr_rt_at(runtime, grads, first), runtime->config.dtype,
-                          end - first, 0.0f);
+static zr_status_t zero_grads(const zr_unit_t *unit, size_t first, size_t end) {
+    const zr_base_t *base = unit->base;
+    return zr_kernel_fill(base->compute, zr_base_at(base, unit->grad_full, first),
+                          base->config.dtype, end - first, 0.0f);
 }
 
 /* What no parameter covers must be zero in the sums and the norm. */
@@ -203,20 +195,20 @@ static zr_status_t zero_gaps(zr_unit_t *unit) {
     size_t covered = 0;
     for (const zr_layout_param_t *next = next_param(unit, 0); next != NULL;
          next = next_param(unit, covered)) {
-        ZR_TRY(zero_grads(unit->runtime, unit->grad_full, covered, next->offset_elems));
+        ZR_TRY(zero_grads(unit, covered, next->offset_elems));
         covered = next->offset_elems + next->n_elems;
     }
-    return zero_grads(unit->runtime, unit->grad_full, covered, flat->padded_elems);
+    return zero_grads(unit, covered, flat->padded_elems);
 }
 
 static zr_status_t check_grads(const zr_unit_t *unit) {
-    const zr_runtime_t *runtime = unit->runtime;
+    const zr_base_t *base = unit->base;
     if (unit->reduced)
-        return zr_fail(&runtime->log, ZR_ERR_STATE,
+        return zr_fail(&base->log, ZR_ERR_STATE,
                        "unit \"%s\": gradients were reduced in this micro-batch already",
                        unit->name);
-    if (!runtime->in_micro_batch)
-        return zr_fail(&runtime->log, ZR_ERR_STATE,
+    if (!base->progress.in_micro_batch)
+        return zr_fail(&base->log, ZR_ERR_STATE,
                        "unit \"%s\": gradients outside a micro-batch; call "
                        "zr_runtime_begin_micro_batch first",
                        unit->name);
@@ -224,12 +216,12 @@ static zr_status_t check_grads(const zr_unit_t *unit) {
 }
 
 static zr_status_t acquire_grads(zr_unit_t *unit) {
-    zr_runtime_t *runtime = unit->runtime;
+    const zr_base_t *base = unit->base;
     if (!has_trainable(unit) || unit->grad_full != NULL)
         return ZR_OK;
-    ZR_TRY(zr_rt_allocate(runtime, zr_rt_bytes(runtime, unit->flat[FLAT_TRAINABLE].padded_elems),
-                          ZR_TAG_GRADIENT_BUCKETS, ZR_LIFETIME_UNIT, unit->grads_tensor,
-                          runtime->compute, &unit->grad_full));
+    ZR_TRY(zr_base_allocate(base, zr_base_bytes(base, unit->flat[FLAT_TRAINABLE].padded_elems),
+                            ZR_TAG_GRADIENT_BUCKETS, ZR_LIFETIME_UNIT, unit->grads_tensor,
+                            base->compute, &unit->grad_full));
     return zero_gaps(unit);
 }
 
@@ -239,7 +231,7 @@ static zr_status_t zero_missing_grads(zr_unit_t *unit) {
         if (param->layout.frozen || param->grad_written || param->layout.n_elems == 0)
             continue;
         size_t first = param->layout.offset_elems;
-        ZR_TRY(zero_grads(unit->runtime, unit->grad_full, first, first + param->layout.n_elems));
+        ZR_TRY(zero_grads(unit, first, first + param->layout.n_elems));
         param->grad_written = true;
     }
     return ZR_OK;
@@ -250,23 +242,40 @@ static void forget_grads(zr_unit_t *unit) {
         unit->params[i]->grad_written = false;
 }
 
-static zr_status_t reduce(zr_unit_t *unit) {
-    zr_runtime_t *runtime = unit->runtime;
-    if (!zr_rt_reduces_every_micro_batch(runtime) && !zr_rt_is_last_micro_batch(runtime))
+static zr_status_t reduce(zr_grads_t *grads, zr_unit_t *unit) {
+    if (!zr_base_reduces_every_micro_batch(unit->base) && !zr_base_is_last_micro_batch(unit->base))
         return ZR_OK;
     ZR_TRY(zero_missing_grads(unit));
-    ZR_TRY(zr_grads_reduce(unit));
+    ZR_TRY(zr_grads_reduce(grads, unit));
     forget_grads(unit);
     return ZR_OK;
 }
 
 /* ---- public calls ---- */
 
-static zr_status_t acquire(zr_unit_t *unit, zr_pass_t pass) {
-    if (unit->runtime->in_micro_batch)
-        zr_rt_mark(unit->runtime, unit, pass);
+/* Tell the recorder and the allocator what computes from now on in this micro-batch; NULL: no unit
+ * yet. */
+static void mark(const zr_base_t *base, const zr_unit_t *unit, zr_pass_t pass) {
+    const char *phase = pass == ZR_FORWARD ? "forward" : "backward";
+    zr_trace_t *trace = zr_device_trace(base->device);
+    size_t step = base->progress.n_steps + 1, micro_batch = base->progress.micro_batch;
+    if (trace != NULL)
+        zr_trace_at(trace, zr_base_now(base),
+                    &(zr_trace_place_t){.step = step,
+                                        .micro_batch = micro_batch,
+                                        .phase = unit != NULL ? phase : NULL,
+                                        .unit = unit != NULL ? unit->name : NULL});
+    zr_allocator_mark(base->allocator, &(zr_mark_t){.step = step,
+                                                    .micro_batch = micro_batch,
+                                                    .unit = unit != NULL ? unit->index : ZR_NO_UNIT,
+                                                    .pass = (int)pass});
+}
+
+static zr_status_t acquire(zr_runtime_t *runtime, zr_unit_t *unit, zr_pass_t pass) {
+    if (runtime->base.progress.in_micro_batch)
+        mark(&runtime->base, unit, pass);
     if (pass != ZR_GRADIENTS)
-        ZR_TRY(acquire_params(unit));
+        ZR_TRY(acquire_params(runtime, unit));
     if (pass != ZR_FORWARD)
         ZR_TRY(acquire_grads(unit));
     unit->n_acquired++;
@@ -279,29 +288,31 @@ zr_status_t zr_unit_acquire(zr_unit_t *unit, zr_pass_t pass) {
     zr_runtime_t *runtime = unit->runtime;
     ZR_TRY(zr_rt_check_ready(runtime, "zr_unit_acquire"));
     if (pass != ZR_FORWARD && pass != ZR_BACKWARD && pass != ZR_GRADIENTS)
-        return zr_fail(&runtime->log, ZR_ERR_ARGUMENT, "unit \"%s\": there is no pass %d",
+        return zr_fail(&runtime->base.log, ZR_ERR_ARGUMENT, "unit \"%s\": there is no pass %d",
                        unit->name, (int)pass);
     if (pass != ZR_FORWARD)
         ZR_TRY(check_grads(unit));
-    return zr_rt_note(runtime, acquire(unit, pass));
+    return zr_rt_note(runtime, acquire(runtime, unit, pass));
 }
 
 zr_status_t zr_unit_release(zr_unit_t *unit) {
     zr_runtime_t *runtime = unit->runtime;
+    const zr_base_t *base = unit->base;
     ZR_TRY(zr_rt_check_ready(runtime, "zr_unit_release"));
     if (unit->n_acquired == 0)
-        return zr_fail(&runtime->log, ZR_ERR_STATE, "unit \"%s\" is released but not acquired",
+        return zr_fail(&runtime->base.log, ZR_ERR_STATE, "unit \"%s\" is released but not acquired",
                        unit->name);
     unit->n_acquired--;
     if (unit->n_acquired == 0) {
         bool had_params = unit->has_params;
-        if (unit->released != NULL && runtime->in_micro_batch)
-            ZR_TRY(zr_rt_note(runtime, zr_event_record(unit->released, runtime->compute)));
+        if (unit->released != NULL && base->progress.in_micro_batch)
+            ZR_TRY(zr_rt_note(runtime, zr_event_record(unit->released, base->compute)));
         unit->has_params = false;
         unit->has_grads = false;
         /* Without, they are gathered ahead of their use: compute has not waited for them. */
-        if (had_params && (runtime->config.reuse_elems == 0 || !is_reused_soon(unit)))
-            drop_gathered(unit, runtime->compute);
+        if (had_params &&
+            (base->config.reuse_elems == 0 || !is_reused_soon(&runtime->gathers, unit)))
+            drop_gathered(&runtime->gathers, unit, base->compute);
     }
     return ZR_OK;
 }
@@ -310,55 +321,61 @@ zr_status_t zr_unit_reduce(zr_unit_t *unit) {
     zr_runtime_t *runtime = unit->runtime;
     ZR_TRY(zr_rt_check_ready(runtime, "zr_unit_reduce"));
     if (!unit->has_grads || unit->reduced)
-        return zr_fail(&runtime->log, ZR_ERR_STATE, "unit \"%s\" is reduced %s", unit->name,
+        return zr_fail(&runtime->base.log, ZR_ERR_STATE, "unit \"%s\" is reduced %s", unit->name,
                        unit->reduced ? "twice in a micro-batch"
                                      : "but was not acquired with gradients");
     unit->reduced = true;
     unit->has_grads = false;
-    if (has_trainable(unit) && zr_rt_is_last_micro_batch(runtime))
-        runtime->reduced[runtime->n_reduced++] = unit;
-    return has_trainable(unit) ? zr_rt_note(runtime, reduce(unit)) : ZR_OK;
+    return has_trainable(unit) ? zr_rt_note(runtime, reduce(&runtime->grads, unit)) : ZR_OK;
+}
+
+zr_status_t zr_unit_check_reduced(const zr_unit_t *unit) {
+    if (!has_trainable(unit) || unit->reduced)
+        return ZR_OK;
+    return zr_fail(&unit->base->log, ZR_ERR_STATE, "unit \"%s\" was not reduced in micro-batch %zu",
+                   unit->name, unit->base->progress.micro_batch);
 }
 
 static zr_status_t check_begin(const zr_runtime_t *runtime, size_t n) {
-    if (runtime->micro_batch == runtime->config.grad_accum)
-        return zr_fail(&runtime->log, ZR_ERR_STATE,
+    const zr_base_t *base = &runtime->base;
+    size_t n_begun = base->progress.micro_batch, n_left = base->config.grad_accum - n_begun;
+    if (n_left == 0)
+        return zr_fail(&base->log, ZR_ERR_STATE,
                        "the step has %s, and all are begun; call zr_runtime_step",
-                       zr_count_text(runtime->config.grad_accum, "micro-batch").text);
-    if (n == 0 || n > runtime->config.grad_accum - runtime->micro_batch)
-        return zr_fail(&runtime->log, ZR_ERR_ARGUMENT,
+                       zr_count_text(n_begun, "micro-batch").text);
+    if (n == 0 || n > n_left)
+        return zr_fail(&base->log, ZR_ERR_ARGUMENT,
                        "%s cannot begin together: the step has %zu left",
-                       zr_count_text(n, "micro-batch").text,
-                       runtime->config.grad_accum - runtime->micro_batch);
-    for (size_t i = 0; i < runtime->n_units; i++) {
-        const zr_unit_t *unit = runtime->units[i];
-        if (runtime->micro_batch > 0 && has_trainable(unit) && !unit->reduced)
-            return zr_fail(&runtime->log, ZR_ERR_STATE,
-                           "unit \"%s\" was not reduced in micro-batch %zu", unit->name,
-                           runtime->micro_batch);
+                       zr_count_text(n, "micro-batch").text, n_left);
+    for (size_t i = 0; i < runtime->model.n_units && n_begun > 0; i++)
+        ZR_TRY(zr_unit_check_reduced(runtime->model.units[i]));
+    return ZR_OK;
+}
+
+static zr_status_t begin(zr_runtime_t *runtime, size_t n) {
+    zr_base_t *base = &runtime->base;
+    for (size_t i = 0; i < runtime->model.n_units; i++) {
+        zr_unit_t *unit = runtime->model.units[i];
+        unit->reduced = false;
+        ZR_TRY(await_and_drop(&runtime->gathers, unit));
     }
+    /* Gradients that are kept are overwritten, and may still be read by their reduction. */
+    if (zr_base_keeps_full_grads(base) && base->progress.micro_batch > 0)
+        ZR_TRY(zr_base_order(base, base->transfer, base->compute));
+    ZR_TRY(zr_params_read_ahead(&runtime->params));
+    base->progress.micro_batch += n;
+    base->progress.n_begins++;
+    runtime->grads.n_reduced = 0;
+    mark(base, NULL, ZR_FORWARD);
+    base->progress.in_micro_batch = true;
+    runtime->gathers.position = 0;
     return ZR_OK;
 }
 
 zr_status_t zr_runtime_begin_micro_batches(zr_runtime_t *runtime, size_t n) {
     ZR_TRY(zr_rt_check_ready(runtime, "zr_runtime_begin_micro_batch"));
     ZR_TRY(check_begin(runtime, n));
-    for (size_t i = 0; i < runtime->n_units; i++) {
-        zr_unit_t *unit = runtime->units[i];
-        unit->reduced = false;
-        ZR_TRY(zr_rt_note(runtime, await_and_drop(unit)));
-    }
-    /* Gradients that are kept are overwritten, and may still be read by their reduction. */
-    if (zr_rt_keeps_full_grads(runtime) && runtime->micro_batch > 0)
-        ZR_TRY(zr_rt_note(runtime, zr_rt_order(runtime, runtime->transfer, runtime->compute)));
-    ZR_TRY(zr_rt_note(runtime, zr_params_read_ahead(runtime)));
-    runtime->micro_batch += n;
-    runtime->n_begins++;
-    runtime->n_reduced = 0;
-    zr_rt_mark(runtime, NULL, ZR_FORWARD);
-    runtime->in_micro_batch = true;
-    runtime->order_position = 0;
-    return ZR_OK;
+    return zr_rt_note(runtime, begin(runtime, n));
 }
 
 zr_status_t zr_runtime_begin_micro_batch(zr_runtime_t *runtime) {
@@ -370,7 +387,7 @@ const void *zr_param_data(const zr_param_t *param) {
     void *full = unit->data[param->layout.frozen ? FLAT_FROZEN : FLAT_TRAINABLE].full;
     if (!unit->has_params || full == NULL)
         return NULL;
-    return zr_rt_at(unit->runtime, full, param->layout.offset_elems);
+    return zr_base_at(unit->base, full, param->layout.offset_elems);
 }
 
 zr_status_t zr_param_grad(zr_param_t *param, void **grad_p, bool *accumulate_p) {
@@ -379,19 +396,18 @@ zr_status_t zr_param_grad(zr_param_t *param, void **grad_p, bool *accumulate_p) 
     ZR_TRY(zr_rt_check_ready(runtime, "zr_param_grad"));
     if (param->layout.frozen || !unit->has_grads)
         return zr_fail(
-            &runtime->log, ZR_ERR_STATE, "parameter \"%s\" has no gradient: %s", param->name,
+            &runtime->base.log, ZR_ERR_STATE, "parameter \"%s\" has no gradient: %s", param->name,
             param->layout.frozen ? "it is frozen" : "its unit is not acquired with gradients");
     if (grad_p == NULL)
-        return zr_fail(&runtime->log, ZR_ERR_ARGUMENT,
+        return zr_fail(&runtime->base.log, ZR_ERR_ARGUMENT,
                        "no place (NULL) for the gradient of parameter \"%s\"", param->name);
     size_t first = param->layout.offset_elems;
     if (accumulate_p == NULL && !param->grad_written)
-        ZR_TRY(zr_rt_note(
-            runtime, zero_grads(runtime, unit->grad_full, first, first + param->layout.n_elems)));
+        ZR_TRY(zr_rt_note(runtime, zero_grads(unit, first, first + param->layout.n_elems)));
     if (accumulate_p != NULL)
         *accumulate_p = param->grad_written;
     param->grad_written = true;
-    *grad_p = zr_rt_at(runtime, unit->grad_full, first);
+    *grad_p = zr_base_at(unit->base, unit->grad_full, first);
     return ZR_OK;
 }
 

@@ -57,6 +57,7 @@
 #include "allocator/replay.h"
 #include "allocator/snapshot.h"
 #include "kernels/base/hardware.h"
+#include "kernels/base/text_file.h"
 #include "kernels/base/trace.h"
 #include "kernels/simulation.h"
 #include "zero/hardware_json.h"

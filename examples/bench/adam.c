@@ -16,69 +16,31 @@
 
 /* ---- options -------------------------------------------------------------------------- */
 
-static zr_status_t take_offload(const char *value, void *options) {
-    adam_options_t *o = options;
-    static const char *const places[] = {"none", "cpu", "nvme"};
-    size_t choice = 0;
-    ZR_TRY(args_choice("--offload", value, places, 3, o->log, &choice));
-    o->offload = (zr_offload_device_t)choice;
-    return ZR_OK;
-}
+static const zr_option_choice_t isa_choices[] = {
+    {"avx512", 1, NULL}, {"avx2", 2, NULL}, {"baseline", 3, NULL}, {NULL, 0, NULL}};
+static const zr_option_choice_t optimizers[] = {
+    {"adamw", 0, NULL}, {"lion", 1, NULL}, {"sgd", 2, NULL}, {NULL, 0, NULL}};
 
-static zr_status_t take_isa(const char *value, void *options) {
-    adam_options_t *o = options;
-    static const char *const isas[] = {"avx512", "avx2", "baseline"};
-    size_t choice = 0;
-    ZR_TRY(args_choice("--isa", value, isas, 3, o->log, &choice));
-    o->isa = isas[choice];
-    return ZR_OK;
-}
+#define AT(member) .offset = offsetof(adam_options_t, member)
 
-static zr_status_t take_optimizer(const char *value, void *options) {
-    adam_options_t *o = options;
-    static const char *const optimizers[] = {"adamw", "lion", "sgd"};
-    size_t choice = 0;
-    ZR_TRY(args_choice("--optimizer", value, optimizers, 3, o->log, &choice));
-    o->optimizer = zr_optimizer_find(optimizers[choice]);
-    return ZR_OK;
-}
-
-static const command_option_t option_table[] = {
-    {"elems", "N", "elements of each array (default 20000003)", COMMAND_COUNT,
-     .field = offsetof(adam_options_t, n_elems), 1, MAX_ELEMS},
-    {"device", "host|cuda[:N]|auto", "where it runs (default host)", COMMAND_DEVICE,
-     .field = offsetof(adam_options_t, device)},
-    {"threads", "N", "threads of the host and of the loop (default: all cores)", COMMAND_COUNT,
-     .field = offsetof(adam_options_t, n_threads), 1, ON_DEVICE_MAX_THREADS},
-    {"dtype", "NAME", "of gradients and parameters: fp32 (default) or bf16", COMMAND_DTYPE,
-     .field = offsetof(adam_options_t, dtype)},
-    {"optimizer", "NAME", "adamw (default), lion or sgd", COMMAND_OTHER, .take = take_optimizer},
-    {"isa", "NAME", "of the step: avx512, avx2, baseline (default: the best here)", COMMAND_OTHER,
-     .take = take_isa},
-    {"seconds", "S", "measure for about so long (default 2)", COMMAND_NUMBER,
-     .field = offsetof(adam_options_t, seconds), 0, 3600},
-    {"offload", "PLACE",
-     "measure updates of state that is offloaded to cpu or nvme (default none; then --elems is "
-     "4194304 if it is not given)",
-     COMMAND_OTHER, .take = take_offload},
-    {"path", "DIR[,DIR...]", "folders of --offload nvme (default: the current one)", COMMAND_TEXT,
-     .field = offsetof(adam_options_t, paths), .given = offsetof(adam_options_t, path_given)},
-    {"sub-group", "ELEMS", "of what is offloaded (default 1048576)", COMMAND_COUNT,
-     .field = offsetof(adam_options_t, sub_group_elems), 1, MAX_ELEMS},
-    {"buffers", "N", "sub-groups in host memory, of --offload nvme (default 4)", COMMAND_COUNT,
-     .field = offsetof(adam_options_t, n_buffers), 1, ZR_SWAP_MAX_BUFFERS,
-     .given = offsetof(adam_options_t, buffers_given)},
-    {"verify", "on|off", "make and verify checksums (default on)", COMMAND_SWITCH,
-     .field = offsetof(adam_options_t, verify), .given = offsetof(adam_options_t, verify_given)},
-    {0},
-};
-
-static const bench_parser_t parser = {
-    .name = "adam",
-    .options = option_table,
-    .doc = "Elements per second of an optimizer's step, against a streaming loop of the same reads "
-           "and "
-           "writes, on a GPU against its own copy of as many bytes, in the same run."};
+static const zr_option_t rows[] = {
+    {"elems", AT(n_elems), .type = ZR_OPTION_COUNT, .least = 1, .most = MAX_ELEMS, .arg = "N",
+     .initial = "20000003; with --offload 4194304", .help = "elements of each array"},
+    {"dtype", AT(dtype), .type = ZR_OPTION_CHOICE, .choices = command_dtypes,
+     .help = "of gradients and parameters"},
+    {"optimizer", AT(optimizer), .type = ZR_OPTION_CHOICE, .choices = optimizers,
+     .help = "whose step is measured"},
+    {"isa", AT(isa), .type = ZR_OPTION_CHOICE, .choices = isa_choices, .initial = "the best here",
+     .help = "of the step"},
+    {"offload", AT(offload), .type = ZR_OPTION_CHOICE, .choices = command_places,
+     .help = "measure updates of state that is offloaded"},
+    {"path", AT(paths), .type = ZR_OPTION_STRING, .arg = "DIR[,DIR...]",
+     .help = "folders of --offload nvme"},
+    {"sub-group", AT(sub_group_elems), .type = ZR_OPTION_COUNT, .least = 1, .most = MAX_ELEMS,
+     .arg = "ELEMS", .initial = "1048576", .help = "of what is offloaded"},
+    {"buffers", AT(n_buffers), .type = ZR_OPTION_COUNT, .least = 1, .most = ZR_SWAP_MAX_BUFFERS,
+     .arg = "N", .initial = "4", .help = "sub-groups in host memory, of --offload nvme"},
+    {"verify", AT(verify), .type = ZR_OPTION_SWITCH, .help = "make and verify checksums"}};
 
 /* ---- what is measured ---------------------------------------------------------------------- */
 
@@ -126,7 +88,7 @@ static zr_status_t make_arrays(adam_bench_t *bench, const adam_options_t *option
     on_device_t *on = &bench->on;
     size_t n = options->n_elems, elem_bytes = zr_dtype_size(options->dtype);
     bool has_copy = !on_device_is_host(on);
-    bench->rule = &options->optimizer->rule;
+    bench->rule = &options->type->rule;
     bench->args = (zr_update_t){.n_elems = n,
                                 .grad_dtype = options->dtype,
                                 .param_dtype = options->dtype,
@@ -137,17 +99,16 @@ static zr_status_t make_arrays(adam_bench_t *bench, const adam_options_t *option
     for (size_t i = 0; i < bench->rule->n_hypers; i++)
         bench->args.hyper[i] = (float)bench->rule->hypers[i].usual;
     size_t copy_bytes = has_copy ? copied_bytes(bench) : 0;
-    ZR_TRY(on_device_map(on, bench->rule->n_arrays * on_device_array_bytes(n * sizeof(float)) +
-                                 2 * on_device_array_bytes(n * elem_bytes) +
-                                 2 * on_device_array_bytes(copy_bytes)));
+    on_device_array_t arrays[ZR_MAX_STATE_ARRAYS + 4] = {
+        {&bench->args.grad, n * elem_bytes},
+        {&bench->args.param, n * elem_bytes},
+        {&bench->copy_from, copy_bytes},
+        {&bench->copy_to, copy_bytes},
+    };
+    size_t first = has_copy ? 4 : 2;
     for (size_t i = 0; i < bench->rule->n_arrays; i++)
-        bench->args.arrays[i] = on_device_take(on, n * sizeof(float));
-    bench->args.grad = on_device_take(on, n * elem_bytes);
-    bench->args.param = on_device_take(on, n * elem_bytes);
-    if (has_copy) {
-        bench->copy_from = on_device_take(on, copy_bytes);
-        bench->copy_to = on_device_take(on, copy_bytes);
-    }
+        arrays[first + i] = (on_device_array_t){&bench->args.arrays[i], n * sizeof(float)};
+    ZR_TRY(on_device_take(on, arrays, first + bench->rule->n_arrays));
     return fill_arrays(bench);
 }
 
@@ -163,15 +124,13 @@ static zr_status_t make_stream(adam_bench_t *bench, const adam_options_t *option
     bench->stream = stream_create(&arrays, n_threads);
     return bench->stream != NULL
                ? ZR_OK
-               : zr_fail(options->log, ZR_ERR_MEMORY, "no memory for a loop on %s",
+               : zr_fail(options->on.common.log, ZR_ERR_MEMORY, "no memory for a loop on %s",
                          zr_count_text((uint64_t)n_threads, "thread").text);
 }
 
 zr_status_t adam_set_up(adam_bench_t *bench, const adam_options_t *options) {
-    on_device_options_t on_options = on_device_options_default(options->log);
-    on_options.device = options->device;
-    on_options.n_threads = options->n_threads;
-    on_options.isa = options->isa;
+    on_device_options_t on_options = options->on;
+    on_options.isa = options->isa > 0 ? isa_choices[options->isa - 1].name : NULL;
     ZR_TRY(on_device_open(&on_options, &bench->on));
     ZR_TRY(make_arrays(bench, options));
     bench->works[0] = (work_t){.queue = queue_adam, .context = bench};
@@ -199,103 +158,79 @@ zr_status_t adam_time(adam_bench_t *bench, double *seconds_p) {
 /* ---- the report -------------------------------------------------------------------------- */
 
 static json_t *describe_loop(double seconds, const adam_bench_t *bench) {
-    json_t *object = json_object();
-    json_put(&object, "seconds", json_number(seconds));
-    json_put(&object, "elems_per_s", json_number((double)bench->args.n_elems / seconds));
-    json_put(&object, "bytes_per_s",
-             json_number(zr_update_cost(bench->rule, &bench->args).bytes / seconds));
-    return object;
+    return JSON_OBJECT(
+        {"seconds", json_number(seconds)},
+        {"elems_per_s", json_number((double)bench->args.n_elems / seconds)},
+        {"bytes_per_s", json_number(zr_update_cost(bench->rule, &bench->args).bytes / seconds)});
 }
 
-/* What the step is measured against: "stream", the host's loop, or "copy". */
-static const char *limit_name(const adam_bench_t *bench) {
-    return bench->copy_from != NULL ? "copy" : "stream";
-}
-
-static void print_for_people(const adam_bench_t *bench, const adam_options_t *options, double adam,
-                             double stream) {
-    double n_elems = (double)options->n_elems,
-           bytes = zr_update_cost(bench->rule, &bench->args).bytes;
-    fprintf(stderr, "%s\n%s, %s gradients and parameters, median of %s\n",
-            zr_device_info(bench->on.device)->description,
-            zr_count_text(options->n_elems, "element").text, zr_dtype_name(options->dtype),
-            zr_count_text(bench->works[0].times.n_times, "round").text);
-    fprintf(stderr, "  adam    %8.1f million elements/s  %6.2f GB/s\n", 1e-6 * n_elems / adam,
-            1e-9 * bytes / adam);
-    fprintf(stderr, "  %-6s  %8.1f million elements/s  %6.2f GB/s\n", limit_name(bench),
-            1e-6 * n_elems / stream, 1e-9 * bytes / stream);
-    fprintf(stderr, "  ratio   %8.3f\n", stream / adam);
-}
-
-static int report(adam_bench_t *bench, const adam_options_t *options) {
+static json_t *describe(adam_bench_t *bench, const adam_options_t *options) {
     const zr_device_info_t *info = zr_device_info(bench->on.device);
     double adam = bench_times_median(&bench->works[0].times);
     double stream = bench_times_median(&bench->works[1].times);
-    print_for_people(bench, options, adam, stream);
-    if (!options->common.json)
-        return BENCH_MEASURED;
-    json_t *object = json_object();
-    json_put(&object, "command", json_string("adam"));
-    json_put(&object, "device", json_string(info->description));
-    json_put(&object, "threads", json_count((uint64_t)info->n_threads));
-    json_put(&object, "dtype", json_string(zr_dtype_name(options->dtype)));
-    json_put(&object, "optimizer", json_string(options->optimizer->name));
-    json_put(&object, "elems", json_count(options->n_elems));
-    json_put(&object, "rounds", json_count(bench->works[0].times.n_times));
-    json_put(&object, "adam", describe_loop(adam, bench));
-    json_put(&object, limit_name(bench), describe_loop(stream, bench));
-    json_put(&object, "ratio", json_number(stream / adam));
-    return command_print(object, BENCH_MEASURED, options->log);
+    json_t *object = JSON_OBJECT(
+        {"command", json_string("adam")}, {"device", json_string(info->description)},
+        {"threads", json_count((uint64_t)info->n_threads)},
+        {"dtype", json_string(zr_dtype_name(options->dtype))},
+        {"optimizer", json_string(options->type->name)}, {"elems", json_count(options->n_elems)},
+        {"rounds", json_count(bench->works[0].times.n_times)},
+        {"adam", describe_loop(adam, bench)});
+    /* What the step is measured against: the host's loop, or a device's own copy. */
+    JSON_PUT(&object, {bench->copy_from != NULL ? "copy" : "stream", describe_loop(stream, bench)},
+             {"ratio", json_number(stream / adam)});
+    return object;
 }
 
 /* What is said about offload that is not measured is a slip. */
 static zr_status_t check_offload(const adam_options_t *o) {
-    if (o->offload != ZR_OFFLOAD_NONE && strcmp(o->device, "host") != 0)
-        return zr_fail(o->log, ZR_ERR_ARGUMENT,
+    static const char *const of_nvme[] = {"path", "buffers", "verify"};
+    const zr_log_t *log = o->on.common.log;
+    if (o->offload != ZR_OFFLOAD_NONE && strcmp(o->on.device, "host") != 0)
+        return zr_fail(log, ZR_ERR_ARGUMENT,
                        "--device %s: updates of offloaded state are measured on the host; leave "
                        "--device or --offload out",
-                       o->device);
-    const char *of_nvme = o->path_given      ? "--path"
-                          : o->buffers_given ? "--buffers"
-                          : o->verify_given  ? "--verify"
-                                             : NULL;
-    if (o->offload != ZR_OFFLOAD_NVME && of_nvme != NULL)
-        return zr_fail(o->log, ZR_ERR_ARGUMENT, "%s means something with --offload nvme only",
-                       of_nvme);
+                       o->on.device);
+    for (size_t i = 0; i < 3 && o->offload != ZR_OFFLOAD_NVME; i++)
+        if (options_value(&o->on.common.given, of_nvme[i]) != NULL)
+            return zr_fail(log, ZR_ERR_ARGUMENT, "--%s means something with --offload nvme only",
+                           of_nvme[i]);
     if (o->offload == ZR_OFFLOAD_NONE && o->sub_group_elems > 0)
-        return zr_fail(o->log, ZR_ERR_ARGUMENT,
+        return zr_fail(log, ZR_ERR_ARGUMENT,
                        "--sub-group means something with --offload cpu or nvme only");
     return ZR_OK;
 }
 
-static int run(int argc, char **argv, const zr_log_t *log) {
-    adam_options_t options = {.device = "host",
-                              .dtype = ZR_DTYPE_F32,
-                              .optimizer = &zr_adamw,
-                              .seconds = 2.0,
-                              .paths = ".",
-                              .verify = true,
-                              .log = log};
-    int code = BENCH_FAILED;
-    if (!bench_parse(&parser, argc, argv, log, &options.common, &code))
-        return code;
-    if (check_offload(&options) != ZR_OK)
-        return BENCH_BAD_INPUT;
-    if (options.offload != ZR_OFFLOAD_NONE)
-        return adam_offload_run(&options);
-    if (options.n_elems == 0)
-        options.n_elems = DEFAULT_ELEMS;
+static int run(void *options) {
+    adam_options_t *o = options;
+    o->type = zr_optimizer_find(optimizers[o->optimizer].name);
+    if (check_offload(o) != ZR_OK)
+        return COMMAND_BAD_INPUT;
+    if (o->offload != ZR_OFFLOAD_NONE)
+        return adam_offload_run(o);
+    if (o->n_elems == 0)
+        o->n_elems = DEFAULT_ELEMS;
 
     adam_bench_t bench = {0};
-    zr_status_t status = adam_set_up(&bench, &options);
+    zr_status_t status = adam_set_up(&bench, o);
     if (status == ZR_OK)
-        status = works_measure(bench.works, 2, bench.on.stream, options.seconds);
-    code = status == ZR_OK ? report(&bench, &options) : on_device_exit_code(status);
+        status = works_measure(bench.works, 2, bench.on.stream, o->on.seconds);
+    int code = status == ZR_OK ? bench_report(&o->on.common, describe(&bench, o), COMMAND_DONE)
+                               : command_code(status);
     adam_tear_down(&bench);
     return code;
 }
 
-const bench_command_t bench_adam = {
+static const adam_options_t defaults = {
+    .on = ON_DEVICE_DEFAULTS, .dtype = ZR_DTYPE_F32, .paths = ".", .verify = true};
+
+const command_t bench_adam = {
     .name = "adam",
     .summary = "AdamW elements/s against what its reads and writes alone take",
+    .doc = "Elements per second of an optimizer's step, against a streaming loop of the same reads "
+           "and writes, on a GPU against its own copy of as many bytes, in the same run.",
+    .own = rows,
+    .n_own = sizeof(rows) / sizeof(rows[0]),
+    .base = &on_device_table,
+    .defaults = &defaults,
+    .options_bytes = sizeof(defaults),
     .run = run};

@@ -8,21 +8,16 @@
 #include "examples/bench/stream.h"
 
 typedef struct adam_options {
-    bench_common_t common;
-    size_t n_elems;     /* 0: the default */
-    const char *device; /* as written */
-    size_t n_threads;
+    on_device_options_t on;
+    size_t n_elems; /* 0: the default */
     zr_dtype_t dtype;
-    const zr_optimizer_type_t *optimizer;
-    const char *isa;
-    double seconds;
+    int optimizer, isa; /* of their choices; isa 0: the best */
+    const zr_optimizer_type_t *type;
     zr_offload_device_t offload;
     const char *paths;      /* of offload to NVMe; "dir,dir" */
     size_t sub_group_elems; /* of offload; 0: the runtime's */
     size_t n_buffers;       /* of offload to NVMe; 0: the runtime's */
     bool verify;
-    bool path_given, buffers_given, verify_given; /* they mean something with NVMe only */
-    const zr_log_t *log;
 } adam_options_t;
 
 #define ADAM_MIN_ROUNDS ON_DEVICE_MIN_ROUNDS

@@ -11,7 +11,7 @@
 /* Steps until the plan is made, and one that follows it. */
 #define N_LEARNING_STEPS 3
 
-/* What is aimed at, in ns; 0: nothing. Printed beside the time, which decides nothing. */
+/* What is aimed at, in ns; 0: nothing. Reported beside the time, which decides nothing. */
 static const double targets_ns[PAIRS_N_KINDS] = {50.0, 150.0, 0.0};
 static const char *const names[PAIRS_N_KINDS] = {"planned", "irregular", "same_size"};
 static const char *const summaries[PAIRS_N_KINDS] = {"a training step, by plan, with its marks",
@@ -58,8 +58,8 @@ static zr_status_t play(player_t *player) {
     return ZR_OK;
 }
 
-/* The same with malloc; false when there is no memory. */
-static bool play_malloc(player_t *player) {
+/* The same with malloc. */
+static zr_status_t play_malloc(player_t *player, const zr_log_t *log) {
     const call_t *call = player->calls.calls, *end = call + player->calls.n_calls;
     bool has_memory = true;
     for (; call < end; call++) {
@@ -72,7 +72,7 @@ static bool play_malloc(player_t *player) {
             has_memory = has_memory && pointer != NULL;
         }
     }
-    return has_memory;
+    return has_memory ? ZR_OK : zr_fail(log, ZR_ERR_MEMORY, "no memory for malloc to be timed");
 }
 
 /* ---- preparing ------------------------------------------------------------------------------- */
@@ -98,8 +98,7 @@ static zr_status_t warm_up(pairs_t *pairs, const zr_log_t *log) {
     for (int i = 0; i < PAIRS_N_KINDS; i++) {
         if (i != PAIRS_PLANNED)
             ZR_TRY(play(&pairs->players[i]));
-        if (!play_malloc(&pairs->players[i]))
-            return zr_fail(log, ZR_ERR_MEMORY, "no memory for what malloc is timed with");
+        ZR_TRY(play_malloc(&pairs->players[i], log));
     }
     return ZR_OK;
 }
@@ -134,41 +133,37 @@ static void tear_down(pairs_t *pairs) {
 
 /* ---- timing ---------------------------------------------------------------------------------- */
 
-static bool time_clock(pairs_t *pairs) {
+static zr_status_t time_clock(pairs_t *pairs, const zr_log_t *log) {
     double start = bench_seconds();
-    return bench_times_add(&pairs->clock, bench_seconds() - start);
+    return bench_times_add(&pairs->clock, bench_seconds() - start, log);
 }
 
-static bool time_locks(pairs_t *pairs) {
+static zr_status_t time_locks(pairs_t *pairs, const zr_log_t *log) {
     pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
     double start = bench_seconds();
     for (size_t i = 0; i < (size_t)2 * N_LOCKS; i++) {
         pthread_mutex_lock(&mutex);
         pthread_mutex_unlock(&mutex);
     }
-    return bench_times_add(&pairs->locks, bench_seconds() - start);
+    return bench_times_add(&pairs->locks, bench_seconds() - start, log);
 }
 
 static zr_status_t time_player(player_t *player, const zr_log_t *log) {
     double start = bench_seconds();
     for (size_t i = 0; i < player->n_plays; i++)
         ZR_TRY(play(player));
-    bool is_noted = bench_times_add(&player->zero, bench_seconds() - start);
+    ZR_TRY(bench_times_add(&player->zero, bench_seconds() - start, log));
     start = bench_seconds();
-    bool has_memory = true;
     for (size_t i = 0; i < player->n_plays; i++)
-        has_memory = play_malloc(player) && has_memory;
-    is_noted = bench_times_add(&player->malloc, bench_seconds() - start) && is_noted;
-    if (!is_noted || !has_memory)
-        return zr_fail(log, ZR_ERR_MEMORY, "no memory for what is timed");
-    return ZR_OK;
+        ZR_TRY(play_malloc(player, log));
+    return bench_times_add(&player->malloc, bench_seconds() - start, log);
 }
 
 /* Kinds take turns, so that a machine that is busy for a while slows all of them down. */
 static zr_status_t repeat(pairs_t *pairs, const zr_log_t *log) {
     for (int i = 0; i < N_REPETITIONS; i++) {
-        if (!time_clock(pairs) || !time_locks(pairs))
-            return zr_fail(log, ZR_ERR_MEMORY, "no memory for what is timed");
+        ZR_TRY(time_clock(pairs, log));
+        ZR_TRY(time_locks(pairs, log));
         for (int kind = 0; kind < PAIRS_N_KINDS; kind++)
             ZR_TRY(time_player(&pairs->players[kind], log));
     }
@@ -224,39 +219,21 @@ zr_status_t pairs_measure(size_t n_pairs, const zr_log_t *log, pairs_result_t *r
 
 /* ---- reporting ------------------------------------------------------------------------------- */
 
-void pairs_print(const pairs_result_t *result) {
-    fprintf(stderr, "  %-18s %8s %9s %8s %8s\n", "ns per pair", "zero", "of locks", "malloc",
-            "target");
-    for (int i = 0; i < PAIRS_N_KINDS; i++) {
-        fprintf(stderr, "  %-18s %8.1f %9.2f %8.1f ", names[i], result->zero_ns[i],
-                result->zero_ns[i] / result->locks_ns, result->malloc_ns[i]);
-        if (targets_ns[i] > 0.0)
-            fprintf(stderr, "%8.0f", targets_ns[i]);
-        else
-            fprintf(stderr, "%8s", "");
-        fprintf(stderr, "  %s\n", summaries[i]);
-    }
-    fprintf(stderr, "  %-18s %8.1f   a mutex locked and unlocked twice; medians of %zu times %s\n",
-            "locks", result->locks_ns, result->n_repetitions,
-            zr_count_text(result->n_pairs, "pair").text);
-}
-
 static json_t *describe_kind(const pairs_result_t *result, int kind) {
-    json_t *object = json_object();
-    json_put(&object, "ns", json_number(result->zero_ns[kind]));
-    json_put(&object, "of_locks", json_number(result->zero_ns[kind] / result->locks_ns));
-    json_put(&object, "malloc_ns", json_number(result->malloc_ns[kind]));
+    json_t *object =
+        JSON_OBJECT({"ns", json_number(result->zero_ns[kind])},
+                    {"of_locks", json_number(result->zero_ns[kind] / result->locks_ns)},
+                    {"malloc_ns", json_number(result->malloc_ns[kind])});
     if (targets_ns[kind] > 0.0)
         json_put(&object, "target_ns", json_number(targets_ns[kind]));
+    json_put(&object, "of", json_string(summaries[kind]));
     return object;
 }
 
 json_t *pairs_describe(const pairs_result_t *result) {
-    json_t *object = json_object();
-    json_put(&object, "count", json_count(result->n_pairs));
-    json_put(&object, "repetitions", json_count(result->n_repetitions));
-    json_put(&object, "clock_ns", json_number(result->clock_ns));
-    json_put(&object, "locks_ns", json_number(result->locks_ns));
+    json_t *object = JSON_OBJECT(
+        {"count", json_count(result->n_pairs)}, {"repetitions", json_count(result->n_repetitions)},
+        {"clock_ns", json_number(result->clock_ns)}, {"locks_ns", json_number(result->locks_ns)});
     for (int i = 0; i < PAIRS_N_KINDS; i++)
         json_put(&object, names[i], describe_kind(result, i));
     return object;

@@ -33,7 +33,5 @@ typedef struct pairs_result {
 ZR_NODISCARD zr_status_t pairs_measure(size_t n_pairs, const zr_log_t *log,
                                        pairs_result_t *result_p);
 
-/** For people, on standard error. */
-void pairs_print(const pairs_result_t *result);
 /** NULL when there is no memory. */
 json_t *pairs_describe(const pairs_result_t *result);

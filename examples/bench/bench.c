@@ -7,13 +7,6 @@
 
 #include "examples/common/files.h"
 
-/* ---- options -------------------------------------------------------------------------- */
-
-bool bench_parse(const bench_parser_t *parser, int argc, char **argv, const zr_log_t *log,
-                 bench_common_t *common, int *code_p) {
-    return command_parse("zero-bench", parser, argc, argv, log, common, code_p);
-}
-
 zr_status_t bench_check_folder(const char *key, const char *path, const zr_log_t *log) {
     const char *problem = files_refuse_folder(path);
     if (problem == NULL)
@@ -22,16 +15,23 @@ zr_status_t bench_check_folder(const char *key, const char *path, const zr_log_t
                    key, path, problem);
 }
 
-zr_status_t bench_check_folders(const char *key, const char *paths, const zr_log_t *log) {
-    char *text = strdup(paths), *rest = NULL;
-    zr_status_t status = ZR_OK;
-    if (text == NULL)
-        return zr_fail(log, ZR_ERR_MEMORY, "no memory for the names of folders");
-    for (char *path = strtok_r(text, ",", &rest); path != NULL && status == ZR_OK;
-         path = strtok_r(NULL, ",", &rest))
-        status = bench_check_folder(key, path, log);
-    free(text);
-    return status;
+zr_status_t bench_folders(const char *key, const char *value, const zr_log_t *log,
+                          bench_folders_t *folders) {
+    folders->n = 0;
+    int length = snprintf(folders->text, sizeof(folders->text), "%s", value);
+    if (length >= (int)sizeof(folders->text))
+        return zr_fail(log, ZR_ERR_ARGUMENT, "%s: %d bytes; allowed are up to %zu", key, length,
+                       sizeof(folders->text) - 1);
+    for (char *rest = folders->text, *path; (path = strsep(&rest, ",")) != NULL;) {
+        if (path[0] == '\0' || folders->n == BENCH_MOST_FOLDERS)
+            return zr_fail(log, ZR_ERR_ARGUMENT,
+                           "%s \"%s\": 1 to %d folders are possible, none of them empty", key,
+                           value, BENCH_MOST_FOLDERS);
+        folders->paths[folders->n++] = path;
+    }
+    for (size_t i = 0; i < folders->n; i++)
+        ZR_TRY(bench_check_folder(key, folders->paths[i], log));
+    return ZR_OK;
 }
 
 double bench_seconds(void) {
@@ -47,17 +47,18 @@ double bench_cpu_seconds(void) {
            (double)usage.ru_stime.tv_sec + 1e-6 * (double)usage.ru_stime.tv_usec;
 }
 
-bool bench_times_add(bench_times_t *times, double seconds) {
+zr_status_t bench_times_add(bench_times_t *times, double seconds, const zr_log_t *log) {
     if (times->n_times == times->capacity) {
         size_t capacity = times->capacity == 0 ? 64 : 2 * times->capacity;
         double *larger = realloc(times->seconds, capacity * sizeof(*larger));
         if (larger == NULL)
-            return false;
+            return zr_fail(log, ZR_ERR_MEMORY, "no memory for %s",
+                           zr_count_text(capacity, "time").text);
         times->seconds = larger;
         times->capacity = capacity;
     }
     times->seconds[times->n_times++] = seconds;
-    return true;
+    return ZR_OK;
 }
 
 static int compare(const void *a, const void *b) {

@@ -1,7 +1,7 @@
 /*
  * zero-bench: what its commands share. A command measures one part of the library against
  * this machine's own limit, in the same run, and reports the ratio of the two. Adding one is
- * a file that defines a bench_command_t, and a line in the table of main.c.
+ * a file that defines a command_t, and a line in the table of main.c.
  */
 #pragma once
 
@@ -10,40 +10,40 @@
 #include "examples/common/messages.h"
 #include "zero/zero.h"
 
-/** What zero-bench exits with. */
-enum {
-    BENCH_MEASURED = COMMAND_DONE,
-    BENCH_FAILED = COMMAND_FAILED,
-    BENCH_BAD_INPUT = COMMAND_BAD_INPUT
-};
+extern const command_t bench_adam;
+extern const command_t bench_kernels;
+extern const command_t bench_matmul;
+extern const command_t bench_step;
+extern const command_t bench_alloc;
+extern const command_t bench_io;
+extern const command_t bench_checkpoint;
+extern const command_t bench_comm;
+extern const command_t bench_hardware;
+extern const command_t bench_plan;
 
-typedef command_t bench_command_t;
+/**
+ * Print what was measured, field by field, for people on standard error, and with --json as it is
+ * on standard output; free it.
+ *
+ * @param object  NULL: there was no memory for it
+ * @return code; COMMAND_FAILED where that failed
+ */
+int bench_report(const command_common_t *common, json_t *object, int code);
 
-extern const bench_command_t bench_adam;
-extern const bench_command_t bench_kernels;
-extern const bench_command_t bench_matmul;
-extern const bench_command_t bench_step;
-extern const bench_command_t bench_alloc;
-extern const bench_command_t bench_io;
-extern const bench_command_t bench_checkpoint;
-extern const bench_command_t bench_comm;
-extern const bench_command_t bench_hardware;
-extern const bench_command_t bench_plan;
-
-/* ---- options that every command has ----------------------------------------------- */
-
-typedef command_common_t bench_common_t;
-typedef command_parser_t bench_parser_t;
-
-/** As command_parse. */
-bool bench_parse(const bench_parser_t *parser, int argc, char **argv, const zr_log_t *log,
-                 bench_common_t *common, int *code_p);
+#define BENCH_MOST_FOLDERS 16
 
 /** Whether an option names a folder that files can be made in; the error names the option. */
 ZR_NODISCARD zr_status_t bench_check_folder(const char *key, const char *path, const zr_log_t *log);
-/** The same of several, with commas between. */
-ZR_NODISCARD zr_status_t bench_check_folders(const char *key, const char *paths,
-                                             const zr_log_t *log);
+
+/** Folders of an option. */
+typedef struct bench_folders {
+    char text[ZR_CONFIG_PATHS_BYTES];
+    const char *paths[BENCH_MOST_FOLDERS]; /* in `text` */
+    size_t n;
+} bench_folders_t;
+/** Cut a value at commas, and check that files can be made in each: ZR_ERR_ARGUMENT, logged. */
+ZR_NODISCARD zr_status_t bench_folders(const char *key, const char *value, const zr_log_t *log,
+                                       bench_folders_t *folders_p);
 
 /* ---- measuring ---------------------------------------------------------------------- */
 
@@ -58,8 +58,8 @@ typedef struct bench_times {
     size_t n_times, capacity;
 } bench_times_t;
 
-/** False when there is no memory. */
-bool bench_times_add(bench_times_t *times, double seconds);
+/** ZR_ERR_MEMORY: logged. */
+ZR_NODISCARD zr_status_t bench_times_add(bench_times_t *times, double seconds, const zr_log_t *log);
 /** 0 when there are none. Sorts them. */
 double bench_times_median(bench_times_t *times);
 void bench_times_free(bench_times_t *times);

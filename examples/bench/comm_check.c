@@ -41,7 +41,7 @@ typedef struct part {
 
 static part_t own_block(const comm_rank_t *rank, const comm_row_t *row) {
     return (part_t){.data = comm_block(rank, row),
-                    .first = (size_t)rank->base.number * row->block_elems,
+                    .first = (size_t)rank->of->rank * row->block_elems,
                     .n_elems = row->block_elems};
 }
 
@@ -55,7 +55,7 @@ static zr_status_t write_values(comm_rank_t *rank, part_t part) {
     for (size_t done = 0; done < part.n_elems; done += most) {
         size_t n = part.n_elems - done < most ? part.n_elems - done : most;
         for (size_t i = 0; i < n; i++)
-            put(rank->staging, dtype, i, (float)value_of(rank->base.number, part.first + done + i));
+            put(rank->staging, dtype, i, (float)value_of(rank->of->rank, part.first + done + i));
         ZR_TRY(zr_copy_async(rank->on.stream, part.data + done * elem_bytes, rank->staging,
                              n * elem_bytes, ZR_COPY_HOST_TO_DEVICE));
         ZR_TRY(zr_stream_synchronize(rank->on.stream));
@@ -94,7 +94,7 @@ zr_status_t comm_check(comm_rank_t *rank, const comm_row_t *row, int work) {
     ZR_TRY(write_values(rank, is_gather ? own_block(rank, row) : whole_tensor(rank, row)));
     ZR_TRY(comm_do_work(rank, row, work));
     ZR_TRY(zr_stream_synchronize(stream));
-    ZR_TRY(zr_comm_check(rank->base.comm));
+    ZR_TRY(zr_comm_check(rank->of->comm));
     part_t result = whole_tensor(rank, row);
     if (row->collective == ZR_REDUCE_SCATTER)
         result = own_block(rank, row);

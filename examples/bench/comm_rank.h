@@ -8,7 +8,6 @@
 #include "examples/bench/comm_copy.h"
 #include "examples/bench/comm_run.h"
 #include "examples/bench/on_device.h"
-#include "examples/bench/ranks.h"
 
 #define COMM_STAGING_BYTES ((size_t)1 << 20)
 
@@ -21,7 +20,7 @@ enum {
 };
 
 typedef struct comm_rank {
-    bench_rank_t base;
+    zr_rank_t *of; /* the library's */
     const comm_options_t *options;
     comm_row_t *rows; /* this rank's own copy */
     size_t n_rows;

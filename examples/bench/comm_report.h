@@ -12,7 +12,5 @@ typedef struct comm_report {
     comm_about_t about;
 } comm_report_t;
 
-/** To standard error. */
-void comm_report_print(const comm_report_t *report);
 /** NULL: no memory. */
 json_t *comm_report_describe(const comm_report_t *report);

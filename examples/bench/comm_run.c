@@ -59,16 +59,9 @@ static zr_status_t prepare_mpi(comm_rank_t *rank) {
 
 static zr_status_t set_up(comm_rank_t *rank) {
     const comm_options_t *o = rank->options;
-    zr_log_t log = zr_log_with_rank(&o->log, rank->base.number);
-    on_device_options_t on_options = on_device_options_default(&log);
-    char name[32];
+    const zr_log_t *log = &rank->of->log;
     rank->is_host = strcmp(o->comm->device, "host") == 0;
-    snprintf(name, sizeof(name), rank->is_host ? "%s" : "%s:%d", o->comm->device,
-             rank->base.number);
-    on_options.device = name;
-    on_options.shares_memory = o->comm->is_launched;
-    on_options.n_threads = rank->is_host ? (size_t)o->n_threads : 0;
-    ZR_TRY(on_device_open(&on_options, &rank->on));
+    ZR_TRY(on_device_borrow(rank->of->device, &rank->on));
     snprintf(rank->about.device, sizeof(rank->about.device), "%s",
              zr_device_info(rank->on.device)->description);
 
@@ -77,20 +70,16 @@ static zr_status_t set_up(comm_rank_t *rank) {
         size_t n_bytes = comm_block_bytes(rank, &rank->rows[i]) * (size_t)o->n_ranks;
         most_bytes = n_bytes > most_bytes ? n_bytes : most_bytes;
     }
-    ZR_TRY(on_device_map(&rank->on, 2 * on_device_array_bytes(most_bytes) +
-                                        on_device_array_bytes(shown_bytes)));
-    rank->whole = on_device_take(&rank->on, most_bytes);
-    rank->other = on_device_take(&rank->on, most_bytes);
-    rank->shown = on_device_take(&rank->on, shown_bytes);
+    ZR_TRY(ON_DEVICE_TAKE(&rank->on, {&rank->whole, most_bytes}, {&rank->other, most_bytes},
+                          {&rank->shown, shown_bytes}));
     rank->staging = malloc(COMM_STAGING_BYTES);
     rank->crew = crew_create(rank->is_host ? o->n_threads : 1);
     if (rank->staging == NULL || rank->crew == NULL)
-        return zr_fail(&log, ZR_ERR_MEMORY, "no memory or threads for a rank's copies");
+        return zr_fail(log, ZR_ERR_MEMORY, "no memory or threads for a rank's copies");
     return ZR_OK;
 }
 
-static zr_status_t measure_rows(void *argument) {
-    comm_rank_t *rank = argument;
+static zr_status_t measure_rows(comm_rank_t *rank) {
     ZR_TRY(set_up(rank));
     ZR_TRY(prepare_mpi(rank));
     for (size_t i = 0; i < rank->n_rows; i++)
@@ -98,33 +87,36 @@ static zr_status_t measure_rows(void *argument) {
     return ZR_OK;
 }
 
-static void tear_down(void *argument) {
-    comm_rank_t *rank = argument;
+static zr_status_t run_rank(zr_rank_t *of) {
+    comm_rank_t *all = of->context, *rank = &all[all->options->comm->is_launched ? 0 : of->rank];
+    rank->of = of;
+    zr_status_t status = measure_rows(rank);
+    if (status != ZR_OK) /* before what is under way is waited for */
+        zr_comm_abort(of->comm, zr_status_name(status));
     for (int work = 0; work < N_COMM_WORKS; work++)
         bench_times_free(&rank->times[work]);
     crew_destroy(&rank->crew);
     free(rank->staging);
     free(rank->untouched);
-    if (rank->mpi != NULL && rank->base.status == ZR_OK) /* else others may not come to it */
+    if (rank->mpi != NULL && status == ZR_OK) /* else others may not come to it */
         rank->mpi->end(rank->mpi_ranks);
-    zr_comm_destroy(&rank->base.comm); /* it has events of the device */
+    zr_comm_destroy(&of->comm); /* it has events of the device */
     on_device_close(&rank->on);
+    return status;
 }
 
 /* ---- all ranks --------------------------------------------------------------------------------
  */
 
 static zr_status_t run_ranks(const comm_options_t *options, comm_rank_t *all) {
-    const bench_ranks_t ranks = {.n_ranks = options->n_ranks,
-                                 .all = all,
-                                 .rank_bytes = sizeof(*all),
-                                 .create = options->comm->create,
-                                 .work = measure_rows,
-                                 .end = tear_down,
-                                 .log = options->log};
+    zr_run_options_t run = zr_run_options_default();
+    run.log = options->log;
+    run.comm = options->comm->name;
+    run.device = options->comm->device;
+    run.device_options.n_threads = strcmp(run.device, "host") == 0 ? options->n_threads : 0;
     if (options->comm->is_launched)
         comm_mpi_share_heap();
-    return bench_ranks_run(&ranks);
+    return zr_run_ranks(NULL, options->n_ranks, run_rank, all, &run);
 }
 
 zr_status_t comm_measure(const comm_options_t *options, comm_row_t *rows, size_t n_rows,

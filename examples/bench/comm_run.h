@@ -10,10 +10,8 @@
 /** A communicator that can be measured. Adding one is an entry of the table in comm.c. */
 typedef struct comm_choice {
     const char *name;
-    const char *device; /* of each rank: "host", or "cuda" with the rank's number */
+    const char *device; /* of each rank: "host", or "cuda", a GPU each */
     bool is_launched;   /* ranks are processes, this one of them */
-    /* Fill comms[n_ranks]: NULL for a rank that is another process. */
-    zr_status_t (*create)(int n_ranks, const zr_comm_options_t *options, zr_comm_t **comms);
 } comm_choice_t;
 
 /** One measurement. */

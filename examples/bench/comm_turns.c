@@ -10,14 +10,14 @@ zr_status_t comm_agree_on_most(comm_rank_t *rank, double own, double *most_p) {
     const zr_message_t message = {
         .tensor = "times", .dtype = ZR_DTYPE_F64, .traffic = ZR_TRAFFIC_CONTROL};
     double all[ZR_MAX_SUM_SOURCES];
-    size_t n_ranks = (size_t)zr_comm_n_ranks(rank->base.comm);
-    double *place = rank->shown + rank->base.number;
+    size_t n_ranks = (size_t)zr_comm_n_ranks(rank->of->comm);
+    double *place = rank->shown + rank->of->rank;
     zr_stream_t *stream = rank->on.stream;
     ZR_TRY(zr_copy_async(stream, place, &own, sizeof(own), ZR_COPY_HOST_TO_DEVICE));
-    ZR_TRY(zr_comm_all_gather(rank->base.comm, &message, place, rank->shown, 1, stream));
+    ZR_TRY(zr_comm_all_gather(rank->of->comm, &message, place, rank->shown, 1, stream));
     ZR_TRY(zr_copy_async(stream, all, rank->shown, n_ranks * sizeof(*all), ZR_COPY_DEVICE_TO_HOST));
     ZR_TRY(zr_stream_synchronize(stream));
-    ZR_TRY(zr_comm_check(rank->base.comm));
+    ZR_TRY(zr_comm_check(rank->of->comm));
     *most_p = own;
     for (size_t i = 0; i < n_ranks; i++)
         *most_p = all[i] > *most_p ? all[i] : *most_p;
@@ -30,13 +30,13 @@ zr_status_t comm_agree_on_most(comm_rank_t *rank, double own, double *most_p) {
 /* Of one call, on the slowest rank. All begin together; what does not end together waits. */
 static zr_status_t time_work(comm_rank_t *rank, const comm_row_t *row, int work, size_t n_calls,
                              double *seconds_p) {
-    ZR_TRY(zr_comm_barrier(rank->base.comm, "begin"));
+    ZR_TRY(zr_comm_barrier(rank->of->comm, "begin"));
     double begin = bench_seconds();
     for (size_t i = 0; i < n_calls; i++)
         ZR_TRY(comm_do_work(rank, row, work));
     ZR_TRY(zr_stream_synchronize(rank->on.stream));
     if (work < COMM_WORK_OURS)
-        ZR_TRY(zr_comm_barrier(rank->base.comm, "end"));
+        ZR_TRY(zr_comm_barrier(rank->of->comm, "end"));
     double seconds = bench_seconds() - begin;
     ZR_TRY(comm_agree_on_most(rank, seconds, &seconds));
     *seconds_p = seconds / (double)n_calls;
@@ -44,10 +44,7 @@ static zr_status_t time_work(comm_rank_t *rank, const comm_row_t *row, int work,
 }
 
 static zr_status_t note_time(comm_rank_t *rank, int work, double seconds) {
-    if (bench_times_add(&rank->times[work], seconds))
-        return ZR_OK;
-    return zr_fail(zr_device_log(rank->on.device), ZR_ERR_MEMORY, "no memory for %s",
-                   zr_count_text(rank->times[work].n_times + 1, "time").text);
+    return bench_times_add(&rank->times[work], seconds, zr_device_log(rank->on.device));
 }
 
 static zr_status_t warm_up(comm_rank_t *rank, const comm_row_t *row, int work, size_t *n_calls_p) {
@@ -78,14 +75,12 @@ static zr_status_t time_in_turns(comm_rank_t *rank, const comm_row_t *row, const
 /* The median of what is kept in its order. */
 static zr_status_t median_of(comm_rank_t *rank, const bench_times_t *values, double *median_p) {
     bench_times_t sorted = {0};
-    bool is_whole = true;
-    for (size_t i = 0; i < values->n_times && is_whole; i++)
-        is_whole = bench_times_add(&sorted, values->seconds[i]);
+    zr_status_t status = ZR_OK;
+    for (size_t i = 0; i < values->n_times && status == ZR_OK; i++)
+        status = bench_times_add(&sorted, values->seconds[i], zr_device_log(rank->on.device));
     *median_p = bench_times_median(&sorted);
     bench_times_free(&sorted);
-    return is_whole ? ZR_OK
-                    : zr_fail(zr_device_log(rank->on.device), ZR_ERR_MEMORY, "no memory for %s",
-                              zr_count_text(values->n_times, "time").text);
+    return status;
 }
 
 /* Seconds of other work to those of the collective's calls. Other work on the machine comes and

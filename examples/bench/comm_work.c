@@ -29,7 +29,7 @@ size_t comm_tensor_elems(const comm_rank_t *rank, const comm_row_t *row) {
 }
 
 char *comm_block(const comm_rank_t *rank, const comm_row_t *row) {
-    size_t offset = (size_t)rank->base.number * comm_block_bytes(rank, row);
+    size_t offset = (size_t)rank->of->rank * comm_block_bytes(rank, row);
     return row->in_place ? rank->whole + offset : rank->other;
 }
 
@@ -41,13 +41,13 @@ static zr_status_t call(comm_rank_t *rank, const comm_row_t *row) {
     size_t n = row->block_elems, n_all = comm_tensor_elems(rank, row);
     switch (row->collective) {
     case ZR_ALL_GATHER:
-        return zr_comm_all_gather(rank->base.comm, &message, block, rank->whole, n, stream);
+        return zr_comm_all_gather(rank->of->comm, &message, block, rank->whole, n, stream);
     case ZR_REDUCE_SCATTER:
-        return zr_comm_reduce_scatter(rank->base.comm, &message, rank->whole, block, n, stream);
+        return zr_comm_reduce_scatter(rank->of->comm, &message, rank->whole, block, n, stream);
     case ZR_ALL_REDUCE:
-        return zr_comm_all_reduce(rank->base.comm, &message, rank->whole, n_all, stream);
+        return zr_comm_all_reduce(rank->of->comm, &message, rank->whole, n_all, stream);
     case ZR_BROADCAST:
-        return zr_comm_broadcast(rank->base.comm, &message, rank->whole, n_all,
+        return zr_comm_broadcast(rank->of->comm, &message, rank->whole, n_all,
                                  rank->options->n_ranks - 1, stream);
     case ZR_BARRIER:
     case ZR_SPLIT:

@@ -12,71 +12,47 @@
 #define MAX_RANKS 1024
 
 typedef struct options {
-    bench_common_t common;
+    on_device_options_t on;
     machine_options_t machine;
-    size_t n_ranks, n_threads;
+    size_t n_ranks;
     const char *file; /* NULL: it is not saved */
-    const zr_log_t *log;
 } options_t;
 
-/* ---- options -------------------------------------------------------------------------- */
+#define AT(member) .offset = offsetof(options_t, member)
 
-static const command_option_t option_table[] = {
-    {"save-hardware", "FILE", "write the description, for --hardware FILE", COMMAND_TEXT,
-     .field = offsetof(options_t, file)},
-    {"ranks", "N", "ranks that share the machine, and work at once (default 1)", COMMAND_COUNT,
-     .field = offsetof(options_t, n_ranks), 1, MAX_RANKS},
-    {"threads", "N", "threads of each rank (default: all cores, shared out)", COMMAND_COUNT,
-     .field = offsetof(options_t, n_threads), 1, ON_DEVICE_MAX_THREADS},
-    {"device", "host|cuda[:N]|auto", "of all ranks (default host)", COMMAND_DEVICE,
-     .field = offsetof(options_t, machine.device)},
-    {"path", "DIR[,DIR...]",
-     "measure the drives of these folders, with 256 MiB of each rank (default: none)", COMMAND_TEXT,
-     .field = offsetof(options_t, machine.paths)},
-    {"seconds", "S", "of each of the 7 groups of measurements, one round at least (default 1)",
-     COMMAND_NUMBER, .field = offsetof(options_t, machine.seconds), 0, 3600},
-    {"quick", NULL, "measure on next to nothing: the form is the same, figures say nothing",
-     COMMAND_FLAG, .field = offsetof(options_t, machine.is_quick)},
-    {0},
-};
-
-static const bench_parser_t parser = {
-    .name = "hardware",
-    .options = option_table,
-    .doc = "What a rank's share of this machine reaches while all ranks work at once, as a "
-           "description of hardware for zero-plan and zero-train."};
+static const zr_option_t rows[] = {
+    {"save-hardware", AT(file), .type = ZR_OPTION_STRING, .arg = "FILE",
+     .help = "write the description, for --hardware FILE"},
+    {"ranks", AT(n_ranks), .type = ZR_OPTION_COUNT, .least = 1, .most = MAX_RANKS, .arg = "N",
+     .help = "ranks that share the machine, and work at once"},
+    {"path", AT(machine.paths), .type = ZR_OPTION_STRING, .arg = "DIR[,DIR...]", .initial = "none",
+     .help = "measure the drives of these folders, with 256 MiB of each rank"},
+    {"seconds", AT(machine.seconds), .type = ZR_OPTION_NUMBER, .most = 3600, .arg = "S",
+     .help = "of each of the 7 groups of measurements, one round at least"},
+    {"quick", AT(machine.is_quick), .type = ZR_OPTION_FLAG,
+     .help = "measure on next to nothing: the form is the same, figures say nothing"}};
 
 static zr_status_t complete(options_t *o) {
-    o->machine.log = *o->log;
+    const zr_log_t *log = o->on.common.log;
+    bench_folders_t folders;
+    o->machine.log = *log;
+    o->machine.device = o->on.device;
     if (o->machine.is_quick)
         o->machine.seconds = 0.0;
     o->machine.n_ranks = (int)o->n_ranks;
-    o->machine.n_threads = device_threads(o->n_threads, o->machine.n_ranks);
+    o->machine.n_threads = device_threads(o->on.n_threads, o->machine.n_ranks);
     if (o->file != NULL)
-        ZR_TRY(files_check_writable("--save-hardware", o->file, o->log));
+        ZR_TRY(files_check_writable("--save-hardware", o->file, log));
     if (o->machine.paths != NULL)
-        ZR_TRY(bench_check_folders("--path", o->machine.paths, o->log));
+        ZR_TRY(bench_folders("--path", o->machine.paths, log, &folders));
     device_choice_t chosen;
-    return device_choose(o->machine.device, o->log, &chosen);
+    return device_choose(o->machine.device, log, &chosen);
 }
 
 /* ---- the report -------------------------------------------------------------------------- */
 
 static bool is_used(const machine_t *machine, const zr_figure_t *figure) {
     return !figure->is_of_cuda || machine->hardware.kind != ZR_HARDWARE_HOST;
-}
-
-static void print_for_people(const options_t *o, const machine_t *machine) {
-    size_t n = 0;
-    const zr_figure_t *figures = zr_hardware_figures(&n);
-    for (size_t i = 0; i < n; i++)
-        if (is_used(machine, &figures[i]))
-            fprintf(stderr, "  %-30s %12.4g  %s\n", figures[i].name,
-                    zr_hardware_figure(&machine->hardware, &figures[i]), machine->sources[i]);
-    if (o->file != NULL)
-        fprintf(stderr, "saved; --hardware %s%s plans with it\n",
-                strchr(o->file, '/') != NULL || strstr(o->file, ".json") != NULL ? "" : "./",
-                o->file);
 }
 
 static json_t *describe(const options_t *o, const machine_t *machine) {
@@ -90,12 +66,11 @@ static json_t *describe(const options_t *o, const machine_t *machine) {
         json_put(&values, figures[i].name, json_number(value));
         json_put(&sources, figures[i].name, json_string(machine->sources[i]));
     }
-    json_put(&object, "figures", values);
-    json_put(&object, "sources", sources);
-    json_put(&object, "command", json_string("hardware"));
-    json_put(&object, "kind", json_string(zr_hardware_kind_name(machine->hardware.kind)));
-    json_put(&object, "ranks", json_count(o->n_ranks));
-    json_put(&object, "threads_per_rank", json_count((uint64_t)o->machine.n_threads));
+    JSON_PUT(&object, {"figures", values}, {"sources", sources},
+             {"command", json_string("hardware")},
+             {"kind", json_string(zr_hardware_kind_name(machine->hardware.kind))},
+             {"ranks", json_count(o->n_ranks)},
+             {"threads_per_rank", json_count((uint64_t)o->machine.n_threads)});
     if (o->file != NULL)
         json_put(&object, "file", json_string(o->file));
     return object;
@@ -103,25 +78,37 @@ static json_t *describe(const options_t *o, const machine_t *machine) {
 
 /* ---- the command --------------------------------------------------------------------------- */
 
-static int run(int argc, char **argv, const zr_log_t *log) {
-    options_t options = {.n_ranks = 1, .machine = {.device = "host", .seconds = 1.0}, .log = log};
+static int run(void *argument) {
+    options_t *options = argument;
+    const zr_log_t *log = options->on.common.log;
     machine_t machine;
-    int code = BENCH_FAILED;
-    if (!bench_parse(&parser, argc, argv, log, &options.common, &code))
-        return code;
-    if (complete(&options) != ZR_OK)
-        return BENCH_BAD_INPUT;
-    if (machine_measure(&options.machine, &machine) != ZR_OK)
-        return BENCH_FAILED;
-    if (options.file != NULL && machine_save(&machine, options.file, log) != ZR_OK)
-        return BENCH_FAILED;
-    print_for_people(&options, &machine);
-    return options.common.json ? command_print(describe(&options, &machine), BENCH_MEASURED, log)
-                               : BENCH_MEASURED;
+    if (complete(options) != ZR_OK)
+        return COMMAND_BAD_INPUT;
+    if (machine_measure(&options->machine, &machine) != ZR_OK ||
+        (options->file != NULL && machine_save(&machine, options->file, log) != ZR_OK))
+        return COMMAND_FAILED;
+    int code = bench_report(&options->on.common, describe(options, &machine), COMMAND_DONE);
+    if (options->file != NULL)
+        zr_log_write(log, ZR_LOG_INFO, "saved; --hardware %s%s plans with it",
+                     strchr(options->file, '/') != NULL || strstr(options->file, ".json") != NULL
+                         ? ""
+                         : "./",
+                     options->file);
+    return code;
 }
 
-const bench_command_t bench_hardware = {
+static const options_t defaults = {
+    .on = ON_DEVICE_DEFAULTS, .n_ranks = 1, .machine = {.seconds = 1.0}};
+
+const command_t bench_hardware = {
     .name = "hardware",
     .summary = "what a rank's share of this machine reaches, for plans",
-    .run = run,
-    .option = "--save-hardware"};
+    .doc = "What a rank's share of this machine reaches while all ranks work at once, as a "
+           "description of hardware for zero-plan and zero-train.",
+    .own = rows,
+    .n_own = sizeof(rows) / sizeof(rows[0]),
+    .base = &on_ranks_table,
+    .option = "--save-hardware",
+    .defaults = &defaults,
+    .options_bytes = sizeof(defaults),
+    .run = run};

@@ -3,84 +3,46 @@
  * systems in the same run. A sweep finds the best settings of each; then the two take turns,
  * because shared drives swing. What is found can be saved, for the runs that use it.
  */
-#include <stdlib.h>
 #include <string.h>
 
 #include "examples/bench/io.h"
 
 #define MAX_SIZE ((size_t)64 << 30)
 
-/* ---- options -------------------------------------------------------------------------- */
+static const zr_option_choice_t verifies[] = {
+    {"both", 0, NULL}, {"on", 1, NULL}, {"off", 2, NULL}, {NULL, 0, NULL}};
 
-/* Cut at commas; the place keeps pointers into the copy. */
-static zr_status_t take_paths(const char *value, void *options) {
-    io_options_t *o = options;
-    free(o->paths);
-    o->paths = strdup(value);
-    if (o->paths == NULL)
-        return zr_fail(o->log, ZR_ERR_MEMORY, "no memory for --path");
-    o->place.n_paths = 0;
-    for (char *rest = o->paths, *path; (path = strsep(&rest, ",")) != NULL;) {
-        if (path[0] == '\0' || o->place.n_paths == IO_MAX_FILES)
-            return zr_fail(o->log, ZR_ERR_ARGUMENT,
-                           "--path \"%s\": 1 to %d folders are possible, none of them empty", value,
-                           IO_MAX_FILES);
-        o->place.paths[o->place.n_paths++] = path;
-    }
-    return ZR_OK;
+#define AT(member) .offset = offsetof(io_options_t, member)
+
+static const zr_option_t rows[] = {
+    {"path", AT(paths), .type = ZR_OPTION_STRING, .arg = "DIR[,DIR...]",
+     .help = "folders to measure"},
+    {"size", AT(place.size_bytes), .type = ZR_OPTION_BYTES, .arg = "SIZE",
+     .help = "of the files of one contender, together; there are up to four"},
+    {"request", AT(given.request_bytes), .type = ZR_OPTION_BYTES, .arg = "SIZE", .initial = "",
+     .help = "measure this request size only"},
+    {"depth", AT(given.depth), .type = ZR_OPTION_COUNT, .least = 1, .most = ZR_STORE_MAX_DEPTH,
+     .arg = "N", .initial = "", .help = "measure this number of requests at once only"},
+    {"files", AT(given.n_files), .type = ZR_OPTION_COUNT, .least = 1, .most = IO_MAX_FILES,
+     .arg = "N", .initial = "", .help = "measure this number of files per folder only"},
+    {"rounds", AT(n_rounds), .type = ZR_OPTION_COUNT, .least = 1, .most = 1000, .arg = "N",
+     .help = "of the comparison; the median counts"},
+    {"verify", AT(verify), .type = ZR_OPTION_CHOICE, .choices = verifies,
+     .help = "measure with checksums (on), without (off), or both"},
+    {"fio", AT(with_fio), .type = ZR_OPTION_SWITCH, .help = "compare with fio"},
+    {"save-settings", AT(save_path), .type = ZR_OPTION_STRING, .arg = "FILE",
+     .help = "write the best settings, as JSON"}};
+
+static zr_status_t check_request(const io_options_t *o) {
+    size_t request_bytes = o->given.request_bytes;
+    const char *text = options_value(&o->common.given, "request");
+    if (text == NULL || (request_bytes > 0 && request_bytes % ZR_STORE_CHUNK_ALIGN_BYTES == 0 &&
+                         request_bytes <= IO_MAX_MEMORY))
+        return ZR_OK;
+    return zr_fail(o->common.log, ZR_ERR_ARGUMENT,
+                   "--request %s: multiples of %zu up to %zu are possible", text,
+                   ZR_STORE_CHUNK_ALIGN_BYTES, IO_MAX_MEMORY);
 }
-
-static zr_status_t take_request(const char *value, void *options) {
-    io_options_t *o = options;
-    size_t request_bytes = 0;
-    ZR_TRY(args_size("--request", value, o->log, &request_bytes));
-    if (request_bytes == 0 || request_bytes % ZR_STORE_CHUNK_ALIGN_BYTES != 0 ||
-        request_bytes > IO_MAX_MEMORY)
-        return zr_fail(o->log, ZR_ERR_ARGUMENT,
-                       "--request %s: multiples of %zu up to %zu are possible", value,
-                       ZR_STORE_CHUNK_ALIGN_BYTES, IO_MAX_MEMORY);
-    o->given.request_bytes = request_bytes;
-    return ZR_OK;
-}
-
-static zr_status_t take_verify(const char *value, void *options) {
-    io_options_t *o = options;
-    static const char *const words[] = {"both", "on", "off"};
-    size_t choice = 0;
-    ZR_TRY(args_choice("--verify", value, words, 3, o->log, &choice));
-    o->plain = choice != 1;
-    o->checksummed = choice != 2;
-    o->place.verify = o->checksummed; /* in the sweep: as in a run, unless it is asked for */
-    return ZR_OK;
-}
-
-static const command_option_t option_table[] = {
-    {"path", "DIR[,DIR...]", "folders to measure (default: the current one)", COMMAND_OTHER,
-     .take = take_paths},
-    {"size", "SIZE",
-     "of the files of one contender, together (default 256MiB); there are up to four", COMMAND_SIZE,
-     .field = offsetof(io_options_t, place.size_bytes)},
-    {"request", "SIZE", "measure this request size only", COMMAND_OTHER, .take = take_request},
-    {"depth", "N", "measure this number of requests at once only", COMMAND_COUNT,
-     .field = offsetof(io_options_t, given.depth), 1, ZR_STORE_MAX_DEPTH},
-    {"files", "N", "measure this number of files per folder only", COMMAND_COUNT,
-     .field = offsetof(io_options_t, given.n_files), 1, IO_MAX_FILES},
-    {"rounds", "N", "of the comparison; the median counts (default 6)", COMMAND_COUNT,
-     .field = offsetof(io_options_t, n_rounds), 1, 1000},
-    {"verify", "both|on|off", "measure with checksums (on), without (off), or both (default)",
-     COMMAND_OTHER, .take = take_verify},
-    {"fio", "on|off", "compare with fio (default on)", COMMAND_SWITCH,
-     .field = offsetof(io_options_t, with_fio)},
-    {"save-settings", "FILE", "write the best settings, as JSON", COMMAND_TEXT,
-     .field = offsetof(io_options_t, save_path)},
-    {0},
-};
-
-static const bench_parser_t parser = {
-    .name = "io",
-    .options = option_table,
-    .doc = "Bandwidth of the store on these folders, against fio on the same file systems in the "
-           "same run; finds the settings that do best."};
 
 /* Whole requests of the largest size on every file. */
 static zr_status_t check_size(io_options_t *o) {
@@ -90,13 +52,13 @@ static zr_status_t check_size(io_options_t *o) {
         unit = o->given.request_bytes;
     unit *= o->place.n_paths * most_files;
     if (o->place.n_paths * most_files > IO_MAX_FILES)
-        return zr_fail(o->log, ZR_ERR_ARGUMENT,
+        return zr_fail(o->common.log, ZR_ERR_ARGUMENT,
                        "%s with up to %s each; %d files are possible: give fewer "
                        "folders, or --files",
                        zr_count_text(o->place.n_paths, "folder").text,
                        zr_count_text(most_files, "file").text, IO_MAX_FILES);
     if (o->place.size_bytes < unit || o->place.size_bytes > MAX_SIZE)
-        return zr_fail(o->log, ZR_ERR_ARGUMENT,
+        return zr_fail(o->common.log, ZR_ERR_ARGUMENT,
                        "--size %s: with these settings %s (%zu bytes) to %s are possible; a "
                        "number without a unit is bytes, others end in KiB, MiB or GiB",
                        zr_count_text(o->place.size_bytes, "byte").text, zr_size_text(unit).text,
@@ -112,7 +74,7 @@ static zr_status_t measure(io_options_t *o, int *code_p) {
     io_best_t best;
     io_comparison_t comparison;
     if (o->with_fio && !io_fio_find(fio_version, sizeof(fio_version))) {
-        zr_log_write(o->log, ZR_LOG_WARNING,
+        zr_log_write(o->common.log, ZR_LOG_WARNING,
                      "there is no fio, so there are no ratios; install it (bash cmake/install.sh "
                      "fio), or give --fio off");
         o->with_fio = false;
@@ -120,42 +82,43 @@ static zr_status_t measure(io_options_t *o, int *code_p) {
     ZR_TRY(io_sweep(o, &best));
     ZR_TRY(io_compare(o, &best, &comparison));
     ZR_TRY(io_save(o, &best));
-    *code_p = io_report(o, &best, &comparison, fio_version);
+    *code_p =
+        bench_report(&o->common, io_describe(o, &best, &comparison, fio_version), COMMAND_DONE);
     return ZR_OK;
 }
 
 static zr_status_t check(io_options_t *o) {
+    ZR_TRY(bench_folders("--path", o->paths, o->common.log, &o->folders));
+    o->place.n_paths = o->folders.n;
+    memcpy(o->place.paths, o->folders.paths, sizeof(o->place.paths));
+    o->place.log = *o->common.log;
+    o->plain = o->verify != 1;
+    o->checksummed = o->verify != 2;
+    o->place.verify = o->checksummed; /* in the sweep: as in a run, unless it is asked for */
+    ZR_TRY(check_request(o));
     ZR_TRY(check_size(o));
-    for (size_t i = 0; i < o->place.n_paths; i++)
-        ZR_TRY(bench_check_folder("--path", o->place.paths[i], o->log));
+    (void)zr_store_drive_backend(o->common.log); /* says it where io_uring cannot be had */
     return io_check_save(o);
 }
 
-static int run(int argc, char **argv, const zr_log_t *log) {
-    io_options_t options = {.place = {.paths = {"."},
-                                      .n_paths = 1,
-                                      .size_bytes = (size_t)256 << 20,
-                                      .verify = true,
-                                      .log = *log},
-                            .n_rounds = 6,
-                            .plain = true,
-                            .checksummed = true,
-                            .with_fio = true,
-                            .log = log};
-    int code = BENCH_FAILED;
-    if (bench_parse(&parser, argc, argv, log, &options.common, &code)) {
-        code = BENCH_FAILED;
-        zr_status_t status = check(&options);
-        if (status == ZR_OK)
-            status = measure(&options, &code);
-        if (status == ZR_ERR_ARGUMENT)
-            code = BENCH_BAD_INPUT;
-    }
-    free(options.paths);
-    return code;
+static int run(void *options) {
+    int code = COMMAND_FAILED;
+    zr_status_t status = check(options);
+    if (status == ZR_OK)
+        status = measure(options, &code);
+    return status == ZR_ERR_ARGUMENT ? COMMAND_BAD_INPUT : code;
 }
 
-const bench_command_t bench_io = {
+static const io_options_t defaults = {
+    .paths = ".", .place = {.size_bytes = (size_t)256 << 20}, .n_rounds = 6, .with_fio = true};
+
+const command_t bench_io = {
     .name = "io",
     .summary = "bandwidth of the store on given paths, against fio on the same file systems",
+    .doc = "Bandwidth of the store on these folders, against fio on the same file systems in the "
+           "same run; finds the settings that do best.",
+    .own = rows,
+    .n_own = sizeof(rows) / sizeof(rows[0]),
+    .defaults = &defaults,
+    .options_bytes = sizeof(defaults),
     .run = run};

@@ -9,15 +9,16 @@
 #define IO_MAX_MEMORY ((size_t)64 << 20) /* of requests at once */
 
 typedef struct io_options {
-    bench_common_t common;
-    char *paths; /* copy of the option, cut at commas */
+    command_common_t common;
+    const char *paths; /* as written */
+    bench_folders_t folders;
     io_place_t place;
     io_setting_t given; /* 0: sweep it */
     size_t n_rounds;
+    int verify;              /* 0: both, 1: on, 2: off */
     bool plain, checksummed; /* what is compared; one of them at least */
     bool with_fio;
     const char *save_path;
-    const zr_log_t *log;
 } io_options_t;
 
 typedef struct io_best {
@@ -48,9 +49,9 @@ typedef struct io_comparison {
 ZR_NODISCARD zr_status_t io_compare(const io_options_t *o, const io_best_t *best,
                                     io_comparison_t *comparison_p);
 
-/** Print everything; what the program exits with. */
-int io_report(const io_options_t *o, const io_best_t *best, const io_comparison_t *comparison,
-              const char *fio_version);
+/** NULL: no memory. */
+json_t *io_describe(const io_options_t *o, const io_best_t *best, const io_comparison_t *comparison,
+                    const char *fio_version);
 
 /** Whether --save-settings can be written to, now, before hours are spent. */
 ZR_NODISCARD zr_status_t io_check_save(const io_options_t *o);

@@ -58,9 +58,9 @@ static zr_status_t choose_fio_verify(compare_t *c) {
     for (size_t i = 0; i < 2 && fio->n_files > 0; i++) {
         io_fio_job_t job = {c->best->fio, IO_WRITE, fio->size_bytes, names[i]};
         io_speed_t write, read;
-        ZR_TRY(io_fio_pass(fio, &job, c->options->log, &write));
+        ZR_TRY(io_fio_pass(fio, &job, c->options->common.log, &write));
         job.pattern = IO_READ;
-        ZR_TRY(io_fio_pass(fio, &job, c->options->log, &read));
+        ZR_TRY(io_fio_pass(fio, &job, c->options->common.log, &read));
         double cpu = write.cpu_seconds_per_byte + read.cpu_seconds_per_byte;
         if (c->fio_verify == NULL || cpu < least) {
             c->fio_verify = names[i];
@@ -76,7 +76,7 @@ static zr_status_t open_all(compare_t *c) {
         ZR_TRY(open_contender(c, who));
     if (c->options->checksummed) {
         if (posix_memalign(&memory, HUGE_PAGE_BYTES, COLD_BYTES) != 0)
-            return zr_fail(c->options->log, ZR_ERR_MEMORY, "no %s of memory to hash",
+            return zr_fail(c->options->common.log, ZR_ERR_MEMORY, "no %s of memory to hash",
                            zr_size_text(COLD_BYTES).text);
         c->cold = memory;
         memset(memory, 0x5a, COLD_BYTES);
@@ -102,11 +102,10 @@ static void close_all(compare_t *c) {
 static zr_status_t keep(compare_t *c, io_contender_t who, io_pattern_t pattern,
                         const io_speed_t *speed) {
     bench_times_t *of = c->figures[who][pattern];
-    if (bench_times_add(&of[SPEED], speed->bytes_per_s) &&
-        bench_times_add(&of[CPU], speed->cpu_seconds_per_byte) &&
-        bench_times_add(&of[CHECKSUM], speed->checksum_seconds_per_byte))
-        return ZR_OK;
-    return zr_fail(c->options->log, ZR_ERR_MEMORY, "no memory for the figures");
+    const zr_log_t *log = c->options->common.log;
+    ZR_TRY(bench_times_add(&of[SPEED], speed->bytes_per_s, log));
+    ZR_TRY(bench_times_add(&of[CPU], speed->cpu_seconds_per_byte, log));
+    return bench_times_add(&of[CHECKSUM], speed->checksum_seconds_per_byte, log);
 }
 
 /* fio with checksums reads what it wrote in this order, once; of both at once it verifies nothing.
@@ -125,7 +124,7 @@ static zr_status_t pass(compare_t *c, io_contender_t who, io_pattern_t pattern) 
         job.n_bytes = c->fios[who].size_bytes;
         job.verify = c->fio_verify;
     }
-    ZR_TRY(io_fio_pass(&c->fios[who], &job, c->options->log, &speed));
+    ZR_TRY(io_fio_pass(&c->fios[who], &job, c->options->common.log, &speed));
     return keep(c, who, pattern, &speed);
 }
 
@@ -140,10 +139,9 @@ static double hash(const unsigned char *memory, size_t stride_bytes) {
 static zr_status_t time_hashes(compare_t *c) {
     if (c->cold == NULL)
         return ZR_OK;
-    if (bench_times_add(&c->hashes[COLD], hash(c->cold, CHUNK_BYTES)) &&
-        bench_times_add(&c->hashes[CACHED], hash(c->cold, 0)))
-        return ZR_OK;
-    return zr_fail(c->options->log, ZR_ERR_MEMORY, "no memory for the figures");
+    const zr_log_t *log = c->options->common.log;
+    ZR_TRY(bench_times_add(&c->hashes[COLD], hash(c->cold, CHUNK_BYTES), log));
+    return bench_times_add(&c->hashes[CACHED], hash(c->cold, 0), log);
 }
 
 /* The order turns round with every round: what came before is still in some drive's cache. */
@@ -182,7 +180,7 @@ zr_status_t io_compare(const io_options_t *o, const io_best_t *best,
                        io_comparison_t *comparison_p) {
     compare_t *c = calloc(1, sizeof(*c));
     if (c == NULL)
-        return zr_fail(o->log, ZR_ERR_MEMORY, "no memory for the comparison");
+        return zr_fail(o->common.log, ZR_ERR_MEMORY, "no memory for the comparison");
     c->options = o;
     c->best = best;
     zr_status_t status = open_all(c);

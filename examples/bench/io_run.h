@@ -6,7 +6,7 @@
 
 #include "examples/bench/bench.h"
 
-#define IO_MAX_FILES 16
+#define IO_MAX_FILES BENCH_MOST_FOLDERS
 
 typedef enum io_pattern { IO_WRITE = 0, IO_READ = 1, IO_MIXED = 2 } io_pattern_t;
 #define IO_N_PATTERNS 3

@@ -47,7 +47,7 @@ static zr_status_t make_store(io_store_t *io, const io_place_t *place,
     options.max_transfers = io->n_slots;
     options.verify = place->verify;
     const zr_store_extent_t extent = {.name = "bench", .size_bytes = place->size_bytes};
-    ZR_TRY(zr_store_create("uring", &options, &extent, 1, &io->store));
+    ZR_TRY(zr_store_create(zr_store_drive_backend(NULL), &options, &extent, 1, &io->store));
     const zr_store_buffer_t buffer = {io->memory, io->n_slots * io->transfer_bytes};
     return zr_store_register(io->store, &buffer, 1);
 }

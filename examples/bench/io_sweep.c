@@ -222,7 +222,7 @@ static zr_status_t run_sweep(const io_options_t *o, sweep_t *sweep) {
 zr_status_t io_sweep(const io_options_t *o, io_best_t *best_p) {
     sweep_t *sweep = calloc(1, sizeof(*sweep));
     if (sweep == NULL)
-        return zr_fail(o->log, ZR_ERR_MEMORY, "no memory for the sweep");
+        return zr_fail(o->common.log, ZR_ERR_MEMORY, "no memory for the sweep");
     zr_status_t status = run_sweep(o, sweep);
     *best_p = sweep->best;
     free(sweep);

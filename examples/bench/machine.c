@@ -193,6 +193,13 @@ static void average(const machine_rank_t *ranks, int n_ranks, machine_figures_t 
     memcpy(mean_p, sums, sizeof(*mean_p));
 }
 
+static zr_status_t run_rank(zr_rank_t *of) {
+    machine_rank_t *rank = (machine_rank_t *)of->context + of->rank;
+    rank->number = of->rank;
+    rank->comm = of->comm;
+    return machine_rank_run(rank);
+}
+
 static zr_status_t measure(const machine_options_t *options, bool is_host,
                            machine_figures_t *mean_p) {
     size_t n_ranks = (size_t)options->n_ranks;
@@ -211,13 +218,11 @@ static zr_status_t measure(const machine_options_t *options, bool is_host,
         all[i].is_host = is_host;
         all[i].sizes = machine_sizes(options, is_host);
     }
-    const bench_ranks_t ranks = {.n_ranks = options->n_ranks,
-                                 .all = all,
-                                 .rank_bytes = sizeof(*all),
-                                 .work = machine_rank_run,
-                                 .end = machine_rank_end,
-                                 .log = options->log};
-    zr_status_t status = bench_ranks_run(&ranks);
+    zr_run_options_t run = zr_run_options_default();
+    run.log = options->log;
+    run.comm = "threads";
+    run.device_options.n_threads = 1; /* idle: a rank opens devices of its own */
+    zr_status_t status = zr_run_ranks(NULL, options->n_ranks, run_rank, all, &run);
     if (status == ZR_OK)
         average(all, options->n_ranks, mean_p);
     free(times);

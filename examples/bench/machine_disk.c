@@ -10,19 +10,8 @@
 #define SMALL_FILE_BYTES ((size_t)512 << 10)
 #define BLOCK_BYTES ((size_t)4096)
 
-static zr_status_t split_paths(char *text, io_place_t *place) {
-    char *rest = NULL;
-    for (char *path = strtok_r(text, ",", &rest); path != NULL; path = strtok_r(NULL, ",", &rest)) {
-        if (place->n_paths == IO_MAX_FILES)
-            return zr_fail(&place->log, ZR_ERR_ARGUMENT, "--path: at most %d folders are possible",
-                           IO_MAX_FILES);
-        place->paths[place->n_paths++] = path;
-    }
-    return ZR_OK;
-}
-
 static zr_status_t meet(machine_rank_t *rank) {
-    return zr_comm_barrier(rank->base.comm, "measuring drives");
+    return zr_comm_barrier(rank->comm, "measuring drives");
 }
 
 /* All ranks at once. */
@@ -82,15 +71,13 @@ zr_status_t machine_rank_disk(machine_rank_t *rank) {
                                 .n_files = nvme.files_per_path};
     const io_setting_t small = {
         .request_bytes = BLOCK_BYTES, .depth = 1, .submit_batch = 1, .n_files = 1};
-    char *text = strdup(rank->options->paths);
-    if (text == NULL)
-        return zr_fail(&place.log, ZR_ERR_MEMORY, "no memory for the names of folders");
-    zr_status_t status = split_paths(text, &place);
-    if (status == ZR_OK)
-        status = measure_on(rank, &place, &large, measure_large);
+    bench_folders_t folders;
+    ZR_TRY(bench_folders("--path", rank->options->paths, &place.log, &folders));
+    place.n_paths = folders.n;
+    memcpy(place.paths, folders.paths, sizeof(place.paths));
+    if (rank->number == 0)
+        (void)zr_store_drive_backend(&place.log); /* says it where io_uring cannot be had */
+    ZR_TRY(measure_on(rank, &place, &large, measure_large));
     place.size_bytes = SMALL_FILE_BYTES;
-    if (status == ZR_OK)
-        status = measure_on(rank, &place, &small, measure_small);
-    free(text);
-    return status;
+    return measure_on(rank, &place, &small, measure_small);
 }

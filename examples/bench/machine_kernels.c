@@ -117,17 +117,14 @@ static zr_status_t queue_head(void *context, zr_stream_t *stream) {
 
 static void describe_model(model_t *model, const machine_sizes_t *sizes, zr_dtype_t activation,
                            zr_dtype_t param) {
-    size_t batch = sizes->n_rows / sizes->seq, heads = sizes->channels / HEAD_SIZE;
-    model->attention = (zr_nn_attention_t){.batch = batch,
-                                           .seq = sizes->seq,
-                                           .heads = heads,
-                                           .head_size = HEAD_SIZE,
-                                           .activation_dtype = activation};
-    model->attention_backward = (zr_nn_attention_backward_t){.batch = batch,
-                                                             .seq = sizes->seq,
-                                                             .heads = heads,
-                                                             .head_size = HEAD_SIZE,
-                                                             .activation_dtype = activation};
+    const zr_nn_qkv_shape_t shape = {.batch = sizes->n_rows / sizes->seq,
+                                     .seq = sizes->seq,
+                                     .heads = sizes->channels / HEAD_SIZE,
+                                     .kv_heads = sizes->channels / HEAD_SIZE,
+                                     .head_size = HEAD_SIZE};
+    model->attention = (zr_nn_attention_t){.shape = shape, .activation_dtype = activation};
+    model->attention_backward =
+        (zr_nn_attention_backward_t){.shape = shape, .activation_dtype = activation};
     model->head = (zr_nn_lm_head_t){.n_rows = sizes->n_rows,
                                     .channels = sizes->channels,
                                     .vocab = sizes->vocab,
@@ -149,73 +146,41 @@ static size_t model_workspace_bytes(const on_device_t *on, const model_t *model)
     return most;
 }
 
-/* Arrays of the model: widths in channels for each row, but for the table and what is small. */
-typedef struct model_arrays {
-    void *qkv, *out, *dout, *dqkv, *weight, *dweight;
-    float *log_sum;
-    double *loss;
-} model_arrays_t;
-
-static void point_to(model_t *model, const model_arrays_t *arrays) {
-    model->attention.qkv = model->attention_backward.qkv = arrays->qkv;
-    model->attention.out = arrays->out;
-    model->attention_backward.out = arrays->out;
-    model->attention.log_sum = arrays->log_sum;
-    model->attention_backward.log_sum = arrays->log_sum;
-    model->attention_backward.dout = arrays->dout;
-    model->attention_backward.dqkv = arrays->dqkv;
-    model->head.x = arrays->dout;
-    model->head.weight = arrays->weight;
-    model->head.targets = model->targets;
-    model->head.loss = arrays->loss;
-    model->head.dx = arrays->dqkv;
-    model->head.dweight = (zr_nn_gradient_t){.data = arrays->dweight};
-}
-
-/* Whatever the pointer's type. */
-static void place_array(void *place, void *array) {
-    memcpy(place, &array, sizeof(array));
-}
-
 static zr_status_t make_model(on_device_t *on, model_t *model, const machine_sizes_t *sizes,
                               zr_dtype_t param) {
-    static char somewhere[256]; /* a workspace's size asks whether there are arrays */
+    zr_nn_attention_t *forward = &model->attention;
+    zr_nn_attention_backward_t *backward = &model->attention_backward;
+    zr_nn_lm_head_t *head = &model->head;
     zr_dtype_t activation;
     size_t n_rows = sizes->n_rows, row = n_rows * sizes->channels;
     size_t table = sizes->vocab * sizes->channels, heads = sizes->channels / HEAD_SIZE;
     ZR_TRY(zr_nn_activation_dtype(on->device, param, &activation));
     describe_model(model, sizes, activation, param);
-    model_arrays_t arrays = {somewhere, somewhere, somewhere,          somewhere,
-                             somewhere, somewhere, (float *)somewhere, (double *)somewhere};
-    model->targets = (int32_t *)somewhere;
-    point_to(model, &arrays);
     size_t act = zr_dtype_size(activation), size = zr_dtype_size(param);
+    void *qkv = NULL, *out = NULL, *dout = NULL, *dqkv = NULL, *weight = NULL, *dweight = NULL;
+    float *log_sum = NULL;
+    ZR_TRY(ON_DEVICE_TAKE(on, {&qkv, 3 * row * act}, {&out, row * act}, {&dout, row * act},
+                          {&dqkv, 3 * row * act}, {&weight, table * size}, {&dweight, table * size},
+                          {&log_sum, n_rows * heads * sizeof(float)},
+                          {&model->targets, n_rows * sizeof(int32_t)},
+                          {&head->loss, sizeof(double)}));
+    forward->qkv = backward->qkv = qkv;
+    forward->out = out;
+    backward->out = out;
+    forward->log_sum = log_sum;
+    backward->log_sum = log_sum;
+    backward->dout = head->x = dout;
+    backward->dqkv = head->dx = dqkv;
+    head->weight = weight;
+    head->dweight = (zr_nn_gradient_t){.data = dweight};
+    head->targets = model->targets;
     model->workspace.size_bytes = model_workspace_bytes(on, model);
-    const struct {
-        void *place;
-        size_t size_bytes;
-    } all[] = {{&arrays.qkv, 3 * row * act},
-               {&arrays.out, row * act},
-               {&arrays.dout, row * act},
-               {&arrays.dqkv, 3 * row * act},
-               {&arrays.weight, table * size},
-               {&arrays.dweight, table * size},
-               {&arrays.log_sum, n_rows * heads * sizeof(float)},
-               {&arrays.loss, sizeof(double)},
-               {&model->targets, n_rows * sizeof(int32_t)},
-               {&model->workspace.data, model->workspace.size_bytes}};
-    size_t sum = 0, n = sizeof(all) / sizeof(all[0]);
-    for (size_t i = 0; i < n; i++)
-        sum += on_device_array_bytes(all[i].size_bytes);
-    ZR_TRY(on_device_map(on, sum));
-    for (size_t i = 0; i < n; i++)
-        place_array(all[i].place, on_device_take(on, all[i].size_bytes));
-    point_to(model, &arrays);
-    ZR_TRY(on_device_draw(on, arrays.qkv, activation, 3 * row));
-    ZR_TRY(on_device_draw(on, arrays.dout, activation, row));
-    ZR_TRY(zr_kernel_fill(on->stream, arrays.loss, ZR_DTYPE_F32, 2, 0.0f));
+    ZR_TRY(ON_DEVICE_TAKE(on, {&model->workspace.data, model->workspace.size_bytes}));
+    ZR_TRY(on_device_draw(on, qkv, activation, 3 * row));
+    ZR_TRY(on_device_draw(on, dout, activation, row));
+    ZR_TRY(zr_kernel_fill(on->stream, head->loss, ZR_DTYPE_F32, 2, 0.0f));
     ZR_TRY(zr_kernel_fill(on->stream, model->targets, ZR_DTYPE_F32, n_rows, 0.0f)); /* token 0 */
-    return on_device_draw(on, arrays.weight, param, table);
+    return on_device_draw(on, weight, param, table);
 }
 
 static double ops_per_s(work_t *work) {
@@ -302,14 +267,12 @@ static zr_status_t measure_update(machine_rank_t *rank, on_device_t *on, int dty
                         .hyper = {0.9f, 0.95f, 1e-8f},
                         .step = 10};
     work_t work = {.queue = queue_update, .context = &args};
-    ZR_TRY(on_device_map(on, 5 * on_device_array_bytes(wide)));
-    for (size_t i = 0; i < zr_adamw.rule.n_arrays; i++) {
-        args.arrays[i] = on_device_take(on, wide);
+    void *grad = NULL;
+    ZR_TRY(ON_DEVICE_TAKE(on, {&args.arrays[0], wide}, {&args.arrays[1], wide},
+                          {&args.arrays[2], wide}, {&grad, wide}, {&args.param, wide}));
+    for (size_t i = 0; i < zr_adamw.rule.n_arrays; i++)
         ZR_TRY(zr_kernel_fill(on->stream, args.arrays[i], ZR_DTYPE_F32, n, 0.5f));
-    }
-    void *grad = on_device_take(on, wide);
     args.grad = grad;
-    args.param = on_device_take(on, wide);
     ZR_TRY(on_device_draw(on, grad, dtypes[dtype], n));
     zr_status_t status = machine_rank_time(rank, &work, 1, on->stream);
     if (status == ZR_OK)
@@ -331,8 +294,7 @@ static zr_status_t measure_queueing(machine_rank_t *rank, on_device_t *on, int d
                                     machine_processor_t *processor) {
     (void)dtype;
     work_t work = {.queue = queue_nothing};
-    ZR_TRY(on_device_map(on, on_device_array_bytes(64)));
-    work.context = on_device_take(on, 64);
+    ZR_TRY(ON_DEVICE_TAKE(on, {&work.context, 64}));
     zr_status_t status = machine_rank_time(rank, &work, 1, on->stream);
     processor->kernel_s = bench_times_median(&work.times);
     works_free(&work, 1);

@@ -11,7 +11,7 @@
 /* ---- all ranks at once ----------------------------------------------------------------------- */
 
 static zr_status_t meet(machine_rank_t *rank) {
-    return zr_comm_barrier(rank->base.comm, "measuring the machine");
+    return zr_comm_barrier(rank->comm, "measuring the machine");
 }
 
 /* Threads that share cores take turns, and only in so many seconds all had as many. */
@@ -25,7 +25,7 @@ static zr_status_t agree(machine_rank_t *rank, work_t *work, zr_stream_t *stream
     bool takes_turns = rank->options->n_ranks * rank->options->n_threads > device_cores();
     if (takes_turns && seconds < TURNS_SECONDS)
         work->n_calls = (size_t)((double)work->n_calls * TURNS_SECONDS / seconds) + 1;
-    if (rank->base.number == 0)
+    if (rank->number == 0)
         rank->shared->n_calls = work->n_calls;
     ZR_TRY(meet(rank));
     work->n_calls = rank->shared->n_calls;
@@ -44,15 +44,14 @@ static double span_of_all(const machine_rank_t *rank) {
 }
 
 static zr_status_t time_at_once(machine_rank_t *rank, work_t *work, zr_stream_t *stream) {
-    int number = rank->base.number;
+    int number = rank->number;
     ZR_TRY(meet(rank));
     rank->shared->begins[number] = bench_seconds();
     ZR_TRY(work_call(work, stream));
     rank->shared->ends[number] = bench_seconds();
     ZR_TRY(meet(rank));
-    if (!bench_times_add(&work->times, span_of_all(rank) / (double)work->n_calls))
-        return zr_fail(&rank->options->log, ZR_ERR_MEMORY, "no memory for %s",
-                       zr_count_text(work->times.n_times + 1, "time").text);
+    ZR_TRY(bench_times_add(&work->times, span_of_all(rank) / (double)work->n_calls,
+                           &rank->options->log));
     return meet(rank); /* all have read */
 }
 
@@ -67,7 +66,7 @@ zr_status_t machine_rank_time(machine_rank_t *rank, work_t *works, size_t n_work
     for (bool goes_on = true; goes_on;) {
         for (size_t i = 0; i < n_works; i++)
             ZR_TRY(time_at_once(rank, &works[i], stream));
-        if (rank->base.number == 0)
+        if (rank->number == 0)
             rank->shared->goes_on = bench_seconds() < end;
         ZR_TRY(meet(rank));
         goes_on = rank->shared->goes_on;
@@ -85,7 +84,8 @@ typedef struct collective {
     size_t n_elems;
 } collective_t;
 
-static const zr_message_t message = {"measuring", ZR_DTYPE_F32, ZR_TRAFFIC_CONTROL};
+static const zr_message_t message = {
+    .tensor = "measuring", .dtype = ZR_DTYPE_F32, .traffic = ZR_TRAFFIC_CONTROL};
 
 static zr_status_t queue_gather(void *context, zr_stream_t *stream) {
     const collective_t *c = context;
@@ -114,10 +114,7 @@ static zr_status_t time_collectives(machine_rank_t *rank, zr_comm_t *comm, on_de
     size_t n_part = rank->sizes.comm_bytes / sizeof(float) / n_ranks;
     size_t part_bytes = n_part * sizeof(float);
     collective_t large = {.comm = comm, .n_elems = n_part};
-    ZR_TRY(on_device_map(on, on_device_array_bytes(n_ranks * part_bytes) +
-                                 on_device_array_bytes(part_bytes)));
-    large.all = on_device_take(on, n_ranks * part_bytes);
-    large.part = on_device_take(on, part_bytes);
+    ZR_TRY(ON_DEVICE_TAKE(on, {&large.all, n_ranks * part_bytes}, {&large.part, part_bytes}));
     ZR_TRY(on_device_draw(on, large.all, ZR_DTYPE_F32, n_ranks * n_part));
     collective_t small = large;
     small.n_elems = 16;
@@ -139,7 +136,7 @@ static zr_status_t measure_collectives(machine_rank_t *rank,
                                        const on_device_options_t *on_options) {
     on_device_t on = {0};
     zr_comm_t *group = NULL;
-    ZR_TRY(zr_comm_split(rank->base.comm, 0, rank->base.number, &group));
+    ZR_TRY(zr_comm_split(rank->comm, 0, rank->number, &group));
     zr_status_t status = on_device_open(on_options, &on);
     if (status == ZR_OK)
         status = time_collectives(rank, group, &on);
@@ -172,9 +169,11 @@ static zr_status_t time_copies(machine_rank_t *rank, on_device_t *on, void *host
     machine_figures_t *figures = &rank->figures;
     link_copy_t copies[4];
     work_t works[4];
+    void *device = NULL;
+    ZR_TRY(ON_DEVICE_TAKE(on, {&device, LINK_BYTES}));
     for (int i = 0; i < 4; i++) {
         copies[i] =
-            (link_copy_t){.device = on->range,
+            (link_copy_t){.device = device,
                           .host = host,
                           .size_bytes = i < 2 ? LINK_BYTES : 256,
                           .kind = i % 2 == 0 ? ZR_COPY_HOST_TO_DEVICE : ZR_COPY_DEVICE_TO_HOST};
@@ -194,23 +193,20 @@ static zr_status_t measure_link(machine_rank_t *rank, const on_device_options_t 
     void *host = NULL;
     zr_status_t status = on_device_open(on_options, &on);
     if (status == ZR_OK)
-        status = on_device_map(&on, LINK_BYTES);
+        status = zr_range_reserve(on.device, ZR_TIER_HOST, LINK_BYTES, &host);
     if (status == ZR_OK)
-        status = zr_range_reserve(on.device, ZR_TIER_HOST, on.range_bytes, &host);
-    if (status == ZR_OK)
-        status = zr_range_map(on.device, ZR_TIER_HOST, host, 0, on.range_bytes);
+        status = zr_range_map(on.device, ZR_TIER_HOST, host, 0, LINK_BYTES);
     if (status == ZR_OK)
         status = time_copies(rank, &on, host);
     if (on.device != NULL)
-        zr_range_release(on.device, ZR_TIER_HOST, &host, on.range_bytes);
+        zr_range_release(on.device, ZR_TIER_HOST, &host, LINK_BYTES);
     on_device_close(&on);
     return status;
 }
 
 /* ---- a rank ---------------------------------------------------------------------------------- */
 
-zr_status_t machine_rank_run(void *argument) {
-    machine_rank_t *rank = argument;
+zr_status_t machine_rank_run(machine_rank_t *rank) {
     on_device_options_t device = on_device_options_default(&rank->options->log);
     on_device_options_t host = device;
     host.n_threads = (size_t)rank->options->n_threads;
@@ -225,8 +221,4 @@ zr_status_t machine_rank_run(void *argument) {
         ZR_TRY(measure_link(rank, &device));
     }
     return rank->options->paths == NULL ? ZR_OK : machine_rank_disk(rank);
-}
-
-void machine_rank_end(void *argument) {
-    zr_comm_destroy(&((machine_rank_t *)argument)->base.comm);
 }

@@ -5,7 +5,6 @@
 
 #include "examples/bench/machine.h"
 #include "examples/bench/on_device.h"
-#include "examples/bench/ranks.h"
 
 /** A rate of what other work hides: it adds no time that could be seen. */
 #define MACHINE_HIDDEN 1e18
@@ -57,7 +56,8 @@ typedef struct machine_shared {
 } machine_shared_t;
 
 typedef struct machine_rank {
-    bench_rank_t base;
+    int number;
+    zr_comm_t *comm;
     const machine_options_t *options;
     machine_shared_t *shared;
     bool is_host; /* the device */
@@ -66,9 +66,8 @@ typedef struct machine_rank {
     machine_figures_t figures;
 } machine_rank_t;
 
-/** A rank's work and end, of bench_ranks_t. */
-ZR_NODISCARD zr_status_t machine_rank_run(void *rank);
-void machine_rank_end(void *rank);
+/** A rank's work: its number and communicator are set. */
+ZR_NODISCARD zr_status_t machine_rank_run(machine_rank_t *rank);
 
 /*
  * For its files.

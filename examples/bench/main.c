@@ -4,7 +4,7 @@
  */
 #include "examples/bench/bench.h"
 
-static const bench_command_t *const commands[] = {
+static const command_t *const commands[] = {
     &bench_adam, &bench_kernels,    &bench_matmul, &bench_step,     &bench_alloc,
     &bench_io,   &bench_checkpoint, &bench_comm,   &bench_hardware, &bench_plan};
 

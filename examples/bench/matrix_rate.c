@@ -53,13 +53,11 @@ static zr_status_t make_matrices(matrix_rate_t *rate, zr_dtype_t dtype) {
                                      .b_dtype = dtype,
                                      .c_dtype = dtype};
     rate->workspace.size_bytes = zr_nn_matmul_workspace_bytes(on->device, &rate->product);
-    ZR_TRY(on_device_map(on, 3 * on_device_array_bytes(size_bytes) +
-                                 on_device_array_bytes(rate->workspace.size_bytes)));
-    void *a = on_device_take(on, size_bytes), *b = on_device_take(on, size_bytes);
+    void *a = NULL, *b = NULL;
+    ZR_TRY(ON_DEVICE_TAKE(on, {&a, size_bytes}, {&b, size_bytes}, {&rate->product.c, size_bytes},
+                          {&rate->workspace.data, rate->workspace.size_bytes}));
     rate->product.a = a;
     rate->product.b = b;
-    rate->product.c = on_device_take(on, size_bytes);
-    rate->workspace.data = on_device_take(on, rate->workspace.size_bytes);
     ZR_TRY(on_device_draw(on, a, dtype, n));
     return on_device_draw(on, b, dtype, n);
 }
@@ -67,9 +65,9 @@ static zr_status_t make_matrices(matrix_rate_t *rate, zr_dtype_t dtype) {
 static zr_status_t set_up(matrix_rate_t *rate, const on_device_options_t *options, zr_dtype_t dtype,
                           size_t side) {
     on_device_options_t quiet_options = *options;
-    zr_log_t quiet = *options->log;
+    zr_log_t quiet = *options->common.log;
     quiet.level = ZR_LOG_WARNING; /* the command has said which device it takes */
-    quiet_options.log = &quiet;
+    quiet_options.common.log = &quiet;
     ZR_TRY(on_device_open(&quiet_options, &rate->on));
     bool is_host = on_device_is_host(&rate->on);
     rate->n_threads = device_threads(options->n_threads, 1);
@@ -83,7 +81,7 @@ zr_status_t matrix_rate_create(const on_device_options_t *options, zr_dtype_t dt
                                matrix_rate_t **rate_p) {
     matrix_rate_t *rate = calloc(1, sizeof(*rate));
     if (rate == NULL)
-        return zr_fail(options->log, ZR_ERR_MEMORY, "no memory for a product's times");
+        return zr_fail(options->common.log, ZR_ERR_MEMORY, "no memory for a product's times");
     zr_status_t status = set_up(rate, options, dtype, side);
     if (status != ZR_OK) {
         matrix_rate_destroy(&rate);
@@ -117,4 +115,8 @@ size_t matrix_rate_side(const matrix_rate_t *rate) {
 
 const char *matrix_rate_name(const matrix_rate_t *rate) {
     return on_device_is_host(&rate->on) ? "sgemm" : "cublas";
+}
+
+void matrix_rate_rest(void) {
+    (void)omp_pause_resource_all(omp_pause_soft);
 }

@@ -24,6 +24,9 @@ void matrix_rate_destroy(matrix_rate_t **rate);
 
 /** Time the product again. */
 ZR_NODISCARD zr_status_t matrix_rate_run(matrix_rate_t *rate);
+/** Let go of the threads that make it: OpenMP's look for work for some milliseconds more, on cores
+ * that what is timed next needs. The next product makes them anew. */
+void matrix_rate_rest(void);
 /** Operations per second of the median; 0 when there was none. */
 double matrix_rate_per_s(matrix_rate_t *rate);
 size_t matrix_rate_side(const matrix_rate_t *rate);

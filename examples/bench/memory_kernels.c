@@ -181,33 +181,18 @@ static size_t workspace_bytes(memory_kernels_t *b) {
     return most;
 }
 
-/* Bytes of all arrays. Without memory they are somewhere: a workspace's size follows no pointer,
- * but asks whether there is one. */
-static size_t take_arrays(memory_kernels_t *b, bool has_memory) {
-    static char somewhere[256];
-    size_t elem_bytes = zr_dtype_size(b->activation_dtype);
-    size_t row_bytes = b->channels * zr_dtype_size(b->param_dtype), sum = 0;
-    struct {
-        void *array_p;
-        size_t size_bytes;
-    } arrays[] = {{&b->x, b->n_elems * elem_bytes},
-                  {&b->dy, b->n_elems * elem_bytes},
-                  {&b->y, b->n_elems * elem_bytes},
-                  {&b->param, b->vocab * row_bytes},
-                  {&b->param_grad, b->vocab * row_bytes},
-                  {&b->positions, MEMORY_KERNELS_POSITIONS * row_bytes},
-                  {&b->wide, b->n_elems * sizeof(float)},
-                  {&b->mean, b->n_rows * sizeof(float)},
-                  {&b->rstd, b->n_rows * sizeof(float)},
-                  {&b->tokens, b->n_rows * sizeof(int32_t)},
-                  {&b->result, sizeof(double)},
-                  {&b->workspace.data, b->workspace.size_bytes}};
-    for (size_t i = 0; i < sizeof(arrays) / sizeof(arrays[0]); i++) {
-        sum += on_device_array_bytes(arrays[i].size_bytes);
-        void *array = has_memory ? on_device_take(b->on, arrays[i].size_bytes) : somewhere;
-        memcpy(arrays[i].array_p, &array, sizeof(array));
-    }
-    return sum;
+static zr_status_t take_arrays(memory_kernels_t *b) {
+    size_t elems_bytes = b->n_elems * zr_dtype_size(b->activation_dtype);
+    size_t row_bytes = b->channels * zr_dtype_size(b->param_dtype);
+    ZR_TRY(ON_DEVICE_TAKE(b->on, {&b->x, elems_bytes}, {&b->dy, elems_bytes}, {&b->y, elems_bytes},
+                          {&b->param, b->vocab * row_bytes}, {&b->param_grad, b->vocab * row_bytes},
+                          {&b->positions, MEMORY_KERNELS_POSITIONS * row_bytes},
+                          {&b->wide, b->n_elems * sizeof(float)},
+                          {&b->mean, b->n_rows * sizeof(float)},
+                          {&b->rstd, b->n_rows * sizeof(float)},
+                          {&b->tokens, b->n_rows * sizeof(int32_t)}, {&b->result, sizeof(double)}));
+    b->workspace.size_bytes = workspace_bytes(b);
+    return ON_DEVICE_TAKE(b->on, {&b->workspace.data, b->workspace.size_bytes});
 }
 
 static zr_status_t draw_tokens(memory_kernels_t *b) {
@@ -250,9 +235,6 @@ zr_status_t memory_kernels_make(on_device_t *on, const memory_kernels_shape_t *s
                             .param_dtype = shape->dtype};
     b->n_positions = b->n_rows < MEMORY_KERNELS_POSITIONS ? b->n_rows : MEMORY_KERNELS_POSITIONS;
     ZR_TRY(zr_nn_activation_dtype(on->device, b->param_dtype, &b->activation_dtype));
-    take_arrays(b, false);
-    b->workspace.size_bytes = workspace_bytes(b);
-    ZR_TRY(on_device_map(on, take_arrays(b, false)));
-    take_arrays(b, true);
+    ZR_TRY(take_arrays(b));
     return fill_arrays(b);
 }

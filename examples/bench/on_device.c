@@ -13,58 +13,100 @@
 /* ---- options -------------------------------------------------------------------------- */
 
 on_device_options_t on_device_options_default(const zr_log_t *log) {
-    return (on_device_options_t){.device = "host", .seconds = 2.0, .log = log};
+    on_device_options_t options = ON_DEVICE_DEFAULTS;
+    options.common.log = log;
+    return options;
 }
+
+static zr_status_t take_device(void *object, const char *label, const char *text,
+                               const zr_log_t *log) {
+    (void)label;
+    ZR_TRY(device_check(text, log));
+    ((on_device_options_t *)object)->device = text;
+    return ZR_OK;
+}
+
+#define AT(member) .offset = offsetof(on_device_options_t, member)
+
+static const zr_option_t rows[] = {
+    {"device", AT(device), .type = ZR_OPTION_STRING, .arg = "host|cuda[:N]|auto",
+     .take = take_device, .help = "where it runs"},
+    {"threads", AT(n_threads), .type = ZR_OPTION_COUNT, .least = 1, .most = ON_DEVICE_MAX_THREADS,
+     .arg = "N", .initial = "all cores", .help = "threads of the host"},
+    {"seconds", AT(seconds), .type = ZR_OPTION_NUMBER, .most = 3600, .arg = "S",
+     .help = "measure for about so long"}};
+
+const options_table_t on_device_table = {
+    .own = rows, .n_own = sizeof(rows) / sizeof(rows[0]), .base = &command_base};
+
+static const options_use_t of_ranks[] = {
+    {"device", 1, "of all ranks (default host)"},
+    {"threads", 1, "threads of each rank (default: all cores, shared out)"},
+    {"json", 2, NULL},
+    {"help", 2, NULL},
+    {"version", 2, NULL},
+    {"word", 2, NULL}};
+
+const options_table_t on_ranks_table = {
+    .base = &on_device_table, .uses = of_ranks, .n_uses = sizeof(of_ranks) / sizeof(of_ranks[0])};
 
 /* ---- the device ------------------------------------------------------------------------- */
 
 zr_status_t on_device_open(const on_device_options_t *options, on_device_t *on) {
     zr_device_options_t device_options = zr_device_options_default();
     device_choice_t choice;
-    ZR_TRY(device_choose(options->device, options->log, &choice));
+    ZR_TRY(device_choose(options->device, options->common.log, &choice));
     const char *given = options->isa != NULL ? "--isa" : options->n_threads > 0 ? "--threads" : "";
     if (strcmp(choice.name, "host") != 0 && given[0] != '\0')
-        return zr_fail(options->log, ZR_ERR_ARGUMENT,
+        return zr_fail(options->common.log, ZR_ERR_ARGUMENT,
                        "%s is for --device host: a GPU has no such thing; leave it out", given);
-    device_options.log = *options->log;
+    device_options.log = *options->common.log;
     device_options.index = choice.index;
     device_options.n_threads = (int)options->n_threads;
     device_options.isa = options->isa;
-    device_options.shares_memory = options->shares_memory;
     ZR_TRY(zr_device_open(choice.name, &device_options, &on->device));
     return zr_stream_create(on->device, "bench", &on->stream);
 }
 
+zr_status_t on_device_borrow(zr_device_t *device, on_device_t *on) {
+    *on = (on_device_t){.device = device, .is_borrowed = true};
+    return zr_stream_create(device, "bench", &on->stream);
+}
+
 void on_device_close(on_device_t *on) {
     zr_stream_destroy(&on->stream);
-    if (on->device != NULL)
-        zr_range_release(on->device, ZR_TIER_DEVICE, &on->range, on->range_bytes);
-    zr_device_close(&on->device);
+    for (size_t i = 0; i < on->n_ranges; i++)
+        zr_range_release(on->device, ZR_TIER_DEVICE, &on->ranges[i].base, on->ranges[i].size_bytes);
+    on->n_ranges = 0;
+    if (!on->is_borrowed)
+        zr_device_close(&on->device);
 }
 
 bool on_device_is_host(const on_device_t *on) {
     return strcmp(zr_device_info(on->device)->backend, "host") == 0;
 }
 
-size_t on_device_array_bytes(size_t size_bytes) {
+static size_t bytes_with_gap(size_t size_bytes) {
     return (size_bytes + 5 * 4096 + 832 + 255) / 256 * 256;
 }
 
-zr_status_t on_device_map(on_device_t *on, size_t size_bytes) {
-    size_t granule = zr_device_info(on->device)->granule_bytes;
-    size_t range_bytes = (size_bytes + granule - 1) / granule * granule;
-    ZR_TRY(zr_range_reserve(on->device, ZR_TIER_DEVICE, range_bytes, &on->range));
-    on->range_bytes = range_bytes;
-    return zr_range_map(on->device, ZR_TIER_DEVICE, on->range, 0, range_bytes);
-}
-
-void *on_device_take(on_device_t *on, size_t size_bytes) {
-    char *array = (char *)on->range + on->used_bytes;
-    size_t array_bytes = on_device_array_bytes(size_bytes);
-    if (array_bytes > on->range_bytes - on->used_bytes)
-        return NULL;
-    on->used_bytes += array_bytes;
-    return array;
+zr_status_t on_device_take(on_device_t *on, const on_device_array_t *arrays, size_t n) {
+    size_t granule = zr_device_info(on->device)->granule_bytes, bytes = granule - 1;
+    size_t most = sizeof(on->ranges) / sizeof(on->ranges[0]);
+    void *base = NULL;
+    for (size_t i = 0; i < n; i++)
+        bytes += bytes_with_gap(arrays[i].size_bytes);
+    bytes = bytes / granule * granule;
+    if (on->n_ranges == most)
+        return zr_fail(zr_device_log(on->device), ZR_ERR_STATE, "more than %zu ranges", most);
+    ZR_TRY(zr_range_reserve(on->device, ZR_TIER_DEVICE, bytes, &base));
+    on->ranges[on->n_ranges].base = base;
+    on->ranges[on->n_ranges++].size_bytes = bytes;
+    ZR_TRY(zr_range_map(on->device, ZR_TIER_DEVICE, base, 0, bytes));
+    char *at = base;
+    for (size_t i = 0; i < n; at += bytes_with_gap(arrays[i++].size_bytes))
+        memcpy(arrays[i].pointer, &at, sizeof(at));
+    return ZR_OK;
 }
 
 /* BF16 is the upper half of an fp32. */
@@ -98,13 +140,6 @@ zr_status_t on_device_draw(on_device_t *on, void *array, zr_dtype_t dtype, size_
     zr_status_t passed = zr_stream_synchronize(on->stream);
     free(numbers);
     return status != ZR_OK ? status : passed;
-}
-
-int on_device_exit_code(zr_status_t status) {
-    if (status == ZR_OK)
-        return BENCH_MEASURED;
-    return status == ZR_ERR_UNSUPPORTED || status == ZR_ERR_ARGUMENT ? BENCH_BAD_INPUT
-                                                                     : BENCH_FAILED;
 }
 
 /* ---- work that is timed ------------------------------------------------------------------- */
@@ -145,10 +180,7 @@ zr_status_t work_warm_up(work_t *work, zr_stream_t *stream) {
 zr_status_t work_time(work_t *work, zr_stream_t *stream) {
     double seconds = 0.0;
     ZR_TRY(time_calls(work, stream, work->n_calls, &seconds));
-    if (!bench_times_add(&work->times, seconds))
-        return zr_fail(zr_device_log(zr_stream_device(stream)), ZR_ERR_MEMORY, "no memory for %s",
-                       zr_count_text(work->times.n_times + 1, "time").text);
-    return ZR_OK;
+    return bench_times_add(&work->times, seconds, zr_device_log(zr_stream_device(stream)));
 }
 
 zr_status_t works_measure(work_t *works, size_t n_works, zr_stream_t *stream, double seconds) {

@@ -11,39 +11,31 @@
 
 /** The options that these commands have in common; the first member of their own. */
 typedef struct on_device_options {
-    bench_common_t common;
+    command_common_t common;
     const char *device; /* as written */
     size_t n_threads;   /* of the host; 0: all cores */
     const char *isa;    /* of the host; NULL: the best one */
-    bool shares_memory; /* with other processes, where it can */
     double seconds;     /* measure for about so long */
-    const zr_log_t *log;
 } on_device_options_t;
 
-/** Their entries of a command's options. */
-#define ON_DEVICE_OPTIONS                                                                          \
-    {"device", "host|cuda[:N]|auto", "where it runs (default host)", COMMAND_DEVICE,               \
-     .field = offsetof(on_device_options_t, device)},                                              \
-        {"threads",                                                                                \
-         "N",                                                                                      \
-         "threads of the host (default: all cores)",                                               \
-         COMMAND_COUNT,                                                                            \
-         .field = offsetof(on_device_options_t, n_threads),                                        \
-         1,                                                                                        \
-         ON_DEVICE_MAX_THREADS},                                                                   \
-    {                                                                                              \
-        "seconds", "S", "measure for about so long (default 2)", COMMAND_NUMBER,                   \
-            .field = offsetof(on_device_options_t, seconds), 0, 3600                               \
-    }
-
+/** Their rows: device, threads, seconds. */
+extern const options_table_t on_device_table;
+/** device and threads, of ranks. */
+extern const options_table_t on_ranks_table;
 /** What they are when nothing is given. */
+#define ON_DEVICE_DEFAULTS                                                                         \
+    { .device = "host", .seconds = 2.0 }
 on_device_options_t on_device_options_default(const zr_log_t *log);
 
 typedef struct on_device {
     zr_device_t *device;
     zr_stream_t *stream;
-    void *range;
-    size_t range_bytes, used_bytes;
+    bool is_borrowed;
+    struct {
+        void *base;
+        size_t size_bytes;
+    } ranges[4];
+    size_t n_ranges;
 } on_device_t;
 
 /**
@@ -52,25 +44,31 @@ typedef struct on_device {
  * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_UNSUPPORTED: it is not here
  */
 ZR_NODISCARD zr_status_t on_device_open(const on_device_options_t *options, on_device_t *on);
+/** The same on a device that is somebody else's, until on_device_close. */
+ZR_NODISCARD zr_status_t on_device_borrow(zr_device_t *device, on_device_t *on);
 void on_device_close(on_device_t *on);
 /** Whether it is the host. */
 bool on_device_is_host(const on_device_t *on);
 
-/** Bytes of on_device_map that an array takes: with a gap behind it, since arrays that begin at
- * the same place of a page compete for the same places in caches. */
-size_t on_device_array_bytes(size_t size_bytes);
-/** Get memory for arrays, once. */
-ZR_NODISCARD zr_status_t on_device_map(on_device_t *on, size_t size_bytes);
-/** The next array, of no particular contents; NULL when on_device_map got too little. */
-void *on_device_take(on_device_t *on, size_t size_bytes);
+/** An array, and where the pointer to it goes. */
+typedef struct on_device_array {
+    void *pointer;
+    size_t size_bytes;
+} on_device_array_t;
+
+/**
+ * Memory for arrays, of no particular contents, until on_device_close. Arrays that begin at the
+ * same place of a page compete for the same places in caches, so that there are gaps between them.
+ */
+ZR_NODISCARD zr_status_t on_device_take(on_device_t *on, const on_device_array_t *arrays, size_t n);
+#define ON_DEVICE_TAKE(on, ...)                                                                    \
+    on_device_take(on, (const on_device_array_t[]){__VA_ARGS__},                                   \
+                   sizeof((const on_device_array_t[]){__VA_ARGS__}) / sizeof(on_device_array_t))
 
 /** Numbers between -1 and 1 that repeat late: products of equal ones take less power than a
  * model's, and a GPU's clock goes by that. */
 ZR_NODISCARD zr_status_t on_device_draw(on_device_t *on, void *array, zr_dtype_t dtype,
                                         size_t n_elems);
-
-/** What a command exits with that failed so: a device that is not here is bad input. */
-int on_device_exit_code(zr_status_t status);
 
 /* ---- work that is timed ------------------------------------------------------------------- */
 

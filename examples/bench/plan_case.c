@@ -61,24 +61,6 @@ bool plan_case_uses_nvme(const plan_case_t *one) {
     return one->optimizer == ZR_OFFLOAD_NVME || one->params == ZR_OFFLOAD_NVME;
 }
 
-const char *plan_part_name(int part) {
-    static const char *const names[] = {"compute", "comm", "stall", "optimizer", "io"};
-    return names[part];
-}
-
-/* What is left of the step is compute. */
-static plan_times_t times_of(double step, const zr_runtime_time_t *time) {
-    plan_times_t times = {.step = step};
-    times.parts[PLAN_COMM] = time->comm_seconds;
-    times.parts[PLAN_STALL] = time->stall_seconds;
-    times.parts[PLAN_OPTIMIZER] = time->optimizer_seconds;
-    times.parts[PLAN_IO] = time->io_seconds;
-    double rest = step - time->comm_seconds - time->stall_seconds - time->optimizer_seconds -
-                  time->io_seconds;
-    times.parts[PLAN_COMPUTE] = rest > 0.0 ? rest : 0.0;
-    return times;
-}
-
 static zr_status_t make_options(const plan_case_t *one, const plan_settings_t *settings,
                                 step_options_t *options_p) {
     char error[256];
@@ -92,7 +74,7 @@ static zr_status_t make_options(const plan_case_t *one, const plan_settings_t *s
                               .n_steps = settings->n_steps,
                               .log = settings->log};
     zr_config_t *config = &options.config;
-    if (!gpt_shape_parse(one->model, &options.shape, error, sizeof(error)))
+    if (!zr_gpt_shape_parse(one->model, &options.shape, error, sizeof(error)))
         return zr_fail(&settings->log, ZR_ERR_ARGUMENT, "model %s: %s", one->model, error);
     config->stage = one->stage;
     config->dtype = one->dtype;
@@ -114,11 +96,7 @@ static zr_status_t run_steps(step_options_t *options, size_t side, plan_result_t
     ZR_TRY(matrix_rate_create(&on, ZR_DTYPE_F32, side, &options->rate));
     zr_status_t status = step_run(options, &step);
     if (status == ZR_OK) {
-        const zr_runtime_time_t time = {.comm_seconds = step.comm_seconds,
-                                        .stall_seconds = step.stall_seconds,
-                                        .optimizer_seconds = step.optimizer_seconds,
-                                        .io_seconds = step.io_seconds};
-        result->measured = times_of(step.step_seconds, &time);
+        result->measured = step.times;
         result->machine_per_s = matrix_rate_per_s(options->rate);
     }
     matrix_rate_destroy(&options->rate);
@@ -128,7 +106,7 @@ static zr_status_t run_steps(step_options_t *options, size_t side, plan_result_t
 static zr_status_t plan_steps(const step_options_t *options, const zr_hardware_t *hardware,
                               plan_result_t *result) {
     const zr_run_request_t request = {
-        .model = gpt_maker(&options->shape, &(gpt_options_t){.seed = 1, .weight_decay = 0.1}),
+        .model = zr_gpt_maker(&options->shape, &(zr_gpt_options_t){.seed = 1, .weight_decay = 0.1}),
         .config = options->config,
         .recompute = options->recompute,
         .activations = ZR_OFFLOAD_NONE,
@@ -139,7 +117,7 @@ static zr_status_t plan_steps(const step_options_t *options, const zr_hardware_t
         .log = options->log};
     zr_run_plan_t plan;
     ZR_TRY(zr_run_plan(&request, &plan));
-    result->planned = times_of(plan.step_seconds, &plan.runtime);
+    result->planned = step_times_of(plan.step_seconds, &plan.runtime);
     result->exposed = plan.times;
     return ZR_OK;
 }

@@ -23,19 +23,8 @@ const plan_case_t *plan_cases(bool quick, size_t *n_cases_p);
 /** Whether it needs folders for drives. */
 bool plan_case_uses_nvme(const plan_case_t *one);
 
-enum { PLAN_COMPUTE, PLAN_COMM, PLAN_STALL, PLAN_OPTIMIZER, PLAN_IO };
-#define PLAN_N_PARTS 5
-/** "compute", "comm", "stall", "optimizer", "io": as zero-train reports them. */
-const char *plan_part_name(int part);
-
-/** Seconds of a step: measured ones are medians. */
-typedef struct plan_times {
-    double step;
-    double parts[PLAN_N_PARTS];
-} plan_times_t;
-
 typedef struct plan_result {
-    plan_times_t measured, planned;
+    step_times_t measured, planned;
     zr_run_times_t exposed; /* of the plan */
     double machine_per_s;   /* a core's own rate of products, between the steps */
 } plan_result_t;

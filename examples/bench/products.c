@@ -104,28 +104,20 @@ static size_t workspace_bytes(const products_t *p) {
 }
 
 static zr_status_t make_arrays(products_t *p) {
-    static char somewhere[256]; /* a workspace's size asks whether there are arrays */
     on_device_t *on = p->on;
     size_t n_rows = p->n_rows * 4 * p->channels, n_weight = 4 * p->channels * p->channels;
     size_t param = zr_dtype_size(p->param_dtype), n_bias = 4 * p->channels;
     size_t rows_bytes = n_rows * zr_dtype_size(p->activation_dtype);
     zr_nn_workspace_t workspace = {0};
-    p->x = p->dy = p->y = p->pre_gelu = p->weight = p->weight_grad = p->bias = somewhere;
+    ZR_TRY(ON_DEVICE_TAKE(on, {&p->x, rows_bytes}, {&p->dy, rows_bytes}, {&p->y, rows_bytes},
+                          {&p->pre_gelu, rows_bytes}, {&p->weight, n_weight * param},
+                          {&p->weight_grad, n_weight * param}, {&p->bias, n_bias * param}));
     make_products(p, workspace);
     workspace.size_bytes = workspace_bytes(p);
-    ZR_TRY(on_device_map(on, 4 * on_device_array_bytes(rows_bytes) +
-                                 2 * on_device_array_bytes(n_weight * param) +
-                                 on_device_array_bytes(n_bias * param) +
-                                 on_device_array_bytes(workspace.size_bytes)));
-    void **const rows[] = {&p->x, &p->dy, &p->y, &p->pre_gelu};
-    for (size_t i = 0; i < 4; i++) {
-        *rows[i] = on_device_take(on, rows_bytes);
-        ZR_TRY(on_device_draw(on, *rows[i], p->activation_dtype, n_rows));
-    }
-    p->weight = on_device_take(on, n_weight * param);
-    p->weight_grad = on_device_take(on, n_weight * param);
-    p->bias = on_device_take(on, n_bias * param);
-    workspace.data = on_device_take(on, workspace.size_bytes);
+    ZR_TRY(ON_DEVICE_TAKE(on, {&workspace.data, workspace.size_bytes}));
+    void *const rows[] = {p->x, p->dy, p->y, p->pre_gelu};
+    for (size_t i = 0; i < 4; i++)
+        ZR_TRY(on_device_draw(on, rows[i], p->activation_dtype, n_rows));
     make_products(p, workspace);
     ZR_TRY(on_device_draw(on, p->weight, p->param_dtype, n_weight));
     return on_device_draw(on, p->bias, p->param_dtype, n_bias);

@@ -6,10 +6,10 @@
 #include "examples/bench/bench.h"
 #include "examples/bench/matrix_rate.h"
 #include "examples/common/device.h"
-#include "examples/models/gpt2/gpt.h"
+#include "models/gpt2/gpt.h"
 
 typedef struct step_options {
-    gpt_shape_t shape;
+    zr_gpt_shape_t shape;
     zr_config_t config; /* resolved */
     size_t seq;
     int n_ranks, n_threads; /* threads of each rank's device, on the host */
@@ -21,12 +21,23 @@ typedef struct step_options {
     zr_log_t log;
 } step_options_t;
 
+/** Where the time of a step goes; "compute" is what is left of it. */
+enum { STEP_COMPUTE, STEP_COMM, STEP_STALL, STEP_OPTIMIZER, STEP_IO, STEP_N_PARTS };
+
+/** Seconds of a step. */
+typedef struct step_times {
+    double step;
+    double parts[STEP_N_PARTS];
+} step_times_t;
+/** Of a step, and of what was waited in it. */
+step_times_t step_times_of(double step, const zr_runtime_time_t *time);
+/** Put "compute_ms" and so on. */
+void step_put_times(json_t **object_p, const step_times_t *times);
+
 /** Medians over the steps, of the mean over the ranks where ranks differ. */
 typedef struct step_result {
     char device[128];
-    double step_seconds;
-    double compute_seconds; /* what is left of a step */
-    double comm_seconds, stall_seconds, optimizer_seconds, io_seconds;
+    step_times_t times;
     double first_loss, last_loss;
     size_t peak_device_bytes; /* the largest of any rank */
 } step_result_t;

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "examples/common/files.h"
+
 #define MAX_FILE_BYTES ((size_t)1 << 28) /* some four million buffers */
 #define MAX_COLUMNS 64
 
@@ -38,62 +40,23 @@ void trace_free(trace_t *trace) {
     *trace = (trace_t){0};
 }
 
-/* ---- the file -------------------------------------------------------------------------------- */
-
-static zr_status_t read_all(FILE *file, const char *path, const zr_log_t *log, char **text_p,
-                            size_t *length_p) {
-    size_t length = 0, capacity = 65536;
-    char *text = malloc(capacity + 1);
-    while (text != NULL) {
-        length += fread(text + length, 1, capacity - length, file);
-        if (length < capacity)
-            break;
-        capacity *= 2;
-        if (capacity > MAX_FILE_BYTES) {
-            free(text);
-            return zr_fail(log, ZR_ERR_FORMAT,
-                           "--trace %s: longer than %zu bytes, which are allowed", path,
-                           MAX_FILE_BYTES);
-        }
-        char *larger = realloc(text, capacity + 1);
-        if (larger == NULL)
-            free(text);
-        text = larger;
-    }
-    if (text == NULL)
-        return zr_fail(log, ZR_ERR_MEMORY, "--trace %s: no memory for more than %s of it", path,
-                       zr_count_text(length, "byte").text);
-    if (ferror(file)) {
-        free(text);
-        return zr_fail(log, ZR_ERR_IO, "--trace %s: cannot read it: %s", path, strerror(errno));
-    }
-    text[length] = '\0';
-    *text_p = text;
-    *length_p = length;
-    return ZR_OK;
-}
-
-static zr_status_t read_file(const char *path, const zr_log_t *log, char **text_p,
-                             size_t *length_p) {
-    FILE *file = fopen(path, "rb");
-    if (file == NULL)
-        return zr_fail(log, ZR_ERR_IO, "--trace %s: cannot open it: %s", path, strerror(errno));
-    zr_status_t status = read_all(file, path, log, text_p, length_p);
-    fclose(file);
-    return status;
-}
-
 /* ---- records and fields ---------------------------------------------------------------------- */
 
-/* Log what is wrong with the character here, or with a field. Always ZR_ERR_FORMAT. */
+/* Log what is wrong in the file, there, at a field, or at the character that is next. Always
+   ZR_ERR_FORMAT. */
+#define REFUSE_AT(reader, line, column, format, ...)                                               \
+    zr_fail((reader)->log, ZR_ERR_FORMAT, "--trace %s:%zu:%zu: " format, (reader)->path, line,     \
+            column, ##__VA_ARGS__)
+#define REFUSE_FIELD(reader, field, ...)                                                           \
+    REFUSE_AT(reader, (field)->line, (field)->column, __VA_ARGS__)
+
 static zr_status_t refuse_here(const reader_t *reader, const char *problem) {
-    return zr_fail(reader->log, ZR_ERR_FORMAT, "--trace %s:%zu:%zu: %s", reader->path, reader->line,
-                   (size_t)(reader->at - reader->line_begin) + 1, problem);
+    return REFUSE_AT(reader, reader->line, (size_t)(reader->at - reader->line_begin) + 1, "%s",
+                     problem);
 }
 
-static zr_status_t refuse_field(const reader_t *reader, const field_t *field, const char *problem) {
-    return zr_fail(reader->log, ZR_ERR_FORMAT, "--trace %s:%zu:%zu: %s", reader->path, field->line,
-                   field->column, problem);
+static const field_t *field_of(const reader_t *reader, int column) {
+    return &reader->fields[reader->places[column]];
 }
 
 static void pass_blanks(reader_t *reader) {
@@ -132,7 +95,7 @@ static zr_status_t read_quoted(reader_t *reader, const field_t *field, char **en
     char *to = field->text;
     for (reader->at++;; *to++ = *reader->at++) {
         if (reader->at == reader->end)
-            return refuse_field(reader, field, "the quote that begins here is never closed");
+            return REFUSE_FIELD(reader, field, "the quote that begins here is never closed");
         if (*reader->at == '\0')
             return refuse_here(reader, "a byte 0; this is no text");
         if (*reader->at == '"' && *++reader->at != '"')
@@ -158,8 +121,7 @@ static zr_status_t read_record(reader_t *reader) {
                          .line = reader->line,
                          .column = (size_t)(reader->at - reader->line_begin) + 1};
         if (reader->n_fields == MAX_COLUMNS)
-            return zr_fail(reader->log, ZR_ERR_FORMAT, "--trace %s:%zu:%zu: more than %d columns",
-                           reader->path, field.line, field.column, MAX_COLUMNS);
+            return REFUSE_FIELD(reader, &field, "more than %d columns", MAX_COLUMNS);
         ZR_TRY(*reader->at == '"' ? read_quoted(reader, &field, &end) : read_plain(reader, &end));
         reader->fields[reader->n_fields++] = field;
         bool is_last = *reader->at != ',';
@@ -182,19 +144,16 @@ static zr_status_t read_header(reader_t *reader) {
             if (strcmp(field->text, column_names[c]) != 0)
                 continue;
             if (reader->places[c] != SIZE_MAX)
-                return zr_fail(reader->log, ZR_ERR_FORMAT,
-                               "--trace %s:%zu:%zu: a second column \"%s\"", reader->path,
-                               field->line, field->column, field->text);
+                return REFUSE_FIELD(reader, field, "a second column \"%s\"", field->text);
             reader->places[c] = i;
         }
     }
     for (int c = 0; c < COLUMN_ALIGNMENT; c++)
         if (reader->places[c] == SIZE_MAX)
-            return zr_fail(
-                reader->log, ZR_ERR_FORMAT,
-                "--trace %s:%zu:1: the header has no column \"%s\" (id, lower, upper and size "
-                "are needed)",
-                reader->path, reader->fields[0].line, column_names[c]);
+            return REFUSE_AT(reader, reader->fields[0].line, (size_t)1,
+                             "the header has no column \"%s\" (id, lower, upper and size are "
+                             "needed)",
+                             column_names[c]);
     reader->n_header_fields = reader->n_fields;
     return ZR_OK;
 }
@@ -202,7 +161,7 @@ static zr_status_t read_header(reader_t *reader) {
 /* A whole number, with a sign where that is allowed. */
 static zr_status_t read_number(const reader_t *reader, int column, bool may_be_negative,
                                int64_t *number_p) {
-    const field_t *field = &reader->fields[reader->places[column]];
+    const field_t *field = field_of(reader, column);
     const char *text = field->text;
     size_t sign = may_be_negative && text[0] == '-', n_digits = strspn(text + sign, "0123456789");
     errno = 0;
@@ -211,10 +170,9 @@ static zr_status_t read_number(const reader_t *reader, int column, bool may_be_n
         *number_p = number;
         return ZR_OK;
     }
-    return zr_fail(reader->log, ZR_ERR_FORMAT,
-                   "--trace %s:%zu:%zu: %s \"%.40s\" is no whole number%s", reader->path,
-                   field->line, field->column, column_names[column], text,
-                   errno == ERANGE ? " of 64 bits" : (may_be_negative ? "" : " of 0 or more"));
+    return REFUSE_FIELD(reader, field, "%s \"%.40s\" is no whole number%s", column_names[column],
+                        text,
+                        errno == ERANGE ? " of 64 bits" : (may_be_negative ? "" : " of 0 or more"));
 }
 
 static zr_status_t read_alignment(const reader_t *reader, size_t *alignment_p) {
@@ -226,21 +184,18 @@ static zr_status_t read_alignment(const reader_t *reader, size_t *alignment_p) {
     *alignment_p = (size_t)alignment;
     if ((*alignment_p & (*alignment_p - 1)) == 0 && *alignment_p <= ZR_PLAN_MAX_ALIGNMENT)
         return ZR_OK;
-    const field_t *field = &reader->fields[reader->places[COLUMN_ALIGNMENT]];
-    return zr_fail(reader->log, ZR_ERR_FORMAT,
-                   "--trace %s:%zu:%zu: alignment %zu is no power of two up to %zu", reader->path,
-                   field->line, field->column, *alignment_p, ZR_PLAN_MAX_ALIGNMENT);
+    return REFUSE_FIELD(reader, field_of(reader, COLUMN_ALIGNMENT),
+                        "alignment %zu is no power of two up to %zu", *alignment_p,
+                        ZR_PLAN_MAX_ALIGNMENT);
 }
 
 static zr_status_t read_buffer(reader_t *reader, zr_plan_buffer_t *buffer) {
     int64_t size = 0;
-    if (reader->n_fields != reader->n_header_fields) {
-        const field_t *last = &reader->fields[reader->n_fields - 1];
-        return zr_fail(reader->log, ZR_ERR_FORMAT, "--trace %s:%zu:%zu: %s, but the header has %s",
-                       reader->path, last->line, last->column,
-                       zr_count_text(reader->n_fields, "field").text,
-                       zr_count_text(reader->n_header_fields, "column").text);
-    }
+    if (reader->n_fields != reader->n_header_fields)
+        return REFUSE_FIELD(reader, &reader->fields[reader->n_fields - 1],
+                            "%s, but the header has %s",
+                            zr_count_text(reader->n_fields, "field").text,
+                            zr_count_text(reader->n_header_fields, "column").text);
     ZR_TRY(read_number(reader, COLUMN_LOWER, true, &buffer->lower));
     ZR_TRY(read_number(reader, COLUMN_UPPER, true, &buffer->upper));
     ZR_TRY(read_number(reader, COLUMN_SIZE, false, &size));
@@ -248,14 +203,13 @@ static zr_status_t read_buffer(reader_t *reader, zr_plan_buffer_t *buffer) {
     buffer->size_bytes = (size_t)size;
     if (__builtin_add_overflow(reader->total_bytes, buffer->size_bytes, &reader->total_bytes) ||
         reader->total_bytes > ZR_PLAN_MAX_BYTES)
-        return refuse_field(reader, &reader->fields[reader->places[COLUMN_SIZE]],
+        return REFUSE_FIELD(reader, field_of(reader, COLUMN_SIZE),
                             "sizes up to this one add up to more than 4 EiB");
     if (buffer->lower < buffer->upper)
         return ZR_OK;
-    const field_t *upper = &reader->fields[reader->places[COLUMN_UPPER]];
-    return zr_fail(reader->log, ZR_ERR_FORMAT,
-                   "--trace %s:%zu:%zu: upper %" PRId64 " is not above lower %" PRId64,
-                   reader->path, upper->line, upper->column, buffer->upper, buffer->lower);
+    return REFUSE_FIELD(reader, field_of(reader, COLUMN_UPPER),
+                        "upper %" PRId64 " is not above lower %" PRId64, buffer->upper,
+                        buffer->lower);
 }
 
 /* Room for one more buffer. */
@@ -280,7 +234,7 @@ static zr_status_t grow(reader_t *reader, trace_t *trace) {
 }
 
 static zr_status_t add_buffer(reader_t *reader, trace_t *trace) {
-    const field_t *id = &reader->fields[reader->places[COLUMN_ID]];
+    const field_t *id = field_of(reader, COLUMN_ID);
     ZR_TRY(grow(reader, trace));
     ZR_TRY(read_buffer(reader, &trace->buffers[trace->n_buffers]));
     reader->lines[trace->n_buffers] = id->line;
@@ -339,8 +293,7 @@ static zr_status_t read_records(reader_t *reader, trace_t *trace) {
         has_header = true;
     }
     if (!has_header)
-        return zr_fail(reader->log, ZR_ERR_FORMAT,
-                       "--trace %s:1:1: it is empty; a header is needed", reader->path);
+        return REFUSE_AT(reader, (size_t)1, (size_t)1, "it is empty; a header is needed");
     return ZR_OK;
 }
 
@@ -348,7 +301,8 @@ zr_status_t trace_read(const char *path, const zr_log_t *log, trace_t *trace_p) 
     trace_t trace = {0};
     reader_t reader = {.path = path, .log = log, .line = 1};
     size_t length = 0;
-    ZR_TRY(read_file(path, log, &trace.text, &length));
+    zr_log_t own = files_log(&(files_log_t){*log, "--trace"});
+    ZR_TRY(zr_text_file_read(path, MAX_FILE_BYTES, &own, &trace.text, &length));
     /* Some programs put a mark of the encoding first. */
     size_t begin = strncmp(trace.text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
     reader.at = reader.line_begin = trace.text + begin;

@@ -9,7 +9,7 @@
  */
 #pragma once
 
-#include "examples/models/gpt2/gpt.h"
+#include "models/gpt2/gpt.h"
 
 typedef struct capacity_family {
     size_t head_size;
@@ -25,8 +25,8 @@ typedef struct capacity_family {
  *
  * @return false: there are not so many whose layers, channels and bytes can be counted
  */
-bool capacity_family_shape(const capacity_family_t *family, size_t index, gpt_shape_t *shape_p);
+bool capacity_family_shape(const capacity_family_t *family, size_t index, zr_gpt_shape_t *shape_p);
 
 #define CAPACITY_MODEL_BYTES 160
 /** A shape as --model takes it. */
-void capacity_model_text(const gpt_shape_t *shape, char text[CAPACITY_MODEL_BYTES]);
+void capacity_model_text(const zr_gpt_shape_t *shape, char text[CAPACITY_MODEL_BYTES]);

@@ -85,14 +85,9 @@ static int run(int argc, char **argv, messages_t *messages) {
     zr_status_t status = capacity_options_parse(argc, argv, &log, &options);
     if (status != ZR_OK)
         return status == ZR_ERR_MEMORY ? EXIT_FAILED : EXIT_BAD_INPUT;
-    if (!options.run.help && !options.run.version) {
+    if (!options.run.help && !options.run.version)
         return find(&options, messages, &log);
-    }
-    if (options.run.help)
-        capacity_options_help(stdout);
-    else
-        printf("zero-capacity %s (%s)\n", zr_version(), zr_build_description());
-    return program_check_output(EXIT_FOUND, true, &log);
+    return program_tell("zero-capacity", options.run.help, capacity_options_help, &log);
 }
 
 int main(int argc, char **argv) {

@@ -66,7 +66,7 @@ static const options_use_t uses[] = {
     {"nvme-path", 4,
      "folders on the drives; of this machine, nothing is planned for drives without them (default: "
      "the current folder where --nvme-capacity is given, none where it is not)"},
-    {"device", 4, "of --hardware this: auto, host or cuda[:N] (default auto)"},
+    {"device", 4, "with --hardware this: auto, host or cuda[:N] (default auto)"},
     {"threads", 4, "of --hardware this: of each rank"},
     {"update-on", 5, NULL},
     {"sub-group", 5, NULL},
@@ -305,21 +305,15 @@ static zr_status_t check_given(const capacity_options_t *o, train_open_t open,
 
 static zr_status_t check_placements(const capacity_options_t *o, const zr_log_t *log) {
     const train_options_t *run = &o->run;
-    if (!o->params_open && o->params != CAPACITY_NONE && !o->stage_open && run->config.stage != 3)
-        return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "--offload-params: at stage %d every rank computes with all parameters at "
-                       "all times; allowed is none, or --stage 3",
-                       run->config.stage);
+    if (!o->params_open && o->params != CAPACITY_NONE && !o->stage_open)
+        ZR_TRY(train_options_check_params_stage(run, log));
     train_open_t open = {.stage = o->stage_open,
                          .optimizer = o->optimizer_open || o->optimizer == CAPACITY_AUTO,
                          .params = o->params_open || o->params == CAPACITY_AUTO,
                          .activations = o->activations_open,
                          .no_drives = !o->has_drives};
     ZR_TRY(check_given(o, open, log));
-    if (run->offload_activations != ZR_OFFLOAD_NONE && !run->recompute)
-        return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "--offload-activations: only inputs of layers can be offloaded, and without "
-                       "recomputation everything is kept; add --recompute unit");
+    ZR_TRY(train_options_check_recompute(run, log));
     if (!o->has_drives && ((!o->optimizer_open && o->optimizer == CAPACITY_NVME) ||
                            (!o->params_open && o->params == CAPACITY_NVME) ||
                            (!o->activations_open && run->offload_activations == ZR_OFFLOAD_NVME)))
@@ -341,22 +335,14 @@ static zr_status_t check_sweeps(const capacity_options_t *o, const zr_log_t *log
 }
 
 static zr_status_t check_files(const capacity_options_t *o, const zr_log_t *log) {
-    const char *const files[][2] = {
+    const files_named_t files[] = {
         {"--csv", o->csv_path}, {"--plot", o->plot_path}, {"--state", o->state_path}};
-    if (o->plot_path != NULL && !gnuplot_has_form(o->plot_path))
-        return zr_fail(
-            log, ZR_ERR_ARGUMENT,
-            "--plot %s: the form is chosen by the ending; allowed are NAME.svg, NAME.png",
-            o->plot_path);
+    if (o->plot_path != NULL)
+        ZR_TRY(gnuplot_check_form("--plot", o->plot_path, log));
     for (size_t i = 0; i < N_ELEMS(files); i++) {
-        if (files[i][1] == NULL)
-            continue;
-        for (size_t k = 0; k < i; k++)
-            if (files[k][1] != NULL && files_are_same(files[i][1], files[k][1]))
-                return zr_fail(log, ZR_ERR_ARGUMENT,
-                               "%s %s and %s %s: are one file; give another name", files[k][0],
-                               files[k][1], files[i][0], files[i][1]);
-        ZR_TRY(files_check_writable(files[i][0], files[i][1], log));
+        ZR_TRY(files_check_apart(files[i], files, i, log));
+        if (files[i].path != NULL)
+            ZR_TRY(files_check_writable(files[i].option, files[i].path, log));
     }
     return ZR_OK;
 }
@@ -415,35 +401,24 @@ static zr_status_t check_verify(const capacity_options_t *o, const zr_log_t *log
 static zr_status_t check(const capacity_options_t *o, const zr_log_t *log) {
     ZR_TRY(options_check_needs(&capacity_table, &o->run.given, log));
     ZR_TRY(check_family(&o->family, log));
-    if ((is_given(o, "device") || is_given(o, "threads")) && !o->is_this)
-        return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "--device and --threads are of this machine, and --hardware %s is planned "
-                       "for; leave them out, or ask about --hardware this",
-                       o->hardware_name);
+    ZR_TRY(plan_hardware_check_given(o->hardware_name, &o->run.given, log));
     ZR_TRY(check_placements(o, log));
     ZR_TRY(check_sweeps(o, log));
     ZR_TRY(check_verify(o, log));
     return check_files(o, log);
 }
 
-/* Placements are set for each capacity, and checked with it: here nothing is offloaded. */
 static zr_status_t resolve(capacity_options_t *o, const zr_log_t *log) {
     train_options_t run = o->run;
     char text[CAPACITY_MODEL_BYTES];
-    gpt_shape_t shape;
-    zr_config_t *config = &run.config;
-    zr_offload_device_t optimizer = config->offload_optimizer.device;
-    zr_offload_device_t params = config->offload_param.device;
-    config->offload_optimizer.device = config->offload_param.device = ZR_OFFLOAD_NONE;
+    zr_gpt_shape_t shape;
     if (!capacity_family_shape(&o->family, 0, &shape))
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "the smallest model of the family is too large to count; give a smaller "
                        "--vocab, --layers or --channels");
     capacity_model_text(&shape, text);
     run.model = text;
-    ZR_TRY(train_options_resolve_run(&run, log));
-    config->offload_optimizer.device = optimizer;
-    config->offload_param.device = params;
+    ZR_TRY(train_options_resolve_without_offload(&run, log));
     run.model = "";
     o->run = run;
     return ZR_OK;
@@ -497,7 +472,7 @@ static zr_status_t finish(capacity_options_t *o, const zr_log_t *log) {
     return ZR_OK;
 }
 
-static capacity_options_t default_options(void) {
+capacity_options_t capacity_options_default(void) {
     return (capacity_options_t){.run = default_run(),
                                 .family = {.head_size = DEFAULT_HEAD_SIZE,
                                            .aspect = DEFAULT_ASPECT,
@@ -507,17 +482,17 @@ static capacity_options_t default_options(void) {
 }
 
 void capacity_options_help(FILE *file) {
-    capacity_options_t options = default_options();
+    capacity_options_t options = capacity_options_default();
     options_help(&capacity_table, &options, file);
 }
 
 zr_status_t capacity_options_parse(int argc, char **argv, const zr_log_t *log,
                                    capacity_options_t *options_p) {
-    capacity_options_t options = default_options();
+    capacity_options_t options = capacity_options_default();
     options_given_t given;
     ZR_TRY(options_parse(&capacity_table, argc, argv, log, &options, &given));
     if (!options.run.help && !options.run.version) {
-        options = default_options();
+        options = capacity_options_default();
         options.run.given = given;
         ZR_TRY(options_apply(&capacity_table, &given, log, &options));
         train_options_note_given(&options.run);

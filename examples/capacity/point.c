@@ -17,15 +17,13 @@ static json_t *budget(size_t size_bytes) {
 
 json_t *capacity_point_key(const capacity_case_t *its_case, const capacity_place_t *place) {
     const train_options_t *run = &its_case->run;
-    json_t *object = json_object();
-    json_put(&object, "ranks", json_count((uint64_t)run->n_ranks));
-    json_put(&object, "device_memory", budget(run->config.device_memory_bytes));
-    json_put(&object, "host_memory", budget(run->config.host_memory_bytes));
-    json_put(&object, "nvme_capacity", budget(run->config.nvme.capacity_bytes));
-    json_put(&object, "stage", json_count((uint64_t)place->stage));
-    json_put(&object, "offload_optimizer", json_string(capacity_where_name(place->optimizer)));
-    json_put(&object, "offload_params", json_string(capacity_where_name(place->params)));
-    return object;
+    return JSON_OBJECT({"ranks", json_count((uint64_t)run->n_ranks)},
+                       {"device_memory", budget(run->config.device_memory_bytes)},
+                       {"host_memory", budget(run->config.host_memory_bytes)},
+                       {"nvme_capacity", budget(run->config.nvme.capacity_bytes)},
+                       {"stage", json_count((uint64_t)place->stage)},
+                       {"offload_optimizer", json_string(capacity_where_name(place->optimizer))},
+                       {"offload_params", json_string(capacity_where_name(place->params))});
 }
 
 bool capacity_point_is(const json_t *point, const json_t *key) {
@@ -95,13 +93,10 @@ static void write_options(const capacity_search_t *search, text_t *text) {
 
 /* ---- what was found -------------------------------------------------------------------------- */
 
-static json_t *shape_object(const gpt_shape_t *shape) {
-    json_t *object = json_object();
-    json_put(&object, "layers", json_count(shape->n_layers));
-    json_put(&object, "channels", json_count(shape->channels));
-    json_put(&object, "heads", json_count(shape->heads));
-    json_put(&object, "parameters", json_count(gpt_n_params(shape)));
-    return object;
+static json_t *shape_object(const zr_gpt_shape_t *shape) {
+    return JSON_OBJECT(
+        {"layers", json_count(shape->n_layers)}, {"channels", json_count(shape->channels)},
+        {"heads", json_count(shape->heads)}, {"parameters", json_count(zr_gpt_n_params(shape))});
 }
 
 static json_t *tiers_object(const uint64_t bytes[ZR_N_TIERS]) {
@@ -112,16 +107,11 @@ static json_t *tiers_object(const uint64_t bytes[ZR_N_TIERS]) {
 }
 
 static json_t *bytes_object(const capacity_bytes_t *bytes) {
-    json_t *object = json_object();
-    json_put(&object, "budgets", json_count(bytes->all_budgets));
-    json_put(&object, "budget", tiers_object(bytes->budget));
-    json_put(&object, "states", json_count(bytes->states));
-    json_put(&object, "replicas", json_count(bytes->replicas));
-    json_put(&object, "padding", json_count(bytes->padding));
-    json_put(&object, "work", tiers_object(bytes->work));
-    json_put(&object, "holes", tiers_object(bytes->holes));
-    json_put(&object, "unused", json_integer(bytes->unused));
-    return object;
+    return JSON_OBJECT(
+        {"budgets", json_count(bytes->all_budgets)}, {"budget", tiers_object(bytes->budget)},
+        {"states", json_count(bytes->states)}, {"replicas", json_count(bytes->replicas)},
+        {"padding", json_count(bytes->padding)}, {"work", tiers_object(bytes->work)},
+        {"holes", tiers_object(bytes->holes)}, {"unused", json_integer(bytes->unused)});
 }
 
 static json_t *peaks_object(const zr_run_plan_t *plan) {
@@ -142,35 +132,32 @@ static json_t *largest_object(const capacity_search_t *search) {
     json_t *object = json_object();
     text_t options = {.n = 0};
     write_options(search, &options);
-    json_put(&object, "model", shape_object(&run->shape));
-    json_put(&object, "efficiency", json_number(capacity_efficiency(&bytes)));
-    json_put(&object, "bytes", bytes_object(&bytes));
-    json_put(&object, "offload_gradients",
-             json_string(train_offload_name(has_gradients ? offload->gradients : ZR_OFFLOAD_NONE)));
-    json_put(&object, "offload_gradients_ratio", json_number(offload->gradients_ratio));
-    json_put(&object, "offload_activations",
-             json_string(train_offload_name(run->offload_activations)));
-    json_put(&object, "step_ms", json_number(1e3 * seconds));
-    json_put(&object, "tokens_per_s", json_number(tokens / seconds));
-    json_put(&object, "peak_bytes", peaks_object(&search->plan));
-    json_put(&object, "options", json_text(options.bytes));
+    JSON_PUT(
+        &object, {"model", shape_object(&run->shape)},
+        {"efficiency", json_number(capacity_efficiency(&bytes))}, {"bytes", bytes_object(&bytes)},
+        {"offload_gradients",
+         json_string(train_offload_name(has_gradients ? offload->gradients : ZR_OFFLOAD_NONE))},
+        {"offload_gradients_ratio", json_number(offload->gradients_ratio)},
+        {"offload_activations", json_string(train_offload_name(run->offload_activations))},
+        {"step_ms", json_number(1e3 * seconds)}, {"tokens_per_s", json_number(tokens / seconds)},
+        {"peak_bytes", peaks_object(&search->plan)},
+        {"metadata_bytes", train_metadata_object(&search->plan.metadata)},
+        {"options", json_text(options.bytes)});
     return object;
 }
 
 static json_t *next_object(const capacity_search_t *search) {
-    json_t *object = json_object();
-    json_put(&object, "model", shape_object(&search->next_shape));
-    json_put(&object, "lack", plan_lack_object(&search->next.lack));
-    json_put(&object, "message", json_text(search->next.message));
-    return object;
+    return JSON_OBJECT({"model", shape_object(&search->next_shape)},
+                       {"lack", plan_lack_object(&search->next.lack)},
+                       {"message", json_text(search->next.message)});
 }
 
 static json_t *sizes_array(const capacity_search_t *search) {
     json_t *array = json_array();
     for (size_t i = 0; i < search->n_sizes; i++) {
         json_t *size = json_object();
-        json_put(&size, "parameters", json_count(search->sizes[i].n_params));
-        json_put(&size, "step_ms", json_number(1e3 * search->sizes[i].step_seconds));
+        JSON_PUT(&size, {"parameters", json_count(search->sizes[i].n_params)},
+                 {"step_ms", json_number(1e3 * search->sizes[i].step_seconds)});
         json_append(&array, size);
     }
     return array;
@@ -185,16 +172,14 @@ static json_t *measured_peaks(const train_result_t *result) {
 
 static json_t *proof_object(const capacity_proof_t *proof) {
     const train_result_t *result = &proof->result;
-    json_t *object = json_object();
-    json_put(&object, "result", json_string(proof->trained ? "trained" : "failed"));
-    json_put(&object, "next", json_string(proof->refused ? "refused" : "not_refused"));
-    json_put(&object, "steps", json_count(result->n_steps));
+    json_t *object = JSON_OBJECT({"result", json_string(proof->trained ? "trained" : "failed")},
+                                 {"next", json_string(proof->refused ? "refused" : "not_refused")},
+                                 {"steps", json_count(result->n_steps)});
     if (proof->trained) {
-        json_put(&object, "peaks", json_string(proof->as_planned ? "as_planned" : "other"));
-        json_put(&object, "peak_bytes", measured_peaks(result));
-        json_put(&object, "step_ms", json_number(result->step_ms));
-        json_put(&object, "first_loss", json_number(result->first_loss));
-        json_put(&object, "last_loss", json_number(result->last_loss));
+        JSON_PUT(&object, {"peaks", json_string(proof->as_planned ? "as_planned" : "other")},
+                 {"peak_bytes", measured_peaks(result)}, {"step_ms", json_number(result->step_ms)},
+                 {"first_loss", json_number(result->first_loss)},
+                 {"last_loss", json_number(result->last_loss)});
     } else {
         json_put(&object, "message", json_text(proof->message));
     }
@@ -205,10 +190,9 @@ static json_t *proof_object(const capacity_proof_t *proof) {
 
 json_t *capacity_point_object(const capacity_search_t *search) {
     json_t *object = capacity_point_key(search->its_case, &search->place);
-    json_put(&object, "result", json_string(search->found ? "found" : "none_fits"));
-    json_put(&object, "plans", json_count(search->n_plans));
-    json_put(&object, "monotone", json_boolean(search->is_monotone));
-    json_put(&object, "sizes", sizes_array(search));
+    JSON_PUT(&object, {"result", json_string(search->found ? "found" : "none_fits")},
+             {"plans", json_count(search->n_plans)},
+             {"monotone", json_boolean(search->is_monotone)}, {"sizes", sizes_array(search)});
     if (search->found)
         json_put(&object, "largest", largest_object(search));
     if (search->has_next)

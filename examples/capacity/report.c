@@ -16,15 +16,11 @@
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
 static json_t *family_object(const capacity_family_t *family) {
-    json_t *object = json_object();
-    json_put(&object, "head_size", json_count(family->head_size));
-    json_put(&object, "aspect", json_count(family->aspect));
-    json_put(&object, "seq", json_count(family->seq));
-    json_put(&object, "vocab", json_count(family->vocab));
-    json_put(&object, "layers", family->layers != 0 ? json_count(family->layers) : json_null());
-    json_put(&object, "channels",
-             family->channels != 0 ? json_count(family->channels) : json_null());
-    return object;
+    return JSON_OBJECT(
+        {"head_size", json_count(family->head_size)}, {"aspect", json_count(family->aspect)},
+        {"seq", json_count(family->seq)}, {"vocab", json_count(family->vocab)},
+        {"layers", family->layers != 0 ? json_count(family->layers) : json_null()},
+        {"channels", family->channels != 0 ? json_count(family->channels) : json_null()});
 }
 
 static json_t *hardware_object(const capacity_options_t *options, const char *name) {
@@ -35,17 +31,16 @@ static json_t *hardware_object(const capacity_options_t *options, const char *na
 bool capacity_report_json(const capacity_options_t *options, const capacity_results_t *results,
                           FILE *file) {
     const train_options_t *run = &options->run;
-    json_t *object = json_object();
-    json_put(&object, "result", json_string(results->is_whole ? "done" : "stopped"));
-    json_put(&object, "family", family_object(&options->family));
-    json_put(&object, "hardware", hardware_object(options, results->hardware));
-    json_put(&object, "dtype", json_string(zr_dtype_name(run->config.dtype)));
-    json_put(&object, "micro_batch", json_count(run->config.micro_batch));
-    json_put(&object, "grad_accum", json_count(run->config.grad_accum));
-    json_put(&object, "recompute", json_string(run->recompute ? "unit" : "none"));
-    json_put(&object, "verify_steps", json_count(options->verify_steps));
-    json_put(&object, "wanted", json_count(results->n_wanted));
-    json_put(&object, "points", json_incref(results->points));
+    json_t *object = JSON_OBJECT({"result", json_string(results->is_whole ? "done" : "stopped")},
+                                 {"family", family_object(&options->family)},
+                                 {"hardware", hardware_object(options, results->hardware)},
+                                 {"dtype", json_string(zr_dtype_name(run->config.dtype))},
+                                 {"micro_batch", json_count(run->config.micro_batch)},
+                                 {"grad_accum", json_count(run->config.grad_accum)},
+                                 {"recompute", json_string(run->recompute ? "unit" : "none")},
+                                 {"verify_steps", json_count(options->verify_steps)},
+                                 {"wanted", json_count(results->n_wanted)},
+                                 {"points", json_incref(results->points)});
     return json_print_new(object, file);
 }
 

@@ -6,15 +6,19 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "examples/common/files.h"
 #include "examples/common/json.h"
 
 #define QUESTION "question"
 #define POINTS "points"
 
 /* ---- the question ---------------------------------------------------------------------------- */
+
+#define FILE_MAX_BYTES ((size_t)256 << 20) /* none is larger; /dev/zero is */
 
 /* The figures of a description; this machine's own are as they are. */
 static void put_hardware(json_t **object_p, const zr_hardware_t *hardware) {
@@ -111,17 +115,17 @@ static zr_status_t check(const char *path, const json_t *state, const json_t *qu
 zr_status_t capacity_state_read(const char *path, const json_t *question, const zr_log_t *log,
                                 json_t **points_p) {
     json_error_t error;
-    FILE *file = fopen(path, "r");
-    if (file == NULL && errno == ENOENT) {
+    char *text;
+    size_t n_bytes;
+    if (access(path, F_OK) != 0 && errno == ENOENT) {
         zr_log_write(log, ZR_LOG_WARNING, "--resume: %s is not there yet: begins anew", path);
         *points_p = NULL;
         return ZR_OK;
     }
-    if (file == NULL)
-        return zr_fail(log, ZR_ERR_IO, "--state %s: %s; leave out --resume to begin anew", path,
-                       strerror(errno));
-    json_t *state = json_loadf(file, JSON_REJECT_DUPLICATES, &error);
-    fclose(file);
+    zr_log_t own = files_log(&(files_log_t){*log, "--state"});
+    ZR_TRY(zr_text_file_read(path, FILE_MAX_BYTES, &own, &text, &n_bytes));
+    json_t *state = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES, &error);
+    free(text);
     if (state == NULL)
         return zr_fail(log, ZR_ERR_FORMAT, "--state %s: line %d, column %d: %s", path, error.line,
                        error.column, error.text);

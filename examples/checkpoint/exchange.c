@@ -6,20 +6,11 @@
 #include <sys/stat.h>
 
 #include "examples/common/files.h"
-#include "examples/models/gpt2/json.h"
+#include "examples/common/gpt_json.h"
 #include "examples/weights/shape.h"
 
 int exchange_code(zr_status_t status) {
-    switch (status) {
-    case ZR_OK:
-        return COMMAND_DONE;
-    case ZR_ERR_ARGUMENT:
-    case ZR_ERR_FORMAT:
-    case ZR_ERR_UNSUPPORTED:
-        return COMMAND_BAD_INPUT;
-    default:
-        return COMMAND_FAILED;
-    }
+    return status == ZR_ERR_FORMAT ? COMMAND_BAD_INPUT : command_code(status);
 }
 
 zr_status_t exchange_check_place(const char *option, const char *path, bool is_within,
@@ -50,15 +41,15 @@ void exchange_show(void *progress, uint64_t n_elems) {
                           100.0 * (double)n_elems / (double)p->n_elems, (double)p->n_elems / 1e6);
 }
 
-zr_status_t exchange_model(const char *value, const zr_log_t *log, gpt_shape_t *shape_p) {
+zr_status_t exchange_model(const char *value, const zr_log_t *log, zr_gpt_shape_t *shape_p) {
     char error[512];
-    if (gpt_shape_parse(value, shape_p, error, sizeof(error)))
+    if (zr_gpt_shape_parse(value, shape_p, error, sizeof(error)))
         return ZR_OK;
     return zr_fail(log, ZR_ERR_ARGUMENT, "--model %s: %s", value, error);
 }
 
-void exchange_describe(const gpt_shape_t *shape, json_t **object_p) {
-    json_put(object_p, "model", gpt_shape_json(shape));
-    json_put(object_p, "tensors", json_count(gpt_n_tensors(shape)));
-    json_put(object_p, "parameters", json_count(gpt_n_params(shape)));
+void exchange_describe(const zr_gpt_shape_t *shape, json_t **object_p) {
+    JSON_PUT(object_p, {"model", gpt_shape_json(shape)},
+             {"tensors", json_count(zr_gpt_n_tensors(shape))},
+             {"parameters", json_count(zr_gpt_n_params(shape))});
 }

@@ -7,17 +7,6 @@
 
 #include "examples/checkpoint/commands.h"
 
-static const command_parser_t parser = {
-    .name = "list",
-    .doc =
-        "List the checkpoints of a folder, newest first: steps, ranks, stage and dtype of the run "
-        "that saved it, bytes of its data, age, and whether it is complete. Data is not read: that "
-        "is zero-checkpoint verify."
-        "\vExit status: 0 listed, 1 failed, 2 bad usage, or a folder that cannot be read.",
-    .words = "DIR",
-    .least_words = 1,
-    .most_words = 1};
-
 /* How long ago, in the largest unit of which there are two. */
 static void print_age(int64_t saved_unix_s, int64_t now, char text[32]) {
     static const struct {
@@ -57,16 +46,15 @@ static void print_none(const char *folder) {
 }
 
 static json_t *describe(const zr_checkpoint_entry_t *entry) {
-    json_t *object = json_object();
-    json_put(&object, "name", json_text(entry->name));
-    json_put(&object, "step", json_count(entry->step));
-    json_put(&object, "complete", json_boolean(entry->is_complete));
+    json_t *object =
+        JSON_OBJECT({"name", json_text(entry->name)}, {"step", json_count(entry->step)},
+                    {"complete", json_boolean(entry->is_complete)});
     if (entry->is_complete) {
-        json_put(&object, "ranks", json_count((uint64_t)entry->n_ranks));
-        json_put(&object, "stage", json_count((uint64_t)entry->stage));
-        json_put(&object, "dtype", json_text(zr_dtype_name(entry->dtype)));
-        json_put(&object, "data_bytes", json_count(entry->data_bytes));
-        json_put(&object, "saved_unix_s", json_count((uint64_t)entry->saved_unix_s));
+        JSON_PUT(&object, {"ranks", json_count((uint64_t)entry->n_ranks)},
+                 {"stage", json_count((uint64_t)entry->stage)},
+                 {"dtype", json_text(zr_dtype_name(entry->dtype))},
+                 {"data_bytes", json_count(entry->data_bytes)},
+                 {"saved_unix_s", json_count((uint64_t)entry->saved_unix_s)});
     } else {
         json_put(&object, "problem", json_text(entry->problem));
     }
@@ -83,19 +71,18 @@ static json_t *describe_all(const char *folder, const zr_checkpoint_entry_t *ent
     return object;
 }
 
-static int run(int argc, char **argv, const zr_log_t *log) {
-    command_common_t common = {0};
+static int run(void *options) {
+    const command_common_t *common = options;
+    const zr_log_t *log = common->log;
     char path[PATH_MAX];
     zr_checkpoint_entry_t *entries = NULL;
     size_t n_entries = 0;
     int code = COMMAND_DONE;
-    if (!command_parse(CHECKPOINT_PROGRAM, &parser, argc, argv, log, &common, &code))
-        return code;
-    const char *folder = checkpoint_follow(common.words[0], path);
+    const char *folder = checkpoint_follow(common->words[0], path);
     zr_status_t status = zr_checkpoint_list(folder, log, &entries, &n_entries);
     if (status != ZR_OK)
         return status == ZR_ERR_IO ? COMMAND_BAD_INPUT : COMMAND_FAILED;
-    if (common.json)
+    if (common->json)
         code = command_print(describe_all(folder, entries, n_entries), COMMAND_DONE, log);
     else if (n_entries > 0)
         print_table(entries, n_entries);
@@ -106,4 +93,15 @@ static int run(int argc, char **argv, const zr_log_t *log) {
 }
 
 const command_t checkpoint_list = {
-    .name = "list", .summary = "the checkpoints of a folder", .run = run};
+    .name = "list",
+    .summary = "the checkpoints of a folder",
+    .doc =
+        "List the checkpoints of a folder, newest first: steps, ranks, stage and dtype of the run "
+        "that saved it, bytes of its data, age, and whether it is complete. Data is not read: that "
+        "is zero-checkpoint verify."
+        "\vExit status: 0 listed, 1 failed, 2 bad usage, or a folder that cannot be read.",
+    .words = "DIR",
+    .least_words = 1,
+    .most_words = 1,
+    .options_bytes = sizeof(command_common_t),
+    .run = run};

@@ -37,13 +37,18 @@ static bool is_checkpoint(const char *path) {
 
 int checkpoint_expect(const char *path, const zr_log_t *log) {
     zr_checkpoint_entry_t *entries = NULL;
-    size_t n_entries = 0;
+    size_t n_entries = 0, n_named = 0;
     zr_status_t status = zr_checkpoint_list(path, log, &entries, &n_entries);
+    for (size_t i = 0; i < n_entries && status == ZR_OK; i++)
+        n_named += strncmp(entries[i].name, NAME_BEGIN, strlen(NAME_BEGIN)) == 0;
     free(entries);
     if (status != ZR_OK)
         return status == ZR_ERR_IO ? COMMAND_BAD_INPUT : COMMAND_FAILED;
-    if (n_entries > 0 || is_checkpoint(path))
+    if (n_named > 0 || is_checkpoint(path))
         return COMMAND_DONE;
+    if (n_entries > 0)
+        zr_log_write(log, ZR_LOG_WARNING, "passed over %s in %s: never finished",
+                     zr_count_text(n_entries, "checkpoint").text, path);
     zr_log_write(log, ZR_LOG_ERROR,
                  "%s has no checkpoint, and is none itself: it has no manifest.json", path);
     return COMMAND_BAD_INPUT;

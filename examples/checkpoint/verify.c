@@ -1,17 +1,6 @@
 /* zero-checkpoint verify: all data of a checkpoint is read and compared with its checksums. */
 #include "examples/checkpoint/commands.h"
 
-static const command_parser_t parser = {
-    .name = "verify",
-    .doc =
-        "Read all data of a checkpoint, or of the newest one that is complete in a folder of them, "
-        "and compare it with its checksums. Each damaged extent is named with its unit, file and "
-        "offset."
-        "\vExit status: 0 it is whole, 1 it is not, 2 bad usage, or a path without checkpoints.",
-    .words = "PATH",
-    .least_words = 1,
-    .most_words = 1};
-
 /* What is said is collected on the way: it is a part of the answer. */
 typedef struct verification {
     const zr_log_t *log;
@@ -38,15 +27,13 @@ static void show_progress(void *context, uint64_t n_bytes) {
 
 /* How it went: without memory nobody knows whether it is whole. */
 static json_t *describe(const verification_t *v, const char *path, zr_status_t status) {
-    json_t *object = json_object();
-    json_put(&object, "path", json_text(v->info.path != NULL ? v->info.path : path));
-    json_put(&object, "whole",
-             status == ZR_ERR_MEMORY ? json_null() : json_boolean(status == ZR_OK));
-    if (v->info.path != NULL) {
-        json_put(&object, "step", json_count(v->info.step));
-        json_put(&object, "tensors", json_count(v->info.n_tensors));
-        json_put(&object, "data_bytes", json_count(v->info.data_bytes));
-    }
+    json_t *object = JSON_OBJECT(
+        {"path", json_text(v->info.path != NULL ? v->info.path : path)},
+        {"whole", status == ZR_ERR_MEMORY ? json_null() : json_boolean(status == ZR_OK)});
+    if (v->info.path != NULL)
+        JSON_PUT(&object, {"step", json_count(v->info.step)},
+                 {"tensors", json_count(v->info.n_tensors)},
+                 {"data_bytes", json_count(v->info.data_bytes)});
     json_put(&object, "problems", json_incref(v->problems));
     return object;
 }
@@ -82,16 +69,24 @@ static int verify(const char *path, bool json, const zr_log_t *log) {
     return code;
 }
 
-static int run(int argc, char **argv, const zr_log_t *log) {
-    command_common_t common = {0};
+static int run(void *options) {
+    const command_common_t *common = options;
     char followed[PATH_MAX];
-    int code = COMMAND_DONE;
-    if (!command_parse(CHECKPOINT_PROGRAM, &parser, argc, argv, log, &common, &code))
-        return code;
-    const char *path = checkpoint_follow(common.words[0], followed);
-    code = checkpoint_expect(path, log);
-    return code == COMMAND_DONE ? verify(path, common.json, log) : code;
+    const char *path = checkpoint_follow(common->words[0], followed);
+    int code = checkpoint_expect(path, common->log);
+    return code == COMMAND_DONE ? verify(path, common->json, common->log) : code;
 }
 
 const command_t checkpoint_verify = {
-    .name = "verify", .summary = "whether a checkpoint's data is what was saved", .run = run};
+    .name = "verify",
+    .summary = "whether a checkpoint's data is what was saved",
+    .doc =
+        "Read all data of a checkpoint, or of the newest one that is complete in a folder of them, "
+        "and compare it with its checksums. Each damaged extent is named with its unit, file and "
+        "offset."
+        "\vExit status: 0 it is whole, 1 it is not, 2 bad usage, or a path without checkpoints.",
+    .words = "PATH",
+    .least_words = 1,
+    .most_words = 1,
+    .options_bytes = sizeof(command_common_t),
+    .run = run};

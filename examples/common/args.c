@@ -71,35 +71,18 @@ static zr_status_t find_option(const struct argp_option *options, const char *wo
     return ZR_OK;
 }
 
-/* An option whose key is a letter has a short name as well. */
-static bool has_letter(const struct argp_option *option) {
-    return (option->key >= 'a' && option->key <= 'z') || (option->key >= 'A' && option->key <= 'Z');
-}
-
-/* The one that "-o" names; its value is the next word. */
-static zr_status_t find_short(const struct argp_option *options, const char *word,
-                              const zr_log_t *log, const struct argp_option **option_p) {
-    for (const struct argp_option *o = options; !is_last(o); o++)
-        if (has_letter(o) && o->key == word[1] && word[2] == '\0') {
-            *option_p = o;
-            return ZR_OK;
-        }
-    return zr_fail(log, ZR_ERR_ARGUMENT,
-                   "unknown option %s: options begin with two dashes%s (--help lists all)", word,
-                   hint_option(options, word + 1).text);
-}
-
 /* A word that begins with a dash or two, and the one behind it, NULL at the end; *takes_next_p:
  * that is its value. */
 static zr_status_t check_option(const struct argp_option *options, const char *word,
                                 const char *next, const zr_log_t *log, bool *takes_next_p) {
     const struct argp_option *option = NULL;
-    const char *end = word[1] == '-' ? strchr(word, '=') : NULL;
+    const char *end = strchr(word, '=');
     size_t length = end == NULL ? strlen(word + 2) : (size_t)(end - word - 2);
-    if (word[1] == '-')
-        ZR_TRY(find_option(options, word + 2, length, log, &option));
-    else
-        ZR_TRY(find_short(options, word, log, &option));
+    if (word[1] != '-')
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "unknown option %s: options begin with two dashes%s (--help lists all)",
+                       word, hint_option(options, word + 1).text);
+    ZR_TRY(find_option(options, word + 2, length, log, &option));
     if (option->arg == NULL && end != NULL)
         return zr_fail(log, ZR_ERR_ARGUMENT, "option --%s takes no value, but got \"%s\"",
                        option->name, end + 1);
@@ -177,9 +160,8 @@ static void print_words(const char *text, const char *end, size_t column, size_t
 }
 
 static void print_option(const struct argp_option *option, FILE *file) {
-    const char letter[] = {'-', (char)option->key, ',', '\0'};
-    int n = fprintf(file, "  %3s --%s%s%s", has_letter(option) ? letter : "", option->name,
-                    option->arg == NULL ? "" : "=", option->arg == NULL ? "" : option->arg);
+    int n = fprintf(file, "      --%s%s%s", option->name, option->arg == NULL ? "" : "=",
+                    option->arg == NULL ? "" : option->arg);
     size_t column = n < 0 ? 0 : (size_t)n;
     if (column >= HELP_DOC_COLUMN) {
         fputc('\n', file);
@@ -223,31 +205,11 @@ zr_status_t args_choice(const char *key, const char *value, const char *const *n
     return ZR_OK;
 }
 
-zr_status_t args_dtype(const char *key, const char *value, const zr_log_t *log,
-                       zr_dtype_t *dtype_p) {
-    static const char *const names[] = {"fp32", "bf16"};
-    size_t choice = 0;
-    ZR_TRY(args_choice(key, value, names, 2, log, &choice));
-    *dtype_p = choice == 0 ? ZR_DTYPE_F32 : ZR_DTYPE_BF16;
-    return ZR_OK;
-}
-
-zr_status_t args_u64(const char *key, const char *value, const zr_log_t *log, uint64_t *value_p) {
-    const zr_option_t option = {.type = ZR_OPTION_U64};
-    return zr_option_set(&option, key, value, log, value_p);
-}
-
 zr_status_t args_count(const char *key, const char *value, size_t least, size_t most,
                        const zr_log_t *log, size_t *count_p) {
     const zr_option_t option = {
         .type = ZR_OPTION_COUNT, .least = (double)least, .most = (double)most};
     return zr_option_set(&option, key, value, log, count_p);
-}
-
-zr_status_t args_number(const char *key, const char *value, double least, double most,
-                        const zr_log_t *log, double *number_p) {
-    const zr_option_t option = {.type = ZR_OPTION_NUMBER, .least = least, .most = most};
-    return zr_option_set(&option, key, value, log, number_p);
 }
 
 zr_status_t args_size(const char *key, const char *value, const zr_log_t *log,

@@ -46,18 +46,9 @@ args_hint_t args_hint(const char *nearest);
 /** One of some words; their place in `names`. */
 ZR_NODISCARD zr_status_t args_choice(const char *key, const char *value, const char *const *names,
                                      size_t n_names, const zr_log_t *log, size_t *choice_p);
-/** The dtype of parameters: fp32 or bf16. */
-ZR_NODISCARD zr_status_t args_dtype(const char *key, const char *value, const zr_log_t *log,
-                                    zr_dtype_t *dtype_p);
 /** A whole number from `least` to `most`. */
 ZR_NODISCARD zr_status_t args_count(const char *key, const char *value, size_t least, size_t most,
                                     const zr_log_t *log, size_t *count_p);
-/** A whole number of 64 bits, decimal or 0x and hexadecimal. */
-ZR_NODISCARD zr_status_t args_u64(const char *key, const char *value, const zr_log_t *log,
-                                  uint64_t *value_p);
-/** A finite number from `least` to `most`, both included. */
-ZR_NODISCARD zr_status_t args_number(const char *key, const char *value, double least, double most,
-                                     const zr_log_t *log, double *number_p);
 /** Bytes: 1024, 512MiB, 16GB; KiB, MiB, GiB, TiB are powers of 1024, kB, MB, GB, TB of 1000. */
 ZR_NODISCARD zr_status_t args_size(const char *key, const char *value, const zr_log_t *log,
                                    size_t *size_bytes_p);

@@ -1,11 +1,14 @@
 /* See command.h. */
 #include "examples/common/command.h"
 
-#include <errno.h>
-#include <stdio.h>
+#include <signal.h>
+#include <stdlib.h>
 #include <string.h>
+#ifdef ZR_HAVE_MIMALLOC
+#include <mimalloc.h>
+#endif
 
-#include "examples/common/device.h"
+#include "examples/common/args.h"
 
 /* ---- finding one ---------------------------------------------------------------------- */
 
@@ -27,8 +30,17 @@ static void print_help(const program_t *program) {
            program->statuses);
 }
 
-static void print_version(const char *program) {
+void program_print_version(const char *program) {
     printf("%s %s (%s)\n", program, zr_version(), zr_build_description());
+}
+
+int program_tell(const char *program, bool help, void (*print_help)(FILE *file),
+                 const zr_log_t *log) {
+    if (help)
+        print_help(stdout);
+    else
+        program_print_version(program);
+    return program_check_output(COMMAND_DONE, true, log);
 }
 
 /* "--option" and "--option=value" ask for the command whose it is. */
@@ -57,6 +69,115 @@ static int refuse(const program_t *program, const char *word, const zr_log_t *lo
     return COMMAND_BAD_INPUT;
 }
 
+/* ---- running one ---------------------------------------------------------------------- */
+
+const zr_option_choice_t command_dtypes[] = {
+    {"fp32", ZR_DTYPE_F32, NULL}, {"bf16", ZR_DTYPE_BF16, NULL}, {NULL, 0, NULL}};
+const zr_option_choice_t command_places[] = {{"none", ZR_OFFLOAD_NONE, NULL},
+                                             {"cpu", ZR_OFFLOAD_CPU, NULL},
+                                             {"nvme", ZR_OFFLOAD_NVME, NULL},
+                                             {NULL, 0, NULL}};
+
+static zr_status_t take_word(void *object, const char *label, const char *text,
+                             const zr_log_t *log) {
+    command_common_t *common = object;
+    (void)label;
+    if (common->n_words == COMMAND_MOST_WORDS)
+        return zr_fail(log, ZR_ERR_ARGUMENT, "\"%s\": allowed are %d words", text,
+                       COMMAND_MOST_WORDS);
+    common->words[common->n_words++] = text;
+    return ZR_OK;
+}
+
+#define AT(member) .offset = offsetof(command_common_t, member)
+
+static const zr_option_t common_rows[] = {
+    {"json", AT(json), .type = ZR_OPTION_FLAG, .group = 2,
+     .help = "print one JSON object on standard output"},
+    {"help", AT(help), .type = ZR_OPTION_FLAG, .group = 2, .help = "print this"},
+    {"version", AT(version), .type = ZR_OPTION_FLAG, .group = 2,
+     .help = "print the version and how it was built"},
+    {"word", .type = ZR_OPTION_STRING, .flags = ZR_OPTION_HIDDEN | ZR_OPTION_SEVERAL, .group = 2,
+     .arg = "WORD", .initial = "", .take = take_word, .help = ""}};
+
+static const char *const headers[] = {NULL, "Options:", "Of every command:"};
+static const options_use_t no_uses[1];
+
+const options_table_t command_base = {
+    .own = common_rows, .n_own = sizeof(common_rows) / sizeof(common_rows[0]), .uses = no_uses};
+
+options_table_t command_table(const char *program, const command_t *command) {
+    return (options_table_t){.program = program,
+                             .args = command->words,
+                             .doc = command->doc,
+                             .headers = headers,
+                             .n_groups = 2,
+                             .own = command->own,
+                             .n_own = command->n_own,
+                             .base = command->base != NULL ? command->base : &command_base,
+                             .word = "word"};
+}
+
+static zr_status_t check_words(const command_t *command, const command_common_t *common) {
+    const zr_log_t *log = common->log;
+    if (common->n_words < command->least_words)
+        return zr_fail(log, ZR_ERR_ARGUMENT, "%s takes %s, which is missing", command->name,
+                       command->words);
+    if (common->n_words <= command->most_words)
+        return ZR_OK;
+    const char *word = common->words[command->most_words];
+    if (command->most_words == 0)
+        return zr_fail(log, ZR_ERR_ARGUMENT, "%s takes options only, but got \"%s\"", command->name,
+                       word);
+    return zr_fail(log, ZR_ERR_ARGUMENT, "%s takes %s, and \"%s\" is one too many", command->name,
+                   command->words, word);
+}
+
+static void set_defaults(const command_t *command, const zr_log_t *log, command_common_t *common) {
+    memset(common, 0, command->options_bytes);
+    if (command->defaults != NULL)
+        memcpy(common, command->defaults, command->options_bytes);
+    common->log = log;
+}
+
+static int parse_and_run(const char *program, const command_t *command, int argc, char **argv,
+                         const zr_log_t *log, command_common_t *common) {
+    char name[64], option[64];
+    snprintf(name, sizeof(name), "%s %s", program, command->name);
+    snprintf(option, sizeof(option), "--%s", command->short_of != NULL ? command->short_of : "");
+    options_table_t table = command_table(name, command);
+    for (int i = 1; i < argc && command->short_of != NULL; i++)
+        if (strcmp(argv[i], "-o") == 0)
+            argv[i] = option;
+    set_defaults(command, log, common);
+    zr_status_t status = options_parse(&table, argc, argv, log, common, &common->given);
+    if (status == ZR_OK && !common->help && !common->version)
+        status = check_words(command, common);
+    if (status != ZR_OK)
+        return command_code(status);
+    if (common->version) {
+        program_print_version(program);
+    } else if (common->help) {
+        set_defaults(command, log, common);
+        options_help(&table, common, stdout);
+    } else {
+        return command->run(common);
+    }
+    return COMMAND_DONE;
+}
+
+static int run_command(const char *program, const command_t *command, int argc, char **argv,
+                       const zr_log_t *log) {
+    command_common_t *common = malloc(command->options_bytes);
+    if (common == NULL) {
+        zr_log_write(log, ZR_LOG_ERROR, "no memory for options");
+        return COMMAND_FAILED;
+    }
+    int code = parse_and_run(program, command, argc, argv, log, common);
+    free(common);
+    return code;
+}
+
 static int run(const program_t *program, int argc, char **argv, const zr_log_t *log) {
     if (argc < 2) {
         zr_log_write(log, ZR_LOG_ERROR, "a command is missing (%s --help lists all)",
@@ -68,15 +189,16 @@ static int run(const program_t *program, int argc, char **argv, const zr_log_t *
         return COMMAND_DONE;
     }
     if (strcmp(argv[1], "--version") == 0) {
-        print_version(program->name);
+        program_print_version(program->name);
         return COMMAND_DONE;
     }
-    for (size_t i = 0; i < program->n_commands; i++)
-        if (strcmp(argv[1], program->commands[i]->name) == 0)
-            return program->commands[i]->run(argc - 1, argv + 1, log);
-    for (size_t i = 0; i < program->n_commands; i++)
-        if (asks_for(argv[1], program->commands[i]))
-            return program->commands[i]->run(argc, argv, log);
+    for (size_t i = 0; i < program->n_commands; i++) {
+        const command_t *command = program->commands[i];
+        if (strcmp(argv[1], command->name) == 0)
+            return run_command(program->name, command, argc - 1, argv + 1, log);
+        if (asks_for(argv[1], command))
+            return run_command(program->name, command, argc, argv, log);
+    }
     return refuse(program, argv[1], log);
 }
 
@@ -87,7 +209,18 @@ int program_check_output(int code, bool printed, const zr_log_t *log) {
     return COMMAND_FAILED;
 }
 
+/* Memory that was given back is soon asked for again, as by the next plan of a search: telling the
+ * kernel of it took 8 % of a search's time. */
+static void keep_freed_memory(void) {
+#ifdef ZR_HAVE_MIMALLOC
+    mi_option_disable(mi_option_allow_decommit);
+#endif
+}
+
+/* A file that is larger than the limit of the process is an error of its write, which is told. */
 static messages_t *open_messages(const char *program) {
+    keep_freed_memory();
+    (void)signal(SIGXFSZ, SIG_IGN);
     messages_hold_standard_files();
     messages_t *messages = messages_create(program);
     if (messages == NULL)
@@ -122,154 +255,14 @@ int command_print(json_t *object, int code, const zr_log_t *log) {
     return COMMAND_FAILED;
 }
 
-/* ---- its command line ----------------------------------------------------------------- */
-
-typedef struct parsing {
-    const command_parser_t *parser;
-    command_common_t *common;
-    const zr_log_t *log;
-} parsing_t;
-
-static zr_status_t take_word(const parsing_t *parsing, const char *word) {
-    const command_parser_t *parser = parsing->parser;
-    command_common_t *common = parsing->common;
-    if (parser->most_words == 0)
-        return zr_fail(parsing->log, ZR_ERR_ARGUMENT, "%s takes options only, but got \"%s\"",
-                       parser->name, word);
-    if (common->n_words == parser->most_words || common->n_words == COMMAND_MOST_WORDS)
-        return zr_fail(parsing->log, ZR_ERR_ARGUMENT, "%s takes %s, and \"%s\" is one too many",
-                       parser->name, parser->words, word);
-    common->words[common->n_words++] = word;
-    return ZR_OK;
-}
-
-/* The words of "none|cpu|nvme": which of them the value is. */
-static zr_status_t take_choice(const char *key, const char *words, const char *value,
-                               const zr_log_t *log, int *choice_p) {
-    enum { MOST = 8 };
-    char text[128], *rest = text, *names[MOST];
-    size_t n = 0, choice = 0;
-    snprintf(text, sizeof(text), "%s", words);
-    while (n < MOST && (names[n] = strsep(&rest, "|")) != NULL)
-        n++;
-    ZR_TRY(args_choice(key, value, (const char *const *)names, n, log, &choice));
-    *choice_p = (int)choice;
-    return ZR_OK;
-}
-
-static zr_status_t take_own(const parsing_t *parsing, const command_option_t *option,
-                            const char *value) {
-    const zr_log_t *log = parsing->log;
-    void *field = (char *)parsing->common + option->field;
-    char key[64];
-    int choice = 0;
-    snprintf(key, sizeof(key), "--%s", option->name);
-    if (option->given != 0)
-        *(bool *)((char *)parsing->common + option->given) = true;
-    switch (option->kind) {
-    case COMMAND_COUNT:
-        return args_count(key, value, (size_t)option->least, (size_t)option->most, log, field);
-    case COMMAND_SIZE:
-        return args_size(key, value, log, field);
-    case COMMAND_NUMBER:
-        return args_number(key, value, option->least, option->most, log, field);
-    case COMMAND_DTYPE:
-        return args_dtype(key, value, log, field);
-    case COMMAND_CHOICE:
-        return take_choice(key, option->value, value, log, field);
-    case COMMAND_SWITCH:
-        ZR_TRY(take_choice(key, "off|on", value, log, &choice));
-        *(bool *)field = choice == 1;
-        return ZR_OK;
-    case COMMAND_FLAG:
-        *(bool *)field = true;
-        return ZR_OK;
-    case COMMAND_OTHER:
-        return option->take(value, parsing->common);
-    case COMMAND_DEVICE:
-    case COMMAND_TEXT:
-        break;
-    }
-    *(const char **)field = value;
-    return option->kind == COMMAND_DEVICE ? device_check(value, log) : ZR_OK;
-}
-
-enum { KEY_JSON = 0x1000, KEY_HELP, KEY_VERSION, KEY_FIRST_OWN };
-
-static int key_of(const command_option_t *options, size_t i) {
-    return options[i].letter != 0 ? options[i].letter : KEY_FIRST_OWN + (int)i;
-}
-
-/* As argp has them: a command's own, and those that all have. */
-static void list_options(const command_parser_t *parser,
-                         struct argp_option table[COMMAND_MOST_OPTIONS + 4]) {
-    static const struct argp_option common[] = {
-        {"json", KEY_JSON, NULL, 0, "print one JSON object on standard output", 0},
-        {"help", KEY_HELP, NULL, 0, "print this", -1},
-        {"version", KEY_VERSION, NULL, 0, "print the version and how it was built", -1},
-        {0}};
-    const command_option_t *own = parser->options;
-    size_t n = 0;
-    for (; own != NULL && own[n].name != NULL && n < COMMAND_MOST_OPTIONS; n++)
-        table[n] =
-            (struct argp_option){own[n].name, key_of(own, n), own[n].value, 0, own[n].help, 0};
-    memcpy(&table[n], common, sizeof(common));
-}
-
-static zr_status_t take(const parsing_t *parsing, int key, char *value) {
-    const command_option_t *own = parsing->parser->options;
-    switch (key) {
-    case KEY_JSON:
-        parsing->common->json = true;
-        return ZR_OK;
-    case KEY_HELP:
-        parsing->common->help = true;
-        return ZR_OK;
-    case KEY_VERSION:
-        parsing->common->version = true;
-        return ZR_OK;
-    case ARGP_KEY_ARG:
-        return take_word(parsing, value);
-    }
-    for (size_t i = 0; own != NULL && own[i].name != NULL; i++)
-        if (key_of(own, i) == key)
-            return take_own(parsing, &own[i], value);
-    return ZR_ERR_UNSUPPORTED;
-}
-
-static error_t parse_option(int key, char *value, struct argp_state *state) {
-    switch (take(state->input, key, value)) {
+int command_code(zr_status_t status) {
+    switch (status) {
     case ZR_OK:
-        return 0;
+        return COMMAND_DONE;
+    case ZR_ERR_ARGUMENT:
     case ZR_ERR_UNSUPPORTED:
-        return ARGP_ERR_UNKNOWN;
+        return COMMAND_BAD_INPUT;
     default:
-        return EINVAL;
+        return COMMAND_FAILED;
     }
-}
-
-bool command_parse(const char *program, const command_parser_t *parser, int argc, char **argv,
-                   const zr_log_t *log, command_common_t *common, int *code_p) {
-    parsing_t parsing = {.parser = parser, .common = common, .log = log};
-    struct argp_option options[COMMAND_MOST_OPTIONS + 4];
-    list_options(parser, options);
-    const struct argp argp = {
-        .options = options, .parser = parse_option, .args_doc = parser->words, .doc = parser->doc};
-    zr_status_t status = args_parse(&argp, argc, argv, log, &parsing);
-    bool is_asked = common->help || common->version;
-    if (status == ZR_OK && !is_asked && common->n_words < parser->least_words)
-        status = zr_fail(log, ZR_ERR_ARGUMENT, "%s takes %s, which is missing", parser->name,
-                         parser->words);
-    *code_p = status == ZR_OK             ? COMMAND_DONE
-              : status == ZR_ERR_ARGUMENT ? COMMAND_BAD_INPUT
-                                          : COMMAND_FAILED;
-    if (status != ZR_OK || !is_asked)
-        return status == ZR_OK;
-    char name[64];
-    snprintf(name, sizeof(name), "%s %s", program, parser->name);
-    if (common->help)
-        args_help(&argp, name, stdout);
-    else
-        print_version(program);
-    return false;
 }

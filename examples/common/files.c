@@ -38,9 +38,43 @@ bool files_are_same(const char *a, const char *b) {
     return about_a.st_dev == about_b.st_dev && about_a.st_ino == about_b.st_ino;
 }
 
+bool files_name_ends(const char *name, const char *ending) {
+    size_t n = strlen(name), n_ending = strlen(ending);
+    return n >= n_ending && strcmp(name + n - n_ending, ending) == 0;
+}
+
+bool files_is_folder(const char *path) {
+    struct stat about;
+    return stat(path, &about) == 0 && S_ISDIR(about.st_mode);
+}
+
+zr_status_t files_check_apart(files_named_t file, const files_named_t *others, size_t n_others,
+                              const zr_log_t *log) {
+    for (size_t i = 0; i < n_others && file.path != NULL; i++)
+        if (others[i].path != NULL && files_are_same(file.path, others[i].path))
+            return zr_fail(
+                log, ZR_ERR_ARGUMENT,
+                "%s %s and %s %s: are one file, which would be overwritten; give another name",
+                others[i].option, others[i].path, file.option, file.path);
+    return ZR_OK;
+}
+
+/* One of the process's own pipes, as /dev/stdout may be, has no name that could be resolved. */
+static bool is_named_pipe(const char *path) {
+    struct stat about;
+    char resolved[PATH_MAX];
+    return stat(path, &about) == 0 && S_ISFIFO(about.st_mode) && realpath(path, resolved) != NULL;
+}
+
 zr_status_t files_check_writable(const char *option, const char *path, const zr_log_t *log) {
     struct stat about;
     bool is_there = lstat(path, &about) == 0, is_writable;
+    if (is_named_pipe(path))
+        return zr_fail(
+            log, ZR_ERR_IO,
+            "cannot write %s %s: is a named pipe, whose reader would be waited for; give "
+            "a file, or /dev/stdout and a pipe behind it",
+            option, path);
     if (stat(path, &about) == 0 && !S_ISREG(about.st_mode) && !S_ISDIR(about.st_mode)) {
         is_writable = access(path, W_OK) == 0;
     } else {

@@ -9,11 +9,28 @@
 /** Whether two paths lead to one file, be it there or not. */
 bool files_are_same(const char *a, const char *b);
 
+/** Whether a name ends so. */
+bool files_name_ends(const char *name, const char *ending);
+
+/** Whether it is a folder that is there. */
+bool files_is_folder(const char *path);
+
+/** A file of an option, as the user wrote both. */
+typedef struct files_named {
+    const char *option; /* "--plan" */
+    const char *path;   /* NULL: none was given */
+} files_named_t;
+
+/** ZR_ERR_ARGUMENT, logged, if a file is one of these. */
+ZR_NODISCARD zr_status_t files_check_apart(files_named_t file, const files_named_t *others,
+                                           size_t n_others, const zr_log_t *log);
+
 /**
  * Check that a file can be written. What is there stays, and what is not there is not left.
  *
  * @param option  as the user wrote it, for the message: "--plan"
- * @return ZR_OK; ZR_ERR_IO, logged. Pipes and devices are not opened: of them only the rights.
+ * @return ZR_OK; ZR_ERR_IO, logged. A named pipe is refused: opening it would wait for its
+ *         reader. Devices are not opened: of them only the rights are looked at.
  */
 ZR_NODISCARD zr_status_t files_check_writable(const char *option, const char *path,
                                               const zr_log_t *log);

@@ -4,6 +4,8 @@
  */
 #include "examples/common/gnuplot.h"
 
+#include "examples/common/files.h"
+
 #include <errno.h>
 #include <spawn.h>
 #include <string.h>
@@ -12,13 +14,12 @@
 
 extern char **environ;
 
-static bool ends_in(const char *path, const char *ending) {
-    size_t n = strlen(path), m = strlen(ending);
-    return n > m && strcmp(path + n - m, ending) == 0;
-}
-
-bool gnuplot_has_form(const char *path) {
-    return ends_in(path, ".svg") || ends_in(path, ".png");
+zr_status_t gnuplot_check_form(const char *option, const char *path, const zr_log_t *log) {
+    if (files_name_ends(path, ".svg") || files_name_ends(path, ".png"))
+        return ZR_OK;
+    return zr_fail(log, ZR_ERR_ARGUMENT,
+                   "%s %s: the form is chosen by the ending; allowed: NAME.svg, NAME.png", option,
+                   path);
 }
 
 void gnuplot_text(FILE *script, const char *text) {
@@ -33,7 +34,7 @@ void gnuplot_text(FILE *script, const char *text) {
 
 /* Where no font is installed, the plain terminal brings its own. */
 static void set_terminal(FILE *script, const char *path, int width, int height) {
-    if (ends_in(path, ".svg"))
+    if (files_name_ends(path, ".svg"))
         fprintf(script, "set terminal svg size %d,%d font 'sans,12' background 'white'\n", width,
                 height);
     else

@@ -15,8 +15,9 @@ typedef struct gnuplot {
     const zr_log_t *log;
 } gnuplot_t;
 
-/** Whether a picture of that name can be drawn, by its ending: NAME.svg or NAME.png. */
-bool gnuplot_has_form(const char *path);
+/** Check that a picture of that name can be drawn, by its ending: NAME.svg or NAME.png. */
+ZR_NODISCARD zr_status_t gnuplot_check_form(const char *option, const char *path,
+                                            const zr_log_t *log);
 
 /**
  * Begin a picture.

@@ -20,6 +20,17 @@ void json_put(json_t **object_p, const char *key, json_t *value) {
     keep(object_p, json_object_set_new(*object_p, key, value) == 0);
 }
 
+void json_put_all(json_t **object_p, const json_field_t *fields, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        json_put(object_p, fields[i].key, fields[i].value);
+}
+
+json_t *json_object_of(const json_field_t *fields, size_t n) {
+    json_t *object = json_object();
+    json_put_all(&object, fields, n);
+    return object;
+}
+
 void json_append(json_t **array_p, json_t *value) {
     keep(array_p, json_array_append_new(*array_p, value) == 0);
 }

@@ -13,7 +13,20 @@
 /** Put a value into an object, which takes it over. Where either is NULL or memory ends, both are
  * freed and the object becomes NULL. */
 void json_put(json_t **object_p, const char *key, json_t *value);
-/** The same, at the end of an array. */
+/** Values, each with its key. */
+typedef struct json_field {
+    const char *key;
+    json_t *value;
+} json_field_t;
+void json_put_all(json_t **object_p, const json_field_t *fields, size_t n);
+json_t *json_object_of(const json_field_t *fields, size_t n);
+/** Put fields, written {"key", value}, into an object; make one of them. */
+#define JSON_PUT(object_p, ...) json_put_all(object_p, JSON_FIELDS(__VA_ARGS__))
+#define JSON_OBJECT(...) json_object_of(JSON_FIELDS(__VA_ARGS__))
+#define JSON_FIELDS(...)                                                                           \
+    (const json_field_t[]){__VA_ARGS__},                                                           \
+        sizeof((const json_field_t[]){__VA_ARGS__}) / sizeof(json_field_t)
+/** A value at the end of an array, likewise. */
 void json_append(json_t **array_p, json_t *value);
 /** A number; null when it is not finite. */
 json_t *json_number(double value);

@@ -59,8 +59,10 @@ void options_rows(const options_table_t *table, options_rows_t *rows_p) {
     for (size_t i = 0; i < base.n && table->rest != NULL; i++)
         if (options_find(rows_p, base.all[i].option.name) == NULL)
             add_rest(rows_p, table, base.all[i]);
-    for (size_t i = 0; i < table->n_own; i++)
+    for (size_t i = 0; i < table->n_own; i++) {
         add_row(rows_p, (options_row_t){.option = table->own[i]});
+        rows_p->all[rows_p->n - 1].option.group += table->own[i].group == 0;
+    }
 }
 
 const options_row_t *options_find(const options_rows_t *rows, const char *name) {
@@ -223,6 +225,8 @@ static void make_parser(parser_t *p, const options_table_t *table, const void *d
 static zr_status_t take(parser_t *p, const options_row_t *row, const char *value) {
     bool may_be_several = (row->option.flags & ZR_OPTION_SEVERAL) != 0;
     ZR_TRY(set_row(row, value, p->log, p->object));
+    if (may_be_several && (row->option.flags & ZR_OPTION_HIDDEN) != 0)
+        return ZR_OK; /* of which there may be any number */
     return options_note(p->given, row->option.name, value, may_be_several, p->log);
 }
 

@@ -25,7 +25,7 @@ struct options_table {
     const char *doc;     /* what --help begins with and, behind \v, ends with */
     const char *const *headers; /* [n_groups + 1], of groups 1 to n_groups */
     int n_groups;
-    const zr_option_t *own; /* fields are of the program's struct */
+    const zr_option_t *own; /* fields are of the program's struct; group 0 is the first */
     size_t n_own;
 
     const options_table_t *base; /* the program whose options it has, too; NULL: the library's */
@@ -51,7 +51,7 @@ typedef struct options_rows {
 
 /** All rows of a table, the base's before its own. */
 void options_rows(const options_table_t *table, options_rows_t *rows_p);
-/** NULL: there is none. */
+/** The row of a name; NULL if the table has no such row. */
 const options_row_t *options_find(const options_rows_t *rows, const char *name);
 /** The struct of a row. */
 const void *options_object(const options_row_t *row, const void *object);

@@ -134,3 +134,15 @@ void plan_hardware_warn(const char *which, const zr_hardware_t *hardware, int n_
                  zr_count_text((uint64_t)n_ranks, "rank").text, (n_ranks - 1) / n_on_node + 1,
                  1e-9 * hardware->between_nodes.bytes_per_s, n_ranks);
 }
+
+zr_status_t plan_hardware_check_given(const char *which, const options_given_t *given,
+                                      const zr_log_t *log) {
+    bool has_device =
+        options_value(given, "device") != NULL || options_value(given, "threads") != NULL;
+    if (!has_device || strcmp(which, "this") == 0)
+        return ZR_OK;
+    return zr_fail(log, ZR_ERR_ARGUMENT,
+                   "--device and --threads are of this machine, and --hardware %s is planned for; "
+                   "leave them out, or ask about --hardware this",
+                   which);
+}

@@ -22,6 +22,10 @@ ZR_NODISCARD zr_status_t plan_hardware_find(const char *which, const train_optio
     "ranks, over as many nodes as the hardware needs for them (default: one for each device of a " \
     "described machine; of this one, 1)"
 
+/** Check that --device and --threads, which are of this machine, are given with no other. */
+ZR_NODISCARD zr_status_t plan_hardware_check_given(const char *which, const options_given_t *given,
+                                                   const zr_log_t *log);
+
 /** As many ranks as one machine has, and --ranks allows. */
 int plan_hardware_ranks(const zr_hardware_t *hardware);
 

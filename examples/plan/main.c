@@ -60,11 +60,7 @@ static int run(int argc, char **argv, messages_t *messages) {
         return status == ZR_ERR_MEMORY ? EXIT_FAILED : EXIT_BAD_INPUT;
     if (!options.run.help && !options.run.version)
         return plan(&options, messages, &log);
-    if (options.run.help)
-        plan_options_help(stdout);
-    else
-        printf("zero-plan %s (%s)\n", zr_version(), zr_build_description());
-    return program_check_output(EXIT_PLANNED, true, &log);
+    return program_tell("zero-plan", options.run.help, plan_options_help, &log);
 }
 
 int main(int argc, char **argv) {

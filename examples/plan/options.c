@@ -51,7 +51,7 @@ static const options_use_t uses[] = {
     {"nvme-capacity", 4, "what each rank may use on drives (default: a rank's share)"},
     {"nvme-path", 4,
      "folders on the drives; of this machine, nothing is planned for drives without them"},
-    {"device", 4, "of --hardware this: auto, host or cuda[:N] (default auto)"},
+    {"device", 4, "with --hardware this: auto, host or cuda[:N] (default auto)"},
     {"threads", 4, "of --hardware this: of each rank"},
     {"memory-plan", 4, NULL},
     {"offload-ratio", 5, NULL},
@@ -81,10 +81,7 @@ static const char *const headers[] = {NULL,       "What to train:",
 
 static zr_status_t take_plot(void *object, const char *label, const char *text,
                              const zr_log_t *log) {
-    if (!gnuplot_has_form(text))
-        return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "%s %s: the form is chosen by the ending; allowed are NAME.svg, NAME.png",
-                       label, text);
+    ZR_TRY(gnuplot_check_form(label, text, log));
     ((plan_options_t *)object)->plot_path = text;
     return files_check_writable(label, text, log);
 }
@@ -163,57 +160,28 @@ static void note_open(plan_options_t *o) {
 
 /* What is read, and the picture, would be written over. */
 static zr_status_t check_trace(const plan_options_t *o, const zr_log_t *log) {
-    const char *const others[][2] = {{"--config", o->run.config_path},
-                                     {"--hardware", o->hardware_name},
-                                     {"--plot", o->plot_path}};
-    for (size_t i = 0; i < N_ELEMS(others) && o->trace_path != NULL; i++)
-        if (others[i][1] != NULL && files_are_same(o->trace_path, others[i][1]))
-            return zr_fail(log, ZR_ERR_ARGUMENT,
-                           "%s %s and --trace %s: are one file; give another name", others[i][0],
-                           others[i][1], o->trace_path);
-    return ZR_OK;
+    const files_named_t trace = {"--trace", o->trace_path};
+    const files_named_t others[] = {{"--config", o->run.config_path},
+                                    {"--hardware", o->hardware_name},
+                                    {"--plot", o->plot_path}};
+    return files_check_apart(trace, others, N_ELEMS(others), log);
 }
 
 static zr_status_t check(const plan_options_t *o, const zr_log_t *log) {
-    bool has_device = options_value(&o->run.given, "device") != NULL ||
-                      options_value(&o->run.given, "threads") != NULL;
     ZR_TRY(check_trace(o, log));
-    if (has_device && !o->is_this)
-        return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "--device and --threads are of this machine, and --hardware %s is planned "
-                       "for; leave them out, or plan for --hardware this",
-                       o->hardware_name);
+    ZR_TRY(plan_hardware_check_given(o->hardware_name, &o->run.given, log));
     ZR_TRY(train_options_check_auto_parts(&o->run, log));
     bool are_params_down =
         o->run.auto_params ||
         (!o->params_open && o->run.config.offload_param.device != ZR_OFFLOAD_NONE);
-    if (are_params_down && !o->stage_open && o->run.config.stage != 3)
-        return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "--offload-params: at stage %d every rank computes with all parameters at "
-                       "all times; allowed is none, or --stage 3",
-                       o->run.config.stage);
+    if (are_params_down && !o->stage_open)
+        ZR_TRY(train_options_check_params_stage(&o->run, log));
     train_open_t open = {.stage = o->stage_open,
                          .optimizer = o->optimizer_open || o->run.auto_optimizer,
                          .params = o->params_open || o->run.auto_params,
                          .no_drives = o->is_this && o->run.config.nvme.paths[0] == '\0'};
     ZR_TRY(train_options_check_given(&o->run, open, log));
-    if (o->run.offload_activations != ZR_OFFLOAD_NONE && !o->recompute_open && !o->run.recompute)
-        return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "--offload-activations: only inputs of layers can be offloaded, and without "
-                       "recomputation everything is kept; add --recompute unit");
-    return ZR_OK;
-}
-
-/* Placements are set for each plan, and checked with it: here nothing is offloaded. */
-static zr_status_t resolve(plan_options_t *o, const zr_log_t *log) {
-    zr_config_t *config = &o->run.config;
-    zr_offload_device_t optimizer = config->offload_optimizer.device;
-    zr_offload_device_t params = config->offload_param.device;
-    config->offload_optimizer.device = config->offload_param.device = ZR_OFFLOAD_NONE;
-    zr_status_t status = train_options_resolve_run(&o->run, log);
-    config->offload_optimizer.device = optimizer;
-    config->offload_param.device = params;
-    return status;
+    return o->recompute_open ? ZR_OK : train_options_check_recompute(&o->run, log);
 }
 
 /* Of described machines first, as they say how many ranks there are. */
@@ -232,12 +200,12 @@ static void warn_idle(plan_options_t *o, const zr_log_t *log) {
     train_options_warn_idle(&o->run, o->stage_open, o->hardware.kind == ZR_HARDWARE_CUDA, log);
 }
 
-static plan_options_t default_options(void) {
+plan_options_t plan_options_default(void) {
     return (plan_options_t){.run = train_options_default(), .hardware_name = "this"};
 }
 
 void plan_options_help(FILE *file) {
-    plan_options_t options = default_options();
+    plan_options_t options = plan_options_default();
     options_help(&plan_table, &options, file);
 }
 
@@ -247,7 +215,7 @@ static zr_status_t parse(int argc, char **argv, const zr_log_t *log, plan_option
     ZR_TRY(options_parse(&plan_table, argc, argv, log, o, &given));
     if (o->run.help || o->run.version)
         return ZR_OK;
-    *o = default_options();
+    *o = plan_options_default();
     o->run.given = given;
     ZR_TRY(train_options_read_under(&o->run, log));
     size_t n = 0;
@@ -262,13 +230,13 @@ static zr_status_t parse(int argc, char **argv, const zr_log_t *log, plan_option
 
 zr_status_t plan_options_parse(int argc, char **argv, const zr_log_t *log,
                                plan_options_t *options_p) {
-    plan_options_t options = default_options();
+    plan_options_t options = plan_options_default();
     ZR_TRY(parse(argc, argv, log, &options));
     if (!options.run.help && !options.run.version) {
         options.is_this = strcmp(options.hardware_name, "this") == 0;
         ZR_TRY(check(&options, log));
         ZR_TRY(find_hardware(&options, log));
-        ZR_TRY(resolve(&options, log));
+        ZR_TRY(train_options_resolve_without_offload(&options.run, log));
         if (options.is_this)
             ZR_TRY(this_machine_describe(&options.run, log, &options.hardware));
         warn_idle(&options, log);

@@ -42,5 +42,7 @@ ZR_NODISCARD zr_status_t plan_options_parse(int argc, char **argv, const zr_log_
 
 /** Print what --help says. */
 void plan_options_help(FILE *file);
+/** What is so where nothing is said. */
+plan_options_t plan_options_default(void);
 
 #endif

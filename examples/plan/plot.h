@@ -8,7 +8,7 @@
 #include "examples/plan/step.h"
 
 /**
- * Draw it into options->plot_path, which is NAME.svg or NAME.png (gnuplot_has_form).
+ * Draw it into options->plot_path, which is NAME.svg or NAME.png (gnuplot_check_form).
  *
  * @param step  of the time line; one that was not made has none
  * @return ZR_OK; ZR_ERR_UNSUPPORTED without gnuplot, ZR_ERR_IO, ZR_ERR_MEMORY: logged

@@ -37,35 +37,34 @@ static json_t *time_object(const zr_run_times_t *times) {
 static void put_parts(json_t **object_p, const zr_config_t *config) {
     const zr_offload_options_t *state = &config->offload_optimizer;
     const zr_offload_param_options_t *params = &config->offload_param;
-    if (state->device != ZR_OFFLOAD_NONE) {
-        json_put(object_p, "offload_ratio", json_number(state->ratio));
-        json_put(object_p, "state_in_host", json_count(state->max_in_cpu_elems));
-    }
+    if (state->device != ZR_OFFLOAD_NONE)
+        JSON_PUT(object_p, {"offload_ratio", json_number(state->ratio)},
+                 {"state_in_host", json_count(state->max_in_cpu_elems)});
     if (params->device != ZR_OFFLOAD_NONE) {
-        json_put(object_p, "offload_param_ratio", json_number(params->ratio));
-        json_put(object_p, "params_in_host", json_count(params->max_in_cpu_elems));
+        JSON_PUT(object_p, {"offload_param_ratio", json_number(params->ratio)},
+                 {"params_in_host", json_count(params->max_in_cpu_elems)});
     }
 }
 
 static json_t *row_object(const plan_options_t *options, const zr_run_row_t *row) {
     json_t *object = json_object();
     int group_size = plan_row_group_size(options, row);
-    json_put(&object, "stage", json_count((uint64_t)row->stage));
-    json_put(&object, "shard_group_size", json_count((uint64_t)group_size));
-    json_put(&object, "offload_optimizer", json_string(train_offload_name(row->optimizer)));
-    json_put(&object, "offload_params", json_string(train_offload_name(row->params)));
+    JSON_PUT(&object, {"stage", json_count((uint64_t)row->stage)},
+             {"shard_group_size", json_count((uint64_t)group_size)},
+             {"offload_optimizer", json_string(train_offload_name(row->optimizer))},
+             {"offload_params", json_string(train_offload_name(row->params))});
     put_parts(&object, &row->config);
-    json_put(&object, "recompute", json_string(row->recompute ? "unit" : "none"));
-    json_put(&object, "micro_batch", json_count(row->micro_batch));
-    json_put(&object, "fits", json_boolean(row->one.fits));
-    json_put(&object, "peak_bytes", peaks_object(options, row));
+    JSON_PUT(&object, {"recompute", json_string(row->recompute ? "unit" : "none")},
+             {"micro_batch", json_count(row->micro_batch)}, {"fits", json_boolean(row->one.fits)},
+             {"peak_bytes", peaks_object(options, row)},
+             {"metadata_bytes", train_metadata_object(&row->one.plan.metadata)});
     if (row->one.fits) {
-        json_put(&object, "step_ms", json_number(1e3 * row->one.plan.step_seconds));
-        json_put(&object, "tokens_per_s", json_number(row->tokens_per_s));
-        json_put(&object, "time", time_object(&row->one.plan.times));
+        JSON_PUT(&object, {"step_ms", json_number(1e3 * row->one.plan.step_seconds)},
+                 {"tokens_per_s", json_number(row->tokens_per_s)},
+                 {"time", time_object(&row->one.plan.times)});
     } else {
-        json_put(&object, "lack", plan_lack_object(&row->one.lack));
-        json_put(&object, "message", json_text(row->one.message));
+        JSON_PUT(&object, {"lack", plan_lack_object(&row->one.lack)},
+                 {"message", json_text(row->one.message)});
     }
     return object;
 }
@@ -79,10 +78,8 @@ static json_t *recommendation_object(const plan_options_t *options, const zr_run
     plan_command_options(options, row, &run_text);
     plan_command_beside_file(options, row, &rest_text);
     plan_words_why(rows, &why_text);
-    json_put(&object, "plan", json_count(rows->recommended));
-    json_put(&object, "why", json_text(why));
-    json_put(&object, "options", json_text(run));
-    json_put(&object, "options_with_config", json_text(rest));
+    JSON_PUT(&object, {"plan", json_count(rows->recommended)}, {"why", json_text(why)},
+             {"options", json_text(run)}, {"options_with_config", json_text(rest)});
     bool has_file = plan_command_file(options, row, &file) == ZR_OK;
     json_put(&object, "config", has_file ? json_loads(file, 0, NULL) : NULL);
     free(file);
@@ -90,23 +87,19 @@ static json_t *recommendation_object(const plan_options_t *options, const zr_run
 }
 
 static json_t *hardware_object(const plan_options_t *options) {
-    json_t *object = json_object();
-    json_put(&object, "name", json_text(options->hardware.name));
-    json_put(&object, "kind", json_string(zr_hardware_kind_name(options->hardware.kind)));
-    json_put(&object, "rates", json_string(options->is_this ? "not measured" : "described"));
-    return object;
+    return JSON_OBJECT({"name", json_text(options->hardware.name)},
+                       {"kind", json_string(zr_hardware_kind_name(options->hardware.kind))},
+                       {"rates", json_string(options->is_this ? "not measured" : "described")});
 }
 
 bool plan_report_json(const plan_options_t *options, const zr_run_rows_t *rows, FILE *file) {
     const train_options_t *run = &options->run;
     json_t *object = json_object(), *plans = json_array();
-    json_put(&object, "result", json_string(rows->n_fit > 0 ? "planned" : "none_fits"));
-    json_put(&object, "model", train_shape_object(run));
-    json_put(&object, "hardware", hardware_object(options));
-    json_put(&object, "ranks", json_count((uint64_t)run->n_ranks));
-    json_put(&object, "dtype", json_string(zr_dtype_name(run->config.dtype)));
-    json_put(&object, "grad_accum", json_count(run->config.grad_accum));
-    json_put(&object, "seq", json_count(run->seq));
+    JSON_PUT(&object, {"result", json_string(rows->n_fit > 0 ? "planned" : "none_fits")},
+             {"model", train_shape_object(run)}, {"hardware", hardware_object(options)},
+             {"ranks", json_count((uint64_t)run->n_ranks)},
+             {"dtype", json_string(zr_dtype_name(run->config.dtype))},
+             {"grad_accum", json_count(run->config.grad_accum)}, {"seq", json_count(run->seq)});
     for (size_t i = 0; i < rows->n; i++)
         json_append(&plans, row_object(options, &rows->all[i]));
     json_put(&object, "plans", plans);
@@ -217,6 +210,8 @@ static void print_memory(const zr_run_plan_t *plan, FILE *file) {
         }
         fprintf(file, "\n");
     }
+    fprintf(file, "  tables of the library, in no tier: at most %s of a rank\n",
+            train_bytes((double)plan->metadata.peak).text);
 }
 
 static void print_times(const zr_run_plan_t *plan, FILE *file) {
@@ -258,7 +253,7 @@ void plan_report_table(const plan_options_t *options, const zr_run_rows_t *rows,
     int n_on_node = options->hardware.ranks_per_node;
     int n_nodes = (run->n_ranks + n_on_node - 1) / n_on_node;
     fprintf(file, "model     %s: %s, %s; sequences of %zu, accumulation %zu\n", run->model,
-            zr_count_text(gpt_n_params(&run->shape), "parameter").text,
+            zr_count_text(zr_gpt_n_params(&run->shape), "parameter").text,
             zr_dtype_name(run->config.dtype), run->seq, run->config.grad_accum);
     fprintf(file, "hardware  %s, %s", options->hardware.name,
             zr_count_text((uint64_t)run->n_ranks, "rank").text);

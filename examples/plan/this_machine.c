@@ -72,7 +72,9 @@ static zr_status_t describe_transfers(const zr_nvme_options_t *nvme, const char 
     store_options.log = *log;
     store_options.paths = &first;
     store_options.n_paths = 1;
-    ZR_TRY(zr_store_create(nvme->store, &store_options, NULL, 0, &store));
+    const char *backend =
+        strcmp(nvme->store, "uring") == 0 ? zr_store_drive_backend(log) : nvme->store;
+    ZR_TRY(zr_store_create(backend, &store_options, NULL, 0, &store));
     hardware->disk_block_bytes = zr_store_info(store)->block_bytes;
     hardware->disk_align_bytes = zr_store_info(store)->buffer_align_bytes;
     zr_store_destroy(&store);

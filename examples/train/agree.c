@@ -33,10 +33,10 @@ static void agree_on_data(agreement_t *a, const data_t *data) {
 }
 
 static void agree_on_model(agreement_t *a, const train_options_t *o) {
-    gpt_size_t sizes[GPT_N_SIZES];
+    zr_gpt_size_t sizes[ZR_GPT_N_SIZES];
     char model[256] = "";
-    gpt_shape_sizes(&o->shape, sizes);
-    for (size_t i = 0, length = 0; i < GPT_N_SIZES; i++)
+    zr_gpt_shape_sizes(&o->shape, sizes);
+    for (size_t i = 0, length = 0; i < ZR_GPT_N_SIZES; i++)
         length += (size_t)snprintf(model + length, sizeof(model) - length, "%s%s=%zu",
                                    i > 0 ? "," : "", sizes[i].name, sizes[i].value);
     agree(a, "--model %s", model);

@@ -14,7 +14,7 @@
 
 #include "examples/common/files.h"
 #include "examples/common/json.h"
-#include "examples/models/gpt2/json.h"
+#include "examples/common/gpt_json.h"
 
 /* ---- what is kept ---------------------------------------------------------------------------- */
 
@@ -24,21 +24,17 @@ uint64_t train_checkpoint_step_sequences(const train_options_t *options) {
 
 /* What the order of the data depends on. */
 static json_t *data_object(const train_options_t *options, const data_t *data) {
-    json_t *object = json_object();
-    json_put(&object, "kind", json_string(data_kind(data)));
-    json_put(&object, "tokens", json_count(data_n_tokens(data)));
-    json_put(&object, "seq", json_count(options->seq));
-    json_put(&object, "seq_min", json_count(options->seq_min));
-    json_put(&object, "seed", json_count(options->seed));
-    return object;
+    return JSON_OBJECT({"kind", json_string(data_kind(data))},
+                       {"tokens", json_count(data_n_tokens(data))},
+                       {"seq", json_count(options->seq)}, {"seq_min", json_count(options->seq_min)},
+                       {"seed", json_count(options->seed)});
 }
 
 static char *trainer_text(const train_options_t *options, const data_t *data,
                           uint64_t n_sequences) {
-    json_t *object = json_object();
-    json_put(&object, "model", gpt_shape_json(&options->shape));
-    json_put(&object, "data", data_object(options, data));
-    json_put(&object, "sequences", json_count(n_sequences));
+    json_t *object =
+        JSON_OBJECT({"model", gpt_shape_json(&options->shape)},
+                    {"data", data_object(options, data)}, {"sequences", json_count(n_sequences)});
     char *text = json_dumps(object, JSON_COMPACT);
     json_decref(object);
     return text;
@@ -105,9 +101,9 @@ static zr_status_t refuse_trainer(const opening_t *opening, const char *what) {
 
 static zr_status_t check_model(const opening_t *opening, const json_t *trainer) {
     const json_t *model = json_object_get(trainer, "model");
-    gpt_size_t sizes[GPT_N_SIZES];
-    gpt_shape_sizes(&opening->options->shape, sizes);
-    for (size_t i = 0; i < GPT_N_SIZES; i++) {
+    zr_gpt_size_t sizes[ZR_GPT_N_SIZES];
+    zr_gpt_shape_sizes(&opening->options->shape, sizes);
+    for (size_t i = 0; i < ZR_GPT_N_SIZES; i++) {
         const json_t *value = json_object_get(model, sizes[i].name);
         if (!json_is_integer(value))
             return refuse_trainer(opening, "model");

@@ -17,38 +17,23 @@
 /* A slip of the hand in a command line must not cost what it reads. */
 static zr_status_t check_not_read(const train_options_t *options, const data_t *data,
                                   const char *option, const char *path, const zr_log_t *log) {
-    const char *inputs[][2] = {{"--config", options->config_path},
-                               {"--hardware", options->hardware_path},
-                               {"--io-settings", options->io_settings_path}};
-    const char *input = data_has_file(data, path) ? "--data" : NULL;
-    for (size_t i = 0; i < sizeof(inputs) / sizeof(inputs[0]) && input == NULL; i++)
-        if (inputs[i][1] != NULL && files_are_same(path, inputs[i][1]))
-            input = inputs[i][0];
-    if (input == NULL)
-        return ZR_OK;
-    return zr_fail(
-        log, ZR_ERR_ARGUMENT,
-        "%s %s: is one of the files of %s, which would be overwritten; give another name", option,
-        path, input);
+    const files_named_t file = {option, path};
+    const files_named_t inputs[] = {{"--data", data_has_file(data, path) ? path : NULL},
+                                    {"--config", options->config_path},
+                                    {"--hardware", options->hardware_path},
+                                    {"--io-settings", options->io_settings_path}};
+    return files_check_apart(file, inputs, sizeof(inputs) / sizeof(inputs[0]), log);
 }
 
 /* A file that is written when the run has ended. */
 static zr_status_t check_output(const train_options_t *options, const data_t *data,
-                                const char *option, const char *path, const zr_log_t *log) {
-    ZR_TRY(check_not_read(options, data, option, path, log));
-    if (options->log_path != NULL && files_are_same(path, options->log_path))
-        return zr_fail(log, ZR_ERR_ARGUMENT, "--log %s and %s %s: are one file; give another name",
-                       options->log_path, option, path);
-    return files_check_writable(option, path, log);
-}
-
-static zr_status_t check_snapshot(const train_options_t *options, const data_t *data,
-                                  const char *path, const zr_log_t *log) {
-    if (options->trace_path != NULL && files_are_same(path, options->trace_path))
-        return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "--trace %s and --memory-snapshot %s: are one file; give another name",
-                       options->trace_path, path);
-    return check_output(options, data, "--memory-snapshot", path, log);
+                                files_named_t file, const zr_log_t *log) {
+    const files_named_t others[] = {
+        {"--log", options->log_path},
+        {"--trace", strcmp(file.option, "--trace") != 0 ? options->trace_path : NULL}};
+    ZR_TRY(check_not_read(options, data, file.option, file.path, log));
+    ZR_TRY(files_check_apart(file, others, 2, log));
+    return files_check_writable(file.option, file.path, log);
 }
 
 zr_status_t train_files_rank_path(const char *path, int rank, const zr_log_t *log, char **path_p) {
@@ -86,7 +71,7 @@ static zr_status_t check_trace(const train_options_t *options, const data_t *dat
     if (options->trace_path == NULL)
         return ZR_OK;
     ZR_TRY(train_trace_path(options, options->is_launched ? options->launch.rank : 0, log, &path));
-    zr_status_t status = check_output(options, data, "--trace", path, log);
+    zr_status_t status = check_output(options, data, (files_named_t){"--trace", path}, log);
     free(path);
     return status;
 }
@@ -99,7 +84,8 @@ static zr_status_t check_outputs(const train_options_t *options, const data_t *d
     for (int i = 0; i < n_snapshots; i++) {
         char *path = NULL;
         ZR_TRY(train_files_rank_path(options->memory_snapshot_path, i, log, &path));
-        zr_status_t status = check_snapshot(options, data, path, log);
+        zr_status_t status =
+            check_output(options, data, (files_named_t){"--memory-snapshot", path}, log);
         free(path);
         ZR_TRY(status);
     }

@@ -1,9 +1,13 @@
 #include "examples/train/io_settings.h"
 
-#include <errno.h>
 #include <jansson.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include "examples/common/files.h"
+
+#define FILE_MAX_BYTES ((size_t)1 << 20) /* none is larger; /dev/zero is */
 
 /* Reading one file. */
 typedef struct settings {
@@ -125,12 +129,12 @@ zr_status_t train_io_settings_read(const char *path, bool keep_paths, const zr_l
                                    zr_nvme_options_t *nvme) {
     settings_t settings = {.path = path, .log = log, .nvme = *nvme, .keep_paths = keep_paths};
     json_error_t error;
-    FILE *file = fopen(path, "rb");
-    if (file == NULL)
-        return zr_fail(log, ZR_ERR_IO, "--io-settings %s: cannot read it: %s", path,
-                       strerror(errno));
-    json_t *object = json_loadf(file, JSON_REJECT_DUPLICATES, &error);
-    fclose(file);
+    zr_log_t own = files_log(&(files_log_t){*log, "--io-settings"});
+    char *text;
+    size_t n_bytes;
+    ZR_TRY(zr_text_file_read(path, FILE_MAX_BYTES, &own, &text, &n_bytes));
+    json_t *object = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES, &error);
+    free(text);
     if (object == NULL)
         return zr_fail(log, ZR_ERR_FORMAT, "--io-settings %s: line %d, column %d: %s", path,
                        error.line, error.column, error.text);

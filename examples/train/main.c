@@ -89,16 +89,9 @@ static int run(int argc, char **argv, messages_t *messages) {
     zr_status_t status = train_options_parse(argc, argv, &log, &options);
     if (status != ZR_OK)
         return exit_code(status, status != ZR_ERR_MEMORY);
-    int code;
-    if (options.help || options.version) {
-        if (options.help)
-            train_options_help(stdout);
-        else
-            printf("zero-train %s (%s)\n", zr_version(), zr_build_description());
-        code = program_check_output(EXIT_TRAINED, true, &log);
-    } else {
-        code = train(&options, messages, log);
-    }
+    int code = options.help || options.version
+                   ? program_tell("zero-train", options.help, train_options_help, &log)
+                   : train(&options, messages, log);
     train_options_free(&options);
     return code;
 }

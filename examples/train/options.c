@@ -180,7 +180,7 @@ static const zr_option_t own[] = {
 
     {"device", AT(device), .type = ZR_OPTION_STRING, .group = MACHINE, .arg = "auto|host|cuda[:N]",
      .take = take_device, .help = "where it runs",
-     .more = "`auto` takes the first GPU, or the host where there is none, and says which and why; "
+     .more = "`auto` takes the first GPU, or the host if no GPU can be used, and says which and why; "
              "`cuda` without a GPU ends with 2 ([gpu.md](gpu.md)). All ranks use the same GPU"},
     {"threads", AT(n_threads), .type = ZR_OPTION_COUNT, .most = MOST_THREADS, .group = MACHINE,
      .arg = "N", .help = "of each rank; 0: the cores, divided by the ranks",
@@ -315,7 +315,7 @@ train_options_t train_options_default(void) {
 
 static zr_status_t resolve_shape(train_options_t *options, const zr_log_t *log) {
     char error[512] = "";
-    if (!gpt_shape_parse(options->model, &options->shape, error, sizeof(error)))
+    if (!zr_gpt_shape_parse(options->model, &options->shape, error, sizeof(error)))
         return zr_fail(log, ZR_ERR_ARGUMENT, "--model %s: %s", options->model, error);
     if (options->seq_text != NULL)
         ZR_TRY(args_count("--seq", options->seq_text, 1, options->shape.seq, log, &options->seq));
@@ -392,14 +392,17 @@ bool train_options_use_nvme(const train_options_t *options) {
            options->offload_activations == ZR_OFFLOAD_NVME;
 }
 
+zr_status_t train_options_check_recompute(const train_options_t *options, const zr_log_t *log) {
+    if (options->offload_activations == ZR_OFFLOAD_NONE || options->recompute)
+        return ZR_OK;
+    return zr_fail(log, ZR_ERR_ARGUMENT,
+                   "--offload-activations: only inputs of layers can be offloaded, and without "
+                   "recomputation everything is kept; add --recompute unit");
+}
+
 static zr_status_t check_offloaded_activations(const train_options_t *options,
                                                const zr_log_t *log) {
-    if (options->offload_activations == ZR_OFFLOAD_NONE)
-        return ZR_OK;
-    if (!options->recompute)
-        return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "--offload-activations: only inputs of layers can be offloaded, and without "
-                       "recomputation everything is kept; add --recompute unit");
+    ZR_TRY(train_options_check_recompute(options, log));
     if (options->offload_activations == ZR_OFFLOAD_NVME && options->config.nvme.paths[0] == '\0')
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "--offload-activations nvme: no path is named; add --nvme-path DIR, a "
@@ -421,12 +424,18 @@ zr_status_t train_options_check_auto_parts(const train_options_t *options, const
     return ZR_OK;
 }
 
+zr_status_t train_options_check_params_stage(const train_options_t *options, const zr_log_t *log) {
+    if (options->config.stage == 3)
+        return ZR_OK;
+    return zr_fail(log, ZR_ERR_ARGUMENT,
+                   "--offload-params%s: at stage %d every rank computes with all parameters at all "
+                   "times; allowed: none, or --stage 3",
+                   options->auto_params ? " auto" : "", options->config.stage);
+}
+
 static zr_status_t check_auto(const train_options_t *options, const zr_log_t *log) {
-    if (options->auto_params && !options->auto_stage && options->config.stage != 3)
-        return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "--offload-params auto: at stage %d every rank computes with all parameters "
-                       "at all times; allowed is none, or --stage 3",
-                       options->config.stage);
+    if (options->auto_params && !options->auto_stage)
+        ZR_TRY(train_options_check_params_stage(options, log));
     return train_options_check_auto_parts(options, log);
 }
 
@@ -549,6 +558,17 @@ zr_status_t train_options_resolve_run(train_options_t *options, const zr_log_t *
     ZR_TRY(resolve_schedule(options, log));
     ZR_TRY(zr_config_resolve(&options->config, options->n_ranks, log));
     return check_sizes(options, log);
+}
+
+zr_status_t train_options_resolve_without_offload(train_options_t *options, const zr_log_t *log) {
+    zr_config_t *config = &options->config;
+    zr_offload_device_t optimizer = config->offload_optimizer.device;
+    zr_offload_device_t params = config->offload_param.device;
+    config->offload_optimizer.device = config->offload_param.device = ZR_OFFLOAD_NONE;
+    zr_status_t status = train_options_resolve_run(options, log);
+    config->offload_optimizer.device = optimizer;
+    config->offload_param.device = params;
+    return status;
 }
 
 zr_status_t train_options_resolve(train_options_t *options, const zr_log_t *log) {

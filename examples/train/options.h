@@ -8,7 +8,7 @@
 #include <stdio.h>
 
 #include "examples/common/options.h"
-#include "examples/models/gpt2/gpt.h"
+#include "models/gpt2/gpt.h"
 #include "zero/zero.h"
 
 #define TRAIN_MOST_RANKS 1024
@@ -55,7 +55,7 @@ typedef enum train_overlap {
 typedef struct train_options {
     /* What to train, and on what. */
     const char *model; /* as written */
-    gpt_shape_t shape;
+    zr_gpt_shape_t shape;
     const char **data_paths; /* owned; the paths are argv's */
     size_t n_data_paths;
     size_t seq;     /* tokens per sequence, at most shape.seq */
@@ -146,6 +146,9 @@ train_options_t train_options_default(void);
 ZR_NODISCARD zr_status_t train_options_resolve(train_options_t *options, const zr_log_t *log);
 /** The part of it that is about the run and not about its data or where things are offloaded. */
 ZR_NODISCARD zr_status_t train_options_resolve_run(train_options_t *options, const zr_log_t *log);
+/** The same, where placements are open, and checked with each plan. */
+ZR_NODISCARD zr_status_t train_options_resolve_without_offload(train_options_t *options,
+                                                               const zr_log_t *log);
 
 /** Whether a host device's collectives run beside compute, with ranks on so many machines. */
 bool train_options_overlap(const train_options_t *options, int n_machines);
@@ -187,6 +190,12 @@ const zr_option_when_t *train_options_idle(const train_options_t *options,
                                            const zr_option_t *option, train_open_t open,
                                            bool has_drives);
 
+/** Check that parameters can be offloaded at the stage. */
+ZR_NODISCARD zr_status_t train_options_check_params_stage(const train_options_t *options,
+                                                          const zr_log_t *log);
+/** Check that there are activations of the kind that is offloaded. */
+ZR_NODISCARD zr_status_t train_options_check_recompute(const train_options_t *options,
+                                                       const zr_log_t *log);
 /** Whether what `auto` chooses was not given as well: ZR_ERR_ARGUMENT, logged. */
 ZR_NODISCARD zr_status_t train_options_check_auto_parts(const train_options_t *options,
                                                         const zr_log_t *log);

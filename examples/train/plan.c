@@ -19,10 +19,10 @@
 
 zr_run_request_t train_plan_request(const train_options_t *options, const zr_hardware_t *hardware) {
     int n_machines = (options->n_ranks - 1) / hardware->ranks_per_node + 1;
-    gpt_options_t model = {.seed = options->seed,
-                           .freeze = options->freeze,
-                           .weight_decay = options->config.adamw.weight_decay};
-    return (zr_run_request_t){.model = gpt_maker(&options->shape, &model),
+    zr_gpt_options_t model = {.seed = options->seed,
+                              .freeze = options->freeze,
+                              .weight_decay = options->config.adamw.weight_decay};
+    return (zr_run_request_t){.model = zr_gpt_maker(&options->shape, &model),
                               .config = options->config,
                               .recompute = options->recompute,
                               .activations = options->offload_activations,
@@ -138,7 +138,7 @@ void train_plan_warn(const train_plan_t *plan, const train_options_t *options,
 }
 
 train_planned_t train_plan_of(const train_plan_t *plan, const train_result_t *result) {
-    bool on_device = plan->has_choice && result->offload.n_updated_on_device > 0;
+    bool on_device = plan->has_choice && result->n_updated_on_device > 0;
     const zr_run_fit_t *one = on_device ? &plan->on_device : &plan->on_host;
     train_planned_t planned = {.is_made = plan->is_made, .fits = one->fits};
     if (planned.is_made)

@@ -10,43 +10,56 @@
 
 #include "examples/common/json.h"
 #include "examples/common/process.h"
-#include "examples/models/gpt2/json.h"
-#include "examples/train/sum.h"
+#include "examples/common/gpt_json.h"
 
 /* ---- while it runs ---------------------------------------------------------------------- */
 
+static const char *const parts[TRAIN_N_PARTS] = {[TRAIN_COMPUTE] = "compute",
+                                                 [TRAIN_COMM] = "comm",
+                                                 [TRAIN_OPTIMIZER] = "optimizer",
+                                                 [TRAIN_STALL] = "stall",
+                                                 [TRAIN_DATA] = "data",
+                                                 [TRAIN_BESIDE] = "beside",
+                                                 [TRAIN_IO] = "io"};
+
 /* Waiting for NVMe is a part where there is any; collectives beside compute are no part of it. */
+static bool has_part(const train_options_t *options, const train_time_t *time, int part) {
+    return part == TRAIN_BESIDE ? time->of[part] > 0
+                                : part != TRAIN_IO || train_options_use_nvme(options);
+}
+
 static json_t *time_object(const train_options_t *options, const train_time_t *time) {
     json_t *object = json_object();
-    json_put(&object, "compute", json_number(time->compute));
-    json_put(&object, "comm", json_number(time->comm));
-    json_put(&object, "optimizer", json_number(time->optimizer));
-    json_put(&object, "stall", json_number(time->stall));
-    json_put(&object, "data", json_number(time->data));
-    if (time->beside > 0)
-        json_put(&object, "beside", json_number(time->beside));
-    if (train_options_use_nvme(options))
-        json_put(&object, "io", json_number(time->io));
+    for (int part = 0; part < TRAIN_N_PARTS; part++)
+        if (has_part(options, time, part))
+            json_put(&object, parts[part], json_number(time->of[part]));
     return object;
+}
+
+/* "compute 1.2 s, comm 0.1" */
+static void print_parts(const train_options_t *options, const train_time_t *time, FILE *file) {
+    fprintf(file, "time        ");
+    for (int part = 0; part < TRAIN_N_PARTS; part++)
+        if (has_part(options, time, part) && part != TRAIN_BESIDE)
+            fprintf(file, "%s %s %.1f%s", part > 0 ? "," : "", parts[part], time->of[part],
+                    part == 0 ? " s" : "");
+    if (time->of[TRAIN_BESIDE] > 0)
+        fprintf(file, "; collectives beside it %.1f", time->of[TRAIN_BESIDE]);
+    fprintf(file, "\n");
 }
 
 zr_status_t train_report_log_step(FILE *file, const train_options_t *options,
                                   const train_step_line_t *line, const zr_log_t *log) {
     const zr_step_report_t *report = &line->report;
-    json_t *object = json_object();
-    json_put(&object, "step", json_count(report->step));
-    json_put(&object, "loss", json_number(line->loss));
-    json_put(&object, "lr", json_number(report->lr));
-    json_put(&object, "norm", json_number(report->gradient_norm));
-    json_put(&object, "clip", json_number(report->clip_factor));
-    json_put(&object, "skipped", json_boolean(report->skipped));
-    json_put(&object, "tokens", json_count(line->n_tokens));
-    json_put(&object, "step_ms", json_number(1e3 * line->seconds));
-    json_put(&object, "tokens_per_s", json_number(line->tokens_per_s));
-    if (options->n_ranks > 1) {
-        json_put(&object, "slowest_rank", json_count((uint64_t)line->slowest.rank));
-        json_put(&object, "excess_ms", json_number(1e3 * line->slowest.excess_seconds));
-    }
+    json_t *object = JSON_OBJECT(
+        {"step", json_count(report->step)}, {"loss", json_number(line->loss)},
+        {"lr", json_number(report->lr)}, {"norm", json_number(report->gradient_norm)},
+        {"clip", json_number(report->clip_factor)}, {"skipped", json_boolean(report->skipped)},
+        {"tokens", json_count(line->n_tokens)}, {"step_ms", json_number(1e3 * line->seconds)},
+        {"tokens_per_s", json_number(line->tokens_per_s)});
+    if (options->n_ranks > 1)
+        JSON_PUT(&object, {"slowest_rank", json_count((uint64_t)line->slowest.rank)},
+                 {"excess_ms", json_number(1e3 * line->slowest.excess_seconds)});
     if (options->config.wall_clock_breakdown)
         json_put(&object, "time", time_object(options, &line->time));
     errno = 0;
@@ -63,34 +76,37 @@ zr_status_t train_report_log_step(FILE *file, const train_options_t *options,
 
 static void format_parts(const train_options_t *options, const train_time_t *time, char *text,
                          size_t size) {
+    size_t n = 0;
     text[0] = '\0';
-    if (options->config.wall_clock_breakdown)
-        snprintf(text, size,
-                 " (compute %.0f, comm %.0f, optimizer %.0f, stall %.0f, data %.0f, io %.0f)",
-                 1e3 * time->compute, 1e3 * time->comm, 1e3 * time->optimizer, 1e3 * time->stall,
-                 1e3 * time->data, 1e3 * time->io);
+    if (!options->config.wall_clock_breakdown)
+        return;
+    for (int part = 0; part < TRAIN_N_PARTS; part++)
+        if (part != TRAIN_BESIDE && n < size)
+            n += (size_t)snprintf(text + n, size - n, "%s%s %.0f", part == 0 ? " (" : ", ",
+                                  parts[part], 1e3 * time->of[part]);
+    snprintf(text + n, size - n, ")");
 }
 
 void train_report_progress(messages_t *messages, const train_options_t *options,
                            const train_step_line_t *line) {
-    char parts[160];
+    char times[160];
     const zr_step_report_t *report = &line->report;
     size_t every = options->config.steps_per_print;
     bool stays = report->step == options->steps || (every > 0 && report->step % every == 0);
-    format_parts(options, &line->time, parts, sizeof(parts));
+    format_parts(options, &line->time, times, sizeof(times));
     messages_progress(
         messages, stays, "step %zu/%zu  loss %.4f  lr %.2e  norm %.3g  %.0f ms%s  %.0f tokens/s%s",
         report->step, options->steps, line->loss, report->lr, report->gradient_norm,
-        1e3 * line->seconds, parts, line->tokens_per_s, report->skipped ? "  skipped" : "");
+        1e3 * line->seconds, times, line->tokens_per_s, report->skipped ? "  skipped" : "");
 }
 
 /* ---- JSON at the end -------------------------------------------------------------------- */
 
 json_t *train_shape_object(const train_options_t *options) {
-    const gpt_shape_t *shape = &options->shape;
+    const zr_gpt_shape_t *shape = &options->shape;
     json_t *object = gpt_shape_json(shape);
-    json_put(&object, "name", json_string(options->model));
-    json_put(&object, "parameters", json_count(gpt_n_params(shape)));
+    JSON_PUT(&object, {"name", json_string(options->model)},
+             {"parameters", json_count(zr_gpt_n_params(shape))});
     return object;
 }
 
@@ -99,9 +115,8 @@ static json_t *model_object(const train_options_t *options, const train_result_t
     json_t *object = train_shape_object(options);
     if (size->n_units == 0)
         return object;
-    json_put(&object, "trainable", json_count(size->trainable_elems));
-    json_put(&object, "frozen", json_count(size->frozen_elems));
-    json_put(&object, "units", json_count(size->n_units));
+    JSON_PUT(&object, {"trainable", json_count(size->trainable_elems)},
+             {"frozen", json_count(size->frozen_elems)}, {"units", json_count(size->n_units)});
     return object;
 }
 
@@ -112,12 +127,16 @@ static json_t *padding_object(const zr_model_size_t *size) {
                      (json_int_t)(size->frozen_padded_elems - size->frozen_elems));
 }
 
+/* What may lie on drives has one of these tags. */
+static bool is_on_drives(int tag) {
+    return tag == ZR_TAG_PARAMETERS || tag == ZR_TAG_OPTIMIZER_STATE || tag == ZR_TAG_ACTIVATIONS;
+}
+
 static json_t *peak_object(const train_peak_t *peak, zr_tier_t tier) {
     json_t *object = json_object(), *tags = json_object();
-    json_put(&object, "live", json_count(peak->live));
-    json_put(&object, "reserved", json_count(peak->reserved));
+    JSON_PUT(&object, {"live", json_count(peak->live)}, {"reserved", json_count(peak->reserved)});
     for (int tag = 0; tag < ZR_N_TAGS; tag++)
-        if (tier != ZR_TIER_NVME || train_tag_is_on_drives((zr_tag_t)tag))
+        if (tier != ZR_TIER_NVME || is_on_drives(tag))
             json_put(&tags, zr_tag_name((zr_tag_t)tag), json_count(peak->by_tag[tag]));
     json_put(&object, "tags", tags);
     return object;
@@ -133,7 +152,8 @@ json_t *train_peaks_object(const train_peak_t peaks[ZR_N_TIERS], bool has_drives
 
 /* Of the whole run. */
 static json_int_t nvme_bytes(const train_result_t *result, zr_store_direction_t direction) {
-    return (json_int_t)(result->offload.bytes[direction] + result->offload.params.moved[direction] +
+    return (json_int_t)(result->offload.all.count[direction].bytes +
+                        result->offload.params.all.count[direction].bytes +
                         result->activations.drive_bytes[direction]);
 }
 
@@ -142,34 +162,30 @@ static json_t *nvme_bytes_object(const train_result_t *result) {
                      nvme_bytes(result, ZR_STORE_PUT));
 }
 
+json_t *train_metadata_object(const zr_byte_count_t *metadata) {
+    return json_pack("{s:I, s:I}", "live", (json_int_t)metadata->live, "peak",
+                     (json_int_t)metadata->peak);
+}
+
 static json_t *class_object(const train_class_peak_t *peak) {
-    json_t *object = json_object();
-    json_put(&object, "live", json_count(peak->live));
-    json_put(&object, "reserved", json_count(peak->reserved));
-    json_put(&object, "largest_hole", json_count(peak->largest_hole));
-    return object;
+    return JSON_OBJECT({"live", json_count(peak->live)}, {"reserved", json_count(peak->reserved)},
+                       {"largest_hole", json_count(peak->largest_hole)});
 }
 
 static json_t *plan_object(const zr_replay_plan_t *plan) {
-    json_t *object = json_object();
-    json_put(&object, "allocations", json_count(plan->n_allocations));
-    json_put(&object, "max_live", json_count(plan->max_live_bytes));
-    json_put(&object, "bound", json_count(plan->bound_bytes));
-    json_put(&object, "height", json_count(plan->height_bytes));
-    return object;
+    return JSON_OBJECT({"allocations", json_count(plan->n_allocations)},
+                       {"max_live", json_count(plan->max_live_bytes)},
+                       {"bound", json_count(plan->bound_bytes)},
+                       {"height", json_count(plan->height_bytes)});
 }
 
 static json_t *replay_object(const zr_replay_statistics_t *replay) {
-    json_t *object = json_object();
-    json_put(&object, "plans", json_count(replay->n_plans));
-    json_put(&object, "plans_dropped", json_count(replay->n_dropped));
-    json_put(&object, "plan_seconds", json_real(replay->plan_seconds));
-    json_put(&object, "steps", json_count(replay->n_steps));
-    json_put(&object, "steps_followed", json_count(replay->n_clean_steps));
-    json_put(&object, "planned", json_count(replay->n_planned));
-    json_put(&object, "unplanned", json_count(replay->n_unplanned));
-    json_put(&object, "left_out", json_count(replay->n_left_out));
-    return object;
+    return JSON_OBJECT(
+        {"plans", json_count(replay->n_plans)}, {"plans_dropped", json_count(replay->n_dropped)},
+        {"plan_seconds", json_real(replay->plan_seconds)}, {"steps", json_count(replay->n_steps)},
+        {"steps_followed", json_count(replay->n_clean_steps)},
+        {"planned", json_count(replay->n_planned)}, {"unplanned", json_count(replay->n_unplanned)},
+        {"left_out", json_count(replay->n_left_out)});
 }
 
 /* Peaks by class, and the plan, per tier. */
@@ -198,72 +214,63 @@ static json_t *sent_object(const uint64_t *bytes_sent) {
 }
 
 static json_t *levels_object(const train_result_t *result) {
-    json_t *object = json_object();
-    json_put(&object, "within_groups", sent_object(result->level_bytes_sent[ZR_LEVEL_GROUP]));
-    json_put(&object, "between_groups", sent_object(result->level_bytes_sent[ZR_LEVEL_REPLICAS]));
-    return object;
+    return JSON_OBJECT(
+        {"within_groups", sent_object(result->level_bytes_sent[ZR_LEVEL_GROUP])},
+        {"between_groups", sent_object(result->level_bytes_sent[ZR_LEVEL_REPLICAS])});
 }
 
 static json_t *data_object(const train_result_t *result) {
-    json_t *object = json_object();
-    json_put(&object, "kind", json_string(result->data_kind));
-    json_put(&object, "files", json_count(result->n_data_files));
-    json_put(&object, "tokens", json_count(result->n_data_tokens));
-    json_put(&object, "windows", json_count(result->n_data_windows));
-    return object;
+    return JSON_OBJECT({"kind", json_string(result->data_kind)},
+                       {"files", json_count(result->n_data_files)},
+                       {"tokens", json_count(result->n_data_tokens)},
+                       {"windows", json_count(result->n_data_windows)});
 }
 
 static json_t *chosen_object(const train_choice_t *choice) {
-    json_t *object = json_object();
-    json_put(&object, "options", json_text(choice->options + 1));
-    json_put(&object, "why", json_text(choice->why));
-    json_put(&object, "plans", json_count(choice->n_plans));
-    return object;
+    return JSON_OBJECT({"options", json_text(choice->options + 1)}, {"why", json_text(choice->why)},
+                       {"plans", json_count(choice->n_plans)});
 }
 
 static void put_planned(json_t **object_p, const train_planned_t *planned) {
     bool has_drives = planned->peak[ZR_TIER_NVME].reserved > 0;
-    json_put(object_p, "planned_fits", json_boolean(planned->fits));
-    json_put(object_p, "planned_peak_bytes", train_peaks_object(planned->peak, has_drives));
+    JSON_PUT(object_p, {"planned_fits", json_boolean(planned->fits)},
+             {"planned_peak_bytes", train_peaks_object(planned->peak, has_drives)});
 }
 
 static json_t *checkpoint_object(const train_options_t *options, const train_result_t *result) {
     const train_saves_t *saves = &result->saves;
-    json_t *object = json_object();
-    json_put(&object, "dir", json_text(options->checkpoint.dir));
-    json_put(&object, "resumed_at", json_count(result->first_step));
-    json_put(&object, "saves", json_count(saves->n_saves));
+    json_t *object = JSON_OBJECT({"dir", json_text(options->checkpoint.dir)},
+                                 {"resumed_at", json_count(result->first_step)},
+                                 {"saves", json_count(saves->n_saves)});
     if (saves->n_saves > 0)
         json_put(&object, "last", json_string(saves->last));
-    json_put(&object, "bytes", json_count(saves->n_bytes));
-    json_put(&object, "seconds", json_number(saves->seconds));
-    json_put(&object, "write_seconds", json_number(saves->write_seconds));
+    JSON_PUT(&object, {"bytes", json_count(saves->n_bytes)},
+             {"seconds", json_number(saves->seconds)},
+             {"write_seconds", json_number(saves->write_seconds)});
     return object;
 }
 
 static json_t *trace_object(const train_options_t *options, const train_trace_result_t *trace) {
-    json_t *object = json_object();
-    json_put(&object, "file", json_text(options->trace_path));
-    json_put(&object, "first_step", json_count(trace->first_step));
-    json_put(&object, "last_step", json_count(trace->last_step));
-    json_put(&object, "events", json_count(trace->n_events));
-    json_put(&object, "left_out", json_count(trace->n_left_out));
-    return object;
+    return JSON_OBJECT(
+        {"file", json_text(options->trace_path)}, {"first_step", json_count(trace->first_step)},
+        {"last_step", json_count(trace->last_step)}, {"events", json_count(trace->n_events)},
+        {"left_out", json_count(trace->n_left_out)});
 }
 
 /* Before it is open, nobody knows. */
 static void put_device(json_t **object_p, const train_result_t *result) {
     if (result->device[0] == '\0')
         return;
-    json_put(object_p, "overlap_comm", json_boolean(result->overlaps));
-    json_put(object_p, "threads", json_count(result->n_threads));
-    json_put(object_p, "device", json_string(result->device));
+    JSON_PUT(object_p, {"overlap_comm", json_boolean(result->overlaps)},
+             {"threads", json_count(result->n_threads)}, {"device", json_string(result->device)});
 }
 
 static void put_memory(json_t **object_p, const train_result_t *result) {
     if (result->has_memory)
         json_put(object_p, "peak_bytes",
                  train_peaks_object(result->peak, train_result_has_store(result)));
+    if (result->has_memory)
+        json_put(object_p, "metadata_bytes", train_metadata_object(&result->metadata));
     if (result->planned.is_made)
         put_planned(object_p, &result->planned);
     size_t resident = process_peak_resident_bytes();
@@ -288,24 +295,22 @@ static void put_placed(json_t **object_p, const train_options_t *options,
 static void put_common(json_t **object_p, const train_options_t *options,
                        const train_result_t *result) {
     const zr_config_t *c = &options->config;
-    json_put(object_p, "stage", json_count((uint64_t)c->stage));
-    json_put(object_p, "ranks", json_count((uint64_t)options->n_ranks));
+    JSON_PUT(object_p, {"stage", json_count((uint64_t)c->stage)},
+             {"ranks", json_count((uint64_t)options->n_ranks)});
     int n_shards = zr_config_n_shards(c, options->n_ranks);
     json_put(object_p, "shard_group_size", json_count((uint64_t)n_shards));
     put_device(object_p, result);
-    json_put(object_p, "dtype", json_string(zr_dtype_name(c->dtype)));
-    json_put(object_p, "micro_batch", json_count(c->micro_batch));
-    json_put(object_p, "grad_accum", json_count(c->grad_accum));
-    json_put(object_p, "seq", json_count(options->seq));
-    json_put(object_p, "seq_min", json_count(options->seq_min));
-    json_put(object_p, "recompute", json_string(options->recompute ? "unit" : "none"));
-    json_put(object_p, "model", model_object(options, result));
+    JSON_PUT(object_p, {"dtype", json_string(zr_dtype_name(c->dtype))},
+             {"micro_batch", json_count(c->micro_batch)}, {"grad_accum", json_count(c->grad_accum)},
+             {"seq", json_count(options->seq)}, {"seq_min", json_count(options->seq_min)},
+             {"recompute", json_string(options->recompute ? "unit" : "none")},
+             {"model", model_object(options, result)});
     if (result->data_kind != NULL)
         json_put(object_p, "data", data_object(result));
     put_placed(object_p, options, result);
-    json_put(object_p, "steps", json_count(result->n_steps));
-    json_put(object_p, "n_skipped", json_count(result->n_skipped));
-    json_put(object_p, "tokens", json_count(result->n_trained_tokens));
+    JSON_PUT(object_p, {"steps", json_count(result->n_steps)},
+             {"n_skipped", json_count(result->n_skipped)},
+             {"tokens", json_count(result->n_trained_tokens)});
     if (options->choice.options[0] != '\0')
         json_put(object_p, "chosen", chosen_object(&options->choice));
     put_memory(object_p, result);
@@ -332,7 +337,7 @@ void train_report_warnings(const train_options_t *options, const train_result_t 
                  "longer --warmup",
                  isnan(result->last_loss) ? NAN : result->last_loss,
                  zr_count_text(result->n_steps, "step").text, result->n_skipped,
-                 zr_count_text(gpt_n_params(&options->shape), "weight").text,
+                 zr_count_text(zr_gpt_n_params(&options->shape), "weight").text,
                  result->weights.n_non_finite, options->config.adamw.lr);
 }
 
@@ -342,27 +347,24 @@ static double excess_ms(const train_result_t *result) {
 }
 
 static json_t *slowest_object(const train_result_t *result) {
-    json_t *object = json_object();
-    json_put(&object, "rank", json_count((uint64_t)result->slowest_rank));
-    json_put(&object, "steps", json_count(result->slowest.n_steps));
-    json_put(&object, "excess_ms", json_number(excess_ms(result)));
-    return object;
+    return JSON_OBJECT({"rank", json_count((uint64_t)result->slowest_rank)},
+                       {"steps", json_count(result->slowest.n_steps)},
+                       {"excess_ms", json_number(excess_ms(result))});
 }
 
 static void put_success(json_t **object_p, const train_options_t *options,
                         const train_result_t *result) {
     bool has_trained = result->n_steps > result->first_step;
-    json_t *loss = json_object();
-    json_put(&loss, "first", json_number(has_trained ? result->first_loss : NAN));
-    json_put(&loss, "last", json_number(has_trained ? result->last_loss : NAN));
-    json_put(object_p, "loss", loss);
-    json_put(object_p, "step_ms", json_number(has_trained ? result->step_ms : NAN));
-    json_put(object_p, "tokens_per_s", json_number(has_trained ? result->tokens_per_s : NAN));
-    json_put(object_p, "weights_xxh3", json_hex(result->weights.xxh3));
-    json_put(object_p, "non_finite_weights", json_count(result->weights.n_non_finite));
-    json_put(object_p, "finite", json_boolean(is_finite(result)));
-    json_put(object_p, "comm_bytes", sent_object(result->bytes_sent[ZR_TRAFFIC_MODEL]));
-    json_put(object_p, "comm_control_bytes", sent_object(result->bytes_sent[ZR_TRAFFIC_CONTROL]));
+    json_t *loss = JSON_OBJECT({"first", json_number(has_trained ? result->first_loss : NAN)},
+                               {"last", json_number(has_trained ? result->last_loss : NAN)});
+    JSON_PUT(object_p, {"loss", loss},
+             {"step_ms", json_number(has_trained ? result->step_ms : NAN)},
+             {"tokens_per_s", json_number(has_trained ? result->tokens_per_s : NAN)},
+             {"weights_xxh3", json_hex(result->weights.xxh3)},
+             {"non_finite_weights", json_count(result->weights.n_non_finite)},
+             {"finite", json_boolean(is_finite(result))},
+             {"comm_bytes", sent_object(result->bytes_sent[ZR_TRAFFIC_MODEL])},
+             {"comm_control_bytes", sent_object(result->bytes_sent[ZR_TRAFFIC_CONTROL])});
     if (zr_config_n_shards(&options->config, options->n_ranks) < options->n_ranks)
         json_put(object_p, "comm_levels", levels_object(result));
     json_put(object_p, "time", time_object(options, &result->time));
@@ -378,12 +380,10 @@ static json_t *size_object(const train_peak_t *peak) {
 }
 
 static json_t *sizes_object(const train_result_t *own) {
-    json_t *object = json_object();
-    train_peak_t of_drives = train_sum_peak_of_drives(own);
-    json_put(&object, "device", size_object(&own->peak[ZR_TIER_DEVICE]));
-    json_put(&object, "host", size_object(&own->peak[ZR_TIER_HOST]));
+    json_t *object = JSON_OBJECT({"device", size_object(&own->peak[ZR_TIER_DEVICE])},
+                                 {"host", size_object(&own->peak[ZR_TIER_HOST])});
     if (train_result_has_store(own))
-        json_put(&object, "nvme", size_object(&of_drives));
+        json_put(&object, "nvme", size_object(&own->peak[ZR_TIER_NVME]));
     return object;
 }
 
@@ -391,11 +391,13 @@ static json_t *sizes_object(const train_result_t *own) {
 static json_t *rank_object(const train_options_t *options, int rank, const train_result_t *own) {
     json_t *object = json_object();
     bool has_steps = own->n_steps > own->first_step;
-    json_put(&object, "rank", json_count((uint64_t)rank));
-    json_put(&object, "step_ms", json_number(has_steps ? own->step_ms : NAN));
-    json_put(&object, "own_ms", json_number(has_steps ? own->own_ms : NAN));
+    JSON_PUT(&object, {"rank", json_count((uint64_t)rank)},
+             {"step_ms", json_number(has_steps ? own->step_ms : NAN)},
+             {"own_ms", json_number(has_steps ? own->own_ms : NAN)});
     if (own->has_memory)
         json_put(&object, "peak_bytes", sizes_object(own));
+    if (own->has_memory)
+        json_put(&object, "metadata_bytes", train_metadata_object(&own->metadata));
     if (options->is_launched && own->peak_resident_bytes != 0)
         json_put(&object, "peak_resident_bytes", json_count(own->peak_resident_bytes));
     return object;
@@ -507,6 +509,8 @@ static void print_memory(const train_result_t *result, FILE *file) {
         if (tier != ZR_TIER_NVME && result->replay.has_plan)
             print_plan(&result->replay.plans[tier], file);
     }
+    fprintf(file, "tables of the library, in no tier: at most %s of a rank\n",
+            train_bytes((double)result->metadata.peak).text);
     if (result->replay.is_on)
         fprintf(file, "memory plan  %s; %s placed by plan, %zu left it\n",
                 zr_count_text(result->replay.n_plans, "plan").text,
@@ -557,9 +561,8 @@ static void print_steps(const train_options_t *options, const train_result_t *re
 void train_report_summary(const train_options_t *options, const train_result_t *result,
                           FILE *file) {
     const zr_model_size_t *size = &result->size;
-    const train_time_t *time = &result->time;
     fprintf(file, "model        %s: %s in %s", options->model,
-            zr_count_text(gpt_n_params(&options->shape), "parameter").text,
+            zr_count_text(zr_gpt_n_params(&options->shape), "parameter").text,
             zr_count_text(size->n_units, "unit").text);
     if (size->frozen_elems > 0)
         fprintf(file, ", %zu of them frozen", size->frozen_elems);
@@ -581,13 +584,7 @@ void train_report_summary(const train_options_t *options, const train_result_t *
     fprintf(file, " with %s each, %s, device %s\n", zr_count_text(result->n_threads, "thread").text,
             zr_dtype_name(options->config.dtype), result->device);
     print_steps(options, result, file);
-    fprintf(file, "time         compute %.1f s, comm %.1f, optimizer %.1f, stall %.1f, data %.1f",
-            time->compute, time->comm, time->optimizer, time->stall, time->data);
-    if (train_options_use_nvme(options))
-        fprintf(file, ", io %.1f", time->io);
-    if (time->beside > 0)
-        fprintf(file, "; collectives beside it %.1f", time->beside);
-    fprintf(file, "\n");
+    print_parts(options, &result->time, file);
     if (result->n_delayed_steps > 0)
         fprintf(file,
                 "slowest      rank %d, in %zu of %s; %.1f ms of a step more than the others\n",

@@ -45,26 +45,16 @@ bool train_report_json(const train_options_t *options, const zero_train_t *run,
                        const train_result_t *result, const char *message, FILE *file);
 /** "optimizer": where its state lived, and what moving it took. NULL: no memory. */
 json_t *train_offload_object(const train_options_t *options, const train_result_t *result);
-/** The part of it about parameters. */
-json_t *train_params_object(const train_options_t *options, const train_result_t *result);
-void train_params_summary(const train_options_t *options, const train_result_t *result, FILE *file);
-/** The part of it about activations. */
-json_t *train_activations_object(const train_options_t *options, const train_result_t *result);
-void train_activations_summary(const train_options_t *options, const train_result_t *result,
-                               FILE *file);
 /** Whether anything was offloaded to NVMe, as far as the run came. */
 bool train_result_has_store(const train_result_t *result);
 /** "none", "cpu" or "nvme". */
 const char *train_offload_name(zr_offload_device_t device);
+/** Memory that is in no tier: now, and at its peak. */
+json_t *train_metadata_object(const zr_byte_count_t *metadata);
 /** Peaks per tier: live, reserved, and live by tag. */
 json_t *train_peaks_object(const train_peak_t peaks[ZR_N_TIERS], bool has_drives);
 /** The model's name, its sizes and how many parameters it has. */
 json_t *train_shape_object(const train_options_t *options);
-/** A number per tier. */
-json_t *train_tiers_object(const size_t counts[ZR_N_TIERS]);
-/** Put what is written per day, of all together, and what it means for the drives. */
-void train_put_endurance(json_t **object_p, const train_options_t *options,
-                         const train_result_t *result);
 /** The same for people; nothing when nothing was offloaded. */
 void train_offload_summary(const train_options_t *options, const train_result_t *result,
                            FILE *file);

@@ -13,9 +13,3 @@
  * @param n_ranks   of which results are added, this one included
  */
 void train_sum_add(const train_result_t *own, bool is_first, int n_ranks, train_result_t *result);
-
-/** What may lie on drives has one of these tags. */
-bool train_tag_is_on_drives(zr_tag_t tag);
-
-/** Of NVMe, of what all ranks together have there. */
-train_peak_t train_sum_peak_of_drives(const train_result_t *result);

@@ -127,7 +127,7 @@ static zr_status_t stop_recording(rank_t *rank) {
 
 static zr_status_t create_model(rank_t *rank) {
     const train_options_t *o = rank->run->options;
-    gpt_options_t options = {
+    zr_gpt_options_t options = {
         .seed = o->seed, .freeze = o->freeze, .weight_decay = o->config.adamw.weight_decay};
     zr_activation_options_t activations = {.recompute = o->recompute,
                                            .device = o->offload_activations,
@@ -137,7 +137,7 @@ static zr_status_t create_model(rank_t *rank) {
     config.host_threads = rank->run->n_device_threads;
     ZR_TRY(zr_runtime_create(&config, rank->comm, rank->device, &rank->log, &rank->runtime));
     ZR_TRY(start_recording(rank));
-    ZR_TRY(gpt_create(rank->runtime, &o->shape, &options, &activations, &rank->model));
+    ZR_TRY(zr_gpt_create(rank->runtime, &o->shape, &options, &activations, &rank->model));
     if (o->checkpoint.dir != NULL)
         ZR_TRY(zr_runtime_expect_saves(rank->runtime, o->checkpoint.is_async));
     if (rank->run->start.checkpoint != NULL)
@@ -196,79 +196,30 @@ static void note_peaks(rank_t *rank) {
         zr_allocator_statistics(allocator, (zr_tier_t)tier, &statistics);
         rank->result.peak[tier] = train_peak_of(&statistics);
     }
+    zr_runtime_metadata(rank->runtime, &rank->result.metadata);
 }
 
-static void note_offloaded_params(const zr_params_report_t *report,
-                                  train_offload_params_t *params) {
-    *params = (train_offload_params_t){.copied_up_bytes = report->copied_up_bytes,
-                                       .copied_down_bytes = report->copied_down_bytes,
-                                       .has_store = report->has_store,
-                                       .is_direct = report->store.is_direct,
-                                       .is_registered = report->store.is_registered,
-                                       .n_buffers = report->n_buffers,
-                                       .staging_bytes = report->staging_bytes,
-                                       .live_bytes = report->bytes[ZR_TIER_NVME],
-                                       .gathers = report->gathers,
-                                       .unused_bytes = report->unused_bytes,
-                                       .updates = report->updates,
-                                       .gather_wait_seconds = report->gather_wait_seconds,
-                                       .update_wait_seconds = report->update_wait_seconds,
-                                       .checksum_seconds = report->all.checksum_seconds};
-    memcpy(params->bytes, report->bytes, sizeof(params->bytes));
-    for (int d = 0; d < ZR_N_STORE_DIRECTIONS; d++)
-        params->moved[d] = report->all.count[d].bytes;
+/* What lies on the drives: of NVMe no peaks are kept but these. */
+static void note_drives(rank_t *rank) {
+    const train_result_t *result = &rank->result;
+    const zr_store_t *store = zr_runtime_store(rank->runtime);
+    train_peak_t peak = {.reserved = store != NULL ? zr_store_info(store)->reserved_bytes : 0};
+    peak.by_tag[ZR_TAG_PARAMETERS] = result->offload.params.bytes[ZR_TIER_NVME];
+    peak.by_tag[ZR_TAG_OPTIMIZER_STATE] = result->offload.state_bytes[ZR_TIER_NVME];
+    peak.by_tag[ZR_TAG_ACTIVATIONS] =
+        result->activations.has_store ? result->activations.peak_bytes : 0;
+    for (int tag = 0; tag < ZR_N_TAGS; tag++)
+        peak.live += peak.by_tag[tag];
+    rank->result.peak[ZR_TIER_NVME] = peak;
 }
 
-/* Of this rank alone; add_up_offload puts those of all together. */
+/* Of this rank alone; train_sum_add puts those of all together. */
 static void note_offload(rank_t *rank) {
-    zr_offload_report_t report;
-    train_offload_t *offload = &rank->result.offload;
-    zr_runtime_offload(rank->runtime, &report);
-    *offload = (train_offload_t){.largest_group_elems = report.largest_group_elems,
-                                 .has_copies = report.has_copies,
-                                 .n_updated_on_device = report.is_updated_on_device,
-                                 .n_early_groups = report.n_early_groups,
-                                 .was_measured = report.was_measured,
-                                 .host_elems_per_s = report.host_elems_per_s,
-                                 .device_elems_per_s = report.device_elems_per_s,
-                                 .copied_down_bytes = report.copied_down_bytes,
-                                 .copied_up_bytes = report.copied_up_bytes,
-                                 .update_seconds = report.update_seconds,
-                                 .has_store = report.has_store,
-                                 .is_direct = report.store.is_direct,
-                                 .is_registered = report.store.is_registered,
-                                 .live_bytes = report.state_bytes[ZR_TIER_NVME],
-                                 .checksum_seconds = report.all.checksum_seconds};
-    memcpy(offload->n_groups, report.n_groups, sizeof(offload->n_groups));
-    memcpy(offload->state_bytes, report.state_bytes, sizeof(offload->state_bytes));
-    memcpy(offload->updates, report.updates, sizeof(offload->updates));
-    for (int d = 0; d < ZR_N_STORE_DIRECTIONS; d++) {
-        offload->bytes[d] = report.all.count[d].bytes;
-        offload->wait_seconds[d] = report.update_wait_seconds[d];
-    }
-    note_offloaded_params(&report.params, &offload->params);
-    if (zr_runtime_store(rank->runtime) != NULL)
-        rank->result.nvme_reserved_bytes =
-            zr_store_info(zr_runtime_store(rank->runtime))->reserved_bytes;
-}
-
-/* Of this rank alone; add_up_activations puts those of all together. */
-static void note_activations(rank_t *rank) {
-    zr_stash_statistics_t statistics;
-    train_activations_t *activations = &rank->result.activations;
-    if (rank->model == NULL || !zr_model_activations_statistics(rank->model, &statistics))
-        return;
-    *activations =
-        (train_activations_t){.has_store = statistics.has_store,
-                              .live_bytes = statistics.has_store ? statistics.peak_bytes : 0,
-                              .is_direct = statistics.store.is_direct,
-                              .checksum_seconds = statistics.store_statistics.checksum_seconds};
-    for (int d = 0; d < ZR_N_STORE_DIRECTIONS; d++) {
-        activations->bytes[d] = statistics.bytes[d];
-        activations->seconds[d] = statistics.seconds[d];
-        activations->drive_bytes[d] = statistics.drive_bytes[d];
-        activations->wait_seconds[d] = statistics.store_statistics.wait_seconds[d];
-    }
+    zr_runtime_offload(rank->runtime, &rank->result.offload);
+    rank->result.n_updated_on_device = rank->result.offload.is_updated_on_device;
+    if (rank->model != NULL)
+        (void)zr_model_activations_statistics(rank->model, &rank->result.activations);
+    note_drives(rank);
 }
 
 /* A run that fails is the one whose memory is looked at: what was recorded is kept, too. */
@@ -276,7 +227,6 @@ static void destroy_model(rank_t *rank) {
     if (rank->runtime != NULL) {
         note_peaks(rank);
         note_offload(rank);
-        note_activations(rank);
     }
     if (stop_recording(rank) != ZR_OK)
         rank->recording = NULL;
@@ -296,7 +246,8 @@ static void destroy_rank(rank_t *rank) {
 /* Tell the results through device memory: [n_ranks]. */
 static zr_status_t gather_results(rank_t *rank, zr_stream_t *stream, train_result_t *of_device,
                                   train_result_t *of_all) {
-    const zr_message_t message = {"results", ZR_DTYPE_U8, ZR_TRAFFIC_CONTROL};
+    const zr_message_t message = {
+        .tensor = "results", .dtype = ZR_DTYPE_U8, .traffic = ZR_TRAFFIC_CONTROL};
     size_t n_ranks = (size_t)rank->run->options->n_ranks, bytes = sizeof(train_result_t);
     train_result_t *own = &of_device[rank->number];
     ZR_TRY(zr_copy_async(stream, own, &rank->result, bytes, ZR_COPY_HOST_TO_DEVICE));
@@ -342,25 +293,25 @@ static train_time_t rank_time(const rank_t *rank) {
     zr_runtime_time(rank->runtime, &time);
     (void)zr_model_activations_statistics(rank->model, &stash);
     const double *waits = stash.store_statistics.wait_seconds;
-    return (train_time_t){.comm = time.comm_seconds,
-                          .optimizer = time.optimizer_seconds,
-                          .stall = time.stall_seconds,
-                          .io = time.io_seconds + waits[ZR_STORE_PUT] + waits[ZR_STORE_GET],
-                          .data = data_reader_wait_seconds(rank->reader),
-                          .beside = time.beside_seconds};
+    return (train_time_t){
+        .of = {[TRAIN_COMM] = time.comm_seconds,
+               [TRAIN_OPTIMIZER] = time.optimizer_seconds,
+               [TRAIN_STALL] = time.stall_seconds,
+               [TRAIN_IO] = time.io_seconds + waits[ZR_STORE_PUT] + waits[ZR_STORE_GET],
+               [TRAIN_DATA] = data_reader_wait_seconds(rank->reader),
+               [TRAIN_BESIDE] = time.beside_seconds}};
 }
 
 /* What lies between two readings, `seconds` apart; compute is what is left. */
 static train_time_t time_between(const train_time_t *before, const train_time_t *after,
                                  double seconds) {
-    train_time_t time = {.comm = after->comm - before->comm,
-                         .optimizer = after->optimizer - before->optimizer,
-                         .stall = after->stall - before->stall,
-                         .io = after->io - before->io,
-                         .data = after->data - before->data,
-                         .beside = after->beside - before->beside};
-    double rest = seconds - time.comm - time.optimizer - time.stall - time.io - time.data;
-    time.compute = rest > 0 ? rest : 0;
+    train_time_t time;
+    double rest = seconds;
+    for (int part = 0; part < TRAIN_N_PARTS; part++) {
+        time.of[part] = after->of[part] - before->of[part];
+        rest -= part != TRAIN_BESIDE ? time.of[part] : 0;
+    }
+    time.of[TRAIN_COMPUTE] = rest > 0 ? rest : 0;
     return time;
 }
 
@@ -393,16 +344,6 @@ static zr_status_t share_loss_and_time(rank_t *rank, double loss, train_step_lin
     return ZR_OK;
 }
 
-static void add_time(train_time_t *sum, const train_time_t *time) {
-    sum->compute += time->compute;
-    sum->comm += time->comm;
-    sum->optimizer += time->optimizer;
-    sum->stall += time->stall;
-    sum->io += time->io;
-    sum->data += time->data;
-    sum->beside += time->beside;
-}
-
 static zr_status_t next_batch(rank_t *rank, size_t *length_p, const int32_t **tokens_p,
                               const int32_t **targets_p) {
     double begin = zr_device_now(rank->device), waited = data_reader_wait_seconds(rank->reader);
@@ -423,7 +364,8 @@ static zr_status_t train_step(rank_t *rank, train_step_line_t *line_p) {
         const int32_t *tokens = NULL, *targets = NULL;
         size_t length = 0;
         ZR_TRY(next_batch(rank, &length, &tokens, &targets));
-        ZR_TRY(gpt_train_micro_batch(rank->model, tokens, targets, o->config.micro_batch, length));
+        ZR_TRY(
+            zr_gpt_train_micro_batch(rank->model, tokens, targets, o->config.micro_batch, length));
         line_p->n_tokens += (size_t)o->n_ranks * o->config.micro_batch * length;
     }
     ZR_TRY(zr_model_take_loss(rank->model, &loss));
@@ -560,7 +502,8 @@ static zr_status_t train_steps(rank_t *rank) {
         line.tokens_per_s = (double)line.n_tokens / line.seconds;
         line.time = time_between(&before, &after, line.seconds);
         rank->seconds += line.seconds;
-        add_time(&result->time, &line.time);
+        for (int part = 0; part < TRAIN_N_PARTS; part++)
+            result->time.of[part] += line.time.of[part];
         step_start = step_end;
         before = after;
         ZR_TRY(note_times(rank, &line));
@@ -712,7 +655,6 @@ static void add_up(rank_t *ranks, const train_options_t *options, train_result_t
     int n = of_all != NULL ? options->n_ranks : train_launch_n_here(options);
     for (int i = 0; i < n; i++)
         train_sum_add(of_all != NULL ? &of_all[i] : &ranks[i].result, i == 0, n, result);
-    result->peak[ZR_TIER_NVME] = train_sum_peak_of_drives(result);
     result->step_ms = first->step_ms;
     result->tokens_per_s = first->tokens_per_s;
 }

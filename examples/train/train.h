@@ -34,80 +34,22 @@ typedef struct train_planned {
     train_peak_t peak[ZR_N_TIERS];
 } train_planned_t;
 
-/** Where a rank's time went, in seconds: the average over the ranks. */
+/** Where a rank's time went. */
+typedef enum train_part {
+    TRAIN_COMPUTE,
+    TRAIN_COMM,
+    TRAIN_OPTIMIZER,
+    TRAIN_STALL,  /* waiting for other ranks */
+    TRAIN_DATA,   /* waiting for the reader */
+    TRAIN_BESIDE, /* collectives of the host beside all of that, and part of none of it */
+    TRAIN_IO      /* waiting for NVMe */
+} train_part_t;
+#define TRAIN_N_PARTS 7
+
+/** Seconds: the average over the ranks. */
 typedef struct train_time {
-    double compute;
-    double comm;
-    double optimizer;
-    double stall;  /* waiting for other ranks */
-    double io;     /* waiting for NVMe */
-    double data;   /* waiting for the reader */
-    double beside; /* collectives of the host beside all of that, and part of none of it */
+    double of[TRAIN_N_PARTS];
 } train_time_t;
-
-/** Shards of parameters that were offloaded, of all ranks together where nothing else is said. */
-typedef struct train_offload_params {
-    size_t bytes[ZR_N_TIERS];
-    uint64_t copied_up_bytes;
-    uint64_t copied_down_bytes;
-
-    /* NVMe. */
-    bool has_store; /* what follows says something */
-    bool is_direct;
-    bool is_registered;   /* on every rank */
-    size_t n_buffers;     /* the most of a rank */
-    size_t staging_bytes; /* the most of a rank */
-    size_t live_bytes;    /* the most of a rank */
-    zr_params_reads_t gathers;
-    uint64_t unused_bytes;
-    zr_store_count_t updates;
-    uint64_t moved[ZR_N_STORE_DIRECTIONS]; /* bytes of the whole run */
-    double gather_wait_seconds;            /* the average over the ranks, as the next two */
-    double update_wait_seconds;
-    double checksum_seconds;
-} train_offload_params_t;
-
-/** What was offloaded, of all ranks together where nothing else is said. */
-typedef struct train_offload {
-    size_t largest_group_elems; /* the largest of a rank */
-    size_t n_groups[ZR_N_TIERS];
-    size_t state_bytes[ZR_N_TIERS];
-    bool has_copies;         /* the CPU cannot touch the device's memory */
-    int n_updated_on_device; /* ranks whose offloaded state is updated on the device */
-    uint64_t n_early_groups; /* updated on the host before backward had ended */
-    bool was_measured;       /* what follows says something: of the first rank */
-    double host_elems_per_s;
-    double device_elems_per_s;
-    uint64_t copied_down_bytes; /* gradients, and what was updated on the device */
-    uint64_t copied_up_bytes;   /* parameters, and what is updated there */
-    double update_seconds;      /* the largest of a rank */
-
-    /* NVMe. */
-    bool has_store; /* what follows says something */
-    bool is_direct;
-    bool is_registered; /* on every rank */
-    size_t live_bytes;  /* the largest of a rank */
-    zr_store_count_t updates[ZR_N_STORE_DIRECTIONS];
-    uint64_t bytes[ZR_N_STORE_DIRECTIONS];      /* of the whole run */
-    double wait_seconds[ZR_N_STORE_DIRECTIONS]; /* of updates, the average over the ranks */
-    double checksum_seconds;                    /* likewise, of the whole run */
-
-    train_offload_params_t params;
-} train_offload_t;
-
-/** Activations that were offloaded, of all ranks together where nothing else is said. */
-typedef struct train_activations {
-    uint64_t bytes[ZR_N_STORE_DIRECTIONS]; /* away from the device, back to it */
-    double seconds[ZR_N_STORE_DIRECTIONS]; /* the trainer was in calls for it: the average */
-
-    /* NVMe. */
-    bool has_store; /* what follows says something */
-    bool is_direct;
-    size_t live_bytes;                           /* the largest of a rank: what was put away */
-    uint64_t drive_bytes[ZR_N_STORE_DIRECTIONS]; /* to and from the drives */
-    double wait_seconds[ZR_N_STORE_DIRECTIONS];  /* for them, the average */
-    double checksum_seconds;                     /* likewise */
-} train_activations_t;
 
 /** Checkpoints that were saved. */
 typedef struct train_saves {
@@ -134,17 +76,18 @@ typedef struct train_result {
     train_planned_t planned; /* set by whoever planned it, not by the run */
 
     /* Also of a run that failed, as far as it came. */
-    bool has_memory;               /* peaks and replay say something: a rank had an allocator */
-    train_peak_t peak[ZR_N_TIERS]; /* of NVMe without classes */
-    train_offload_t offload;
-    train_activations_t activations;
-    size_t nvme_reserved_bytes;    /* on the drives, the most of a rank */
-    zr_replay_statistics_t replay; /* of the rank that followed its plan in the fewest steps */
-    zr_model_size_t size;          /* no units: it was not made, nor placed */
-    bool overlaps;                 /* collectives run beside compute */
-    char device[128];              /* its description; "": it was not opened */
-    size_t n_threads;              /* of each rank */
-    const char *data_kind;         /* NULL: no data was opened */
+    bool has_memory;                   /* peaks and replay say something: a rank had an allocator */
+    train_peak_t peak[ZR_N_TIERS];     /* of NVMe without classes */
+    zr_byte_count_t metadata;          /* tables of the library, in no tier */
+    zr_offload_report_t offload;       /* of all ranks together (sum.c) */
+    int n_updated_on_device;           /* ranks whose offloaded state is updated there */
+    zr_stash_statistics_t activations; /* likewise; 0 where none were offloaded */
+    zr_replay_statistics_t replay;     /* of the rank that followed its plan in the fewest steps */
+    zr_model_size_t size;              /* no units: it was not made, nor placed */
+    bool overlaps;                     /* collectives run beside compute */
+    char device[128];                  /* its description; "": it was not opened */
+    size_t n_threads;                  /* of each rank */
+    const char *data_kind;             /* NULL: no data was opened */
     size_t n_data_files;
     size_t n_data_tokens;
     size_t n_data_windows;

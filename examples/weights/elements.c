@@ -7,8 +7,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "examples/common/args.h"
-
 #define N_ELEMS(array) (sizeof(array) / sizeof((array)[0]))
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "files are little endian");
@@ -30,15 +28,6 @@ const element_type_t *element_type_find(const char *name) {
 
 const element_type_t *element_type_of(element_kind_t kind) {
     return &types[kind]; /* the first three stand in the order of kinds */
-}
-
-zr_status_t element_kind_parse(const char *key, const char *value, const zr_log_t *log,
-                               element_kind_t *kind_p) {
-    static const char *const names[] = {"fp32", "bf16", "fp16"};
-    size_t choice;
-    ZR_TRY(args_choice(key, value, names, N_ELEMS(names), log, &choice));
-    *kind_p = (element_kind_t)choice;
-    return ZR_OK;
 }
 
 /* ---- fp16 -------------------------------------------------------------------------------- */

@@ -24,14 +24,6 @@ const element_type_t *element_type_find(const char *name);
 /** The type of a kind that is not ELEMENT_OTHER; static. */
 const element_type_t *element_type_of(element_kind_t kind);
 
-/**
- * Read --dtype: fp32, bf16 or fp16.
- *
- * @return ZR_OK; ZR_ERR_ARGUMENT, logged with the nearest
- */
-ZR_NODISCARD zr_status_t element_kind_parse(const char *key, const char *value, const zr_log_t *log,
-                                            element_kind_t *kind_p);
-
 /** The values of elements of a kind that is not ELEMENT_OTHER, exactly. */
 void elements_to_fp32(element_kind_t kind, const void *from, size_t n_elems, float *values);
 

@@ -14,31 +14,31 @@ enum { VERSION_FP32 = 3, VERSION_BF16 = 5 };
 /* ---- sizes ------------------------------------------------------------------------------- */
 
 /* Elements of one parameter of a kind, with the embedding's padding. */
-static uint64_t elements_of_kind(const llmc_header_t *header, gpt_kind_t kind) {
-    gpt_tensor_t tensor = gpt_tensor(&header->shape, kind, 0);
-    return kind == GPT_WTE ? (uint64_t)header->padded_vocab * header->shape.channels
-                           : tensor.n_elems;
+static uint64_t elements_of_kind(const llmc_header_t *header, zr_gpt_kind_t kind) {
+    zr_gpt_tensor_t tensor = zr_gpt_tensor(&header->shape, kind, 0);
+    return kind == ZR_GPT_WTE ? (uint64_t)header->padded_vocab * header->shape.channels
+                              : tensor.n_elems;
 }
 
-static uint64_t elements_of_all(const llmc_header_t *header, gpt_kind_t kind) {
-    uint64_t n = gpt_kind_is_of_layer(kind) ? header->shape.n_layers : 1;
+static uint64_t elements_of_all(const llmc_header_t *header, zr_gpt_kind_t kind) {
+    uint64_t n = zr_gpt_kind_is_of_layer(kind) ? header->shape.n_layers : 1;
     return n * elements_of_kind(header, kind);
 }
 
-uint64_t llmc_offset_bytes(const llmc_header_t *header, const gpt_tensor_t *tensor) {
+uint64_t llmc_offset_bytes(const llmc_header_t *header, const zr_gpt_tensor_t *tensor) {
     uint64_t n_elems = tensor->layer * elements_of_kind(header, tensor->kind);
     for (int kind = 0; kind < (int)tensor->kind; kind++)
-        n_elems += elements_of_all(header, (gpt_kind_t)kind);
+        n_elems += elements_of_all(header, (zr_gpt_kind_t)kind);
     return LLMC_HEADER_BYTES + n_elems * element_type_of(header->kind)->size_bytes;
 }
 
 uint64_t llmc_file_bytes(const llmc_header_t *header) {
-    gpt_tensor_t last = gpt_tensor(&header->shape, GPT_LN_F_BIAS, 0);
+    zr_gpt_tensor_t last = zr_gpt_tensor(&header->shape, ZR_GPT_LN_F_BIAS, 0);
     return llmc_offset_bytes(header, &last) +
            last.n_elems * element_type_of(header->kind)->size_bytes;
 }
 
-llmc_header_t llmc_header_of(const gpt_shape_t *shape, element_kind_t kind) {
+llmc_header_t llmc_header_of(const zr_gpt_shape_t *shape, element_kind_t kind) {
     size_t n = LLMC_VOCAB_MULTIPLE;
     return (llmc_header_t){
         .shape = *shape, .padded_vocab = (shape->vocab + n - 1) / n * n, .kind = kind};
@@ -100,7 +100,7 @@ zr_status_t llmc_parse(const void *bytes, uint64_t file_bytes, const char *where
 
 zr_status_t llmc_build(const llmc_header_t *header, const zr_log_t *log,
                        int32_t ints[LLMC_HEADER_INTS]) {
-    const gpt_shape_t *shape = &header->shape;
+    const zr_gpt_shape_t *shape = &header->shape;
     if (header->kind != ELEMENT_FP32 && header->kind != ELEMENT_BF16)
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "--dtype fp16: files of llm.c have fp32 or bf16; the nearest is bf16");

@@ -266,10 +266,9 @@ static json_t *describe(const safetensors_tensor_t *tensor, uint64_t offset_byte
     json_put(&object, "dtype", json_string(tensor->type->name));
     for (int i = 0; i < tensor->n_dims; i++)
         json_append(&shape, json_count(tensor->dims[i]));
-    json_put(&object, "shape", shape);
-    json_put(&object, "data_offsets",
-             json_pack("[II]", (json_int_t)offset_bytes,
-                       (json_int_t)(offset_bytes + tensor->size_bytes)));
+    JSON_PUT(&object, {"shape", shape},
+             {"data_offsets", json_pack("[II]", (json_int_t)offset_bytes,
+                                        (json_int_t)(offset_bytes + tensor->size_bytes))});
     return object;
 }
 

@@ -1,6 +1,6 @@
 /*
- * The five numbers of a shape are always checked in one place, gpt_shape_parse, whoever has written
- * them: they become its text first.
+ * The five numbers of a shape are always checked in one place, zr_gpt_shape_parse, whoever has
+ * written them: they become its text first.
  */
 #include "examples/weights/shape.h"
 
@@ -12,24 +12,24 @@
 
 #define N_ELEMS(array) (sizeof(array) / sizeof((array)[0]))
 
-shape_text_t shape_text(const gpt_shape_t *shape) {
+shape_text_t shape_text(const zr_gpt_shape_t *shape) {
     shape_text_t text;
     snprintf(text.text, sizeof(text.text), "layers=%zu,channels=%zu,heads=%zu,seq=%zu,vocab=%zu",
              shape->n_layers, shape->channels, shape->heads, shape->seq, shape->vocab);
     return text;
 }
 
-bool shapes_are_equal(const gpt_shape_t *a, const gpt_shape_t *b) {
+bool shapes_are_equal(const zr_gpt_shape_t *a, const zr_gpt_shape_t *b) {
     return a->n_layers == b->n_layers && a->channels == b->channels && a->heads == b->heads &&
            a->seq == b->seq && a->vocab == b->vocab;
 }
 
 zr_status_t shape_of_numbers(const shape_numbers_t *numbers, const char *where, const zr_log_t *log,
-                             gpt_shape_t *shape_p) {
+                             zr_gpt_shape_t *shape_p) {
     char text[160], error[512];
     snprintf(text, sizeof(text), "layers=%lld,channels=%lld,heads=%lld,seq=%lld,vocab=%lld",
              numbers->layers, numbers->channels, numbers->heads, numbers->seq, numbers->vocab);
-    if (!gpt_shape_parse(text, shape_p, error, sizeof(error)))
+    if (!zr_gpt_shape_parse(text, shape_p, error, sizeof(error)))
         return zr_fail(log, ZR_ERR_FORMAT, "%s: no model: %s", where, error);
     return ZR_OK;
 }
@@ -45,7 +45,7 @@ static zr_status_t read_number(const json_t *object, const char *key, const char
 }
 
 zr_status_t shape_from_json(const json_t *object, const char *where, const zr_log_t *log,
-                            gpt_shape_t *shape_p) {
+                            zr_gpt_shape_t *shape_p) {
     shape_numbers_t numbers;
     ZR_TRY(read_number(object, "layers", where, log, &numbers.layers));
     ZR_TRY(read_number(object, "channels", where, log, &numbers.channels));
@@ -99,8 +99,8 @@ static zr_status_t check_activation(const json_t *config, const char *where, con
                    where, name == NULL ? "no string" : name);
 }
 
-static zr_status_t check_function(const json_t *config, const gpt_shape_t *shape, const char *where,
-                                  const zr_log_t *log) {
+static zr_status_t check_function(const json_t *config, const zr_gpt_shape_t *shape,
+                                  const char *where, const zr_log_t *log) {
     ZR_TRY(check_activation(config, where, log));
     ZR_TRY(check_switches(config, where, log));
     const json_t *type = json_object_get(config, "model_type");
@@ -122,9 +122,9 @@ static zr_status_t check_function(const json_t *config, const gpt_shape_t *shape
 }
 
 static zr_status_t read_config(const json_t *config, const char *where, const zr_log_t *log,
-                               gpt_shape_t *shape_p) {
+                               zr_gpt_shape_t *shape_p) {
     shape_numbers_t numbers;
-    gpt_shape_t shape;
+    zr_gpt_shape_t shape;
     if (!json_is_object(config))
         return zr_fail(log, ZR_ERR_FORMAT, "%s: not an object", where);
     ZR_TRY(read_number(config, "n_layer", where, log, &numbers.layers));
@@ -139,7 +139,7 @@ static zr_status_t read_config(const json_t *config, const char *where, const zr
 }
 
 zr_status_t shape_from_hf_config(const char *text, size_t n_bytes, const char *where,
-                                 const zr_log_t *log, gpt_shape_t *shape_p) {
+                                 const zr_log_t *log, zr_gpt_shape_t *shape_p) {
     json_error_t error;
     json_t *config = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES, &error);
     if (config == NULL)
@@ -150,28 +150,22 @@ zr_status_t shape_from_hf_config(const char *text, size_t n_bytes, const char *w
 }
 
 /* GPT-2's token for the beginning and the end of a text; other vocabularies have none. */
-static json_t *end_of_text(const gpt_shape_t *shape) {
+static json_t *end_of_text(const zr_gpt_shape_t *shape) {
     return shape->vocab == 50257 ? json_integer(50256) : json_null();
 }
 
-json_t *shape_to_hf_config(const gpt_shape_t *shape, const char *dtype) {
+json_t *shape_to_hf_config(const zr_gpt_shape_t *shape, const char *dtype) {
     json_t *config =
         json_pack("{s:[s], s:s, s:s, s:s}", "architectures", "GPT2LMHeadModel", "model_type",
                   "gpt2", "activation_function", "gelu_new", "torch_dtype", dtype);
-    json_put(&config, "vocab_size", json_count(shape->vocab));
-    json_put(&config, "n_positions", json_count(shape->seq));
-    json_put(&config, "n_ctx", json_count(shape->seq));
-    json_put(&config, "n_embd", json_count(shape->channels));
-    json_put(&config, "n_layer", json_count(shape->n_layers));
-    json_put(&config, "n_head", json_count(shape->heads));
-    json_put(&config, "n_inner", json_null());
-    json_put(&config, "layer_norm_epsilon", json_real(1e-5));
-    json_put(&config, "tie_word_embeddings", json_true());
-    json_put(&config, "bos_token_id", end_of_text(shape));
-    json_put(&config, "eos_token_id", end_of_text(shape));
-    json_put(&config, "attn_pdrop", json_real(0.0));
-    json_put(&config, "embd_pdrop", json_real(0.0));
-    json_put(&config, "resid_pdrop", json_real(0.0));
+    JSON_PUT(&config, {"vocab_size", json_count(shape->vocab)},
+             {"n_positions", json_count(shape->seq)}, {"n_ctx", json_count(shape->seq)},
+             {"n_embd", json_count(shape->channels)}, {"n_layer", json_count(shape->n_layers)},
+             {"n_head", json_count(shape->heads)}, {"n_inner", json_null()},
+             {"layer_norm_epsilon", json_real(1e-5)}, {"tie_word_embeddings", json_true()},
+             {"bos_token_id", end_of_text(shape)}, {"eos_token_id", end_of_text(shape)},
+             {"attn_pdrop", json_real(0.0)}, {"embd_pdrop", json_real(0.0)},
+             {"resid_pdrop", json_real(0.0)});
     for (size_t i = 0; i < N_ELEMS(switches); i++)
         if (json_object_get(config, switches[i].key) == NULL)
             json_put(&config, switches[i].key, json_boolean(switches[i].wanted));

@@ -6,15 +6,15 @@
 
 #include <jansson.h>
 
-#include "examples/models/gpt2/gpt.h"
+#include "models/gpt2/gpt.h"
 
 typedef struct shape_text {
     char text[160];
 } shape_text_t;
 /** "layers=12,channels=768,heads=12,seq=1024,vocab=50257" */
-shape_text_t shape_text(const gpt_shape_t *shape);
+shape_text_t shape_text(const zr_gpt_shape_t *shape);
 
-bool shapes_are_equal(const gpt_shape_t *a, const gpt_shape_t *b);
+bool shapes_are_equal(const zr_gpt_shape_t *a, const zr_gpt_shape_t *b);
 
 /** Numbers that someone claims to be a shape. */
 typedef struct shape_numbers {
@@ -27,11 +27,11 @@ typedef struct shape_numbers {
  * @return ZR_OK; ZR_ERR_FORMAT, logged
  */
 ZR_NODISCARD zr_status_t shape_of_numbers(const shape_numbers_t *numbers, const char *where,
-                                          const zr_log_t *log, gpt_shape_t *shape_p);
+                                          const zr_log_t *log, zr_gpt_shape_t *shape_p);
 
 /** A shape from an object of gpt_shape_json; `where` as above. ZR_ERR_FORMAT, logged. */
 ZR_NODISCARD zr_status_t shape_from_json(const json_t *object, const char *where,
-                                         const zr_log_t *log, gpt_shape_t *shape_p);
+                                         const zr_log_t *log, zr_gpt_shape_t *shape_p);
 
 /**
  * Read config.json of a model for Hugging Face's GPT-2, and check that it computes what ours does.
@@ -41,7 +41,7 @@ ZR_NODISCARD zr_status_t shape_from_json(const json_t *object, const char *where
  * @return ZR_OK; ZR_ERR_FORMAT: logged with the key, what it is and what it would have to be
  */
 ZR_NODISCARD zr_status_t shape_from_hf_config(const char *text, size_t n_bytes, const char *where,
-                                              const zr_log_t *log, gpt_shape_t *shape_p);
+                                              const zr_log_t *log, zr_gpt_shape_t *shape_p);
 /** Its opposite: what Hugging Face needs to compute what ours does. `dtype`: "float32" and so on.
  * NULL when memory ends. */
-json_t *shape_to_hf_config(const gpt_shape_t *shape, const char *dtype);
+json_t *shape_to_hf_config(const zr_gpt_shape_t *shape, const char *dtype);

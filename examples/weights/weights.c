@@ -3,8 +3,8 @@
 #include "examples/weights/weights.h"
 
 #include <string.h>
-#include <sys/stat.h>
 
+#include "examples/common/files.h"
 #include "examples/weights/in_file.h"
 #include "examples/weights/llmc.h"
 #include "examples/weights/weights_hf.h"
@@ -28,16 +28,11 @@ static zr_status_t look_at(const char *path, const zr_log_t *log, bool *is_llmc_
     return ZR_OK;
 }
 
-static bool is_folder(const char *path) {
-    struct stat about;
-    return stat(path, &about) == 0 && S_ISDIR(about.st_mode);
-}
-
-zr_status_t weights_open(const char *const *paths, size_t n_paths, const gpt_shape_t *model,
+zr_status_t weights_open(const char *const *paths, size_t n_paths, const zr_gpt_shape_t *model,
                          const zr_log_t *log, weights_t **weights_p) {
     bool is_llmc = false;
     for (size_t i = 0; i < n_paths; i++) {
-        if (n_paths == 1 && is_folder(paths[i]))
+        if (n_paths == 1 && files_is_folder(paths[i]))
             break;
         ZR_TRY(look_at(paths[i], log, &is_llmc));
         if (is_llmc && n_paths > 1)

@@ -5,7 +5,7 @@
  */
 #pragma once
 
-#include "examples/models/gpt2/tensors.h"
+#include "models/gpt2/tensors.h"
 #include "examples/weights/elements.h"
 
 /** Elements that readers and writers move at a time. */
@@ -18,14 +18,14 @@ typedef struct weights weights_t;
 typedef struct weights_backend {
     /* Elements [first, first + n_elems) of a parameter, which has so many. What is wrong is logged
        with file and place. */
-    zr_status_t (*read)(weights_t *weights, const gpt_tensor_t *tensor, size_t first,
+    zr_status_t (*read)(weights_t *weights, const zr_gpt_tensor_t *tensor, size_t first,
                         size_t n_elems, float *values);
     void (*destroy)(weights_t *weights); /* frees it as well */
 } weights_backend_t;
 
 struct weights {
     const weights_backend_t *backend;
-    gpt_shape_t shape;
+    zr_gpt_shape_t shape;
     const char *format; /* "checkpoint", "safetensors" or "llm.c"; static */
     const char *dtype;  /* of the file: "fp32", ..., "mixed"; static */
     size_t n_ignored;   /* buffers that are no parameters; they have been logged */
@@ -43,13 +43,13 @@ struct weights {
  * Threads: one.
  */
 ZR_NODISCARD zr_status_t weights_open(const char *const *paths, size_t n_paths,
-                                      const gpt_shape_t *model, const zr_log_t *log,
+                                      const zr_gpt_shape_t *model, const zr_log_t *log,
                                       weights_t **weights_p);
 /** NULL and *weights == NULL are fine. */
 void weights_close(weights_t **weights);
 
-static inline zr_status_t weights_read(weights_t *weights, const gpt_tensor_t *tensor, size_t first,
-                                       size_t n_elems, float *values) {
+static inline zr_status_t weights_read(weights_t *weights, const zr_gpt_tensor_t *tensor,
+                                       size_t first, size_t n_elems, float *values) {
     return weights->backend->read(weights, tensor, first, n_elems, values);
 }
 

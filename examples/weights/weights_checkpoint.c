@@ -10,18 +10,18 @@
 #include <string.h>
 
 #include "examples/common/json.h"
-#include "examples/models/gpt2/json.h"
+#include "examples/common/gpt_json.h"
 #include "examples/weights/shape.h"
 
 #define MODEL_KEY "model" /* of the trainer's object */
 
 /* ---- the shape --------------------------------------------------------------------------- */
 
-static zr_status_t read_shape(const zr_checkpoint_t *checkpoint, const gpt_shape_t *model,
-                              const char *path, const zr_log_t *log, gpt_shape_t *shape_p) {
+static zr_status_t read_shape(const zr_checkpoint_t *checkpoint, const zr_gpt_shape_t *model,
+                              const char *path, const zr_log_t *log, zr_gpt_shape_t *shape_p) {
     json_t *trainer = json_loads(zr_checkpoint_trainer_json(checkpoint), 0, NULL);
     const json_t *said = json_object_get(trainer, MODEL_KEY);
-    gpt_shape_t shape = {0};
+    zr_gpt_shape_t shape = {0};
     zr_status_t status = ZR_OK;
     if (said != NULL)
         status = shape_from_json(said, path, log, &shape);
@@ -50,7 +50,7 @@ typedef struct checkpoint_weights {
     zr_checkpoint_reader_t *reader;
 } checkpoint_weights_t;
 
-static zr_status_t read_piece(weights_t *weights, const gpt_tensor_t *tensor, size_t first,
+static zr_status_t read_piece(weights_t *weights, const zr_gpt_tensor_t *tensor, size_t first,
                               size_t n_elems, float *values) {
     checkpoint_weights_t *w = (checkpoint_weights_t *)weights;
     size_t index;
@@ -67,7 +67,7 @@ static void destroy(weights_t *weights) {
 
 static const weights_backend_t backend = {.read = read_piece, .destroy = destroy};
 
-static bool has_shape(const zr_checkpoint_tensor_t *found, const gpt_tensor_t *wanted) {
+static bool has_shape(const zr_checkpoint_tensor_t *found, const zr_gpt_tensor_t *wanted) {
     return found->n_dims == wanted->n_dims && found->dims[0] == wanted->dims[0] &&
            (wanted->n_dims == 1 || found->dims[1] == wanted->dims[1]);
 }
@@ -75,11 +75,11 @@ static bool has_shape(const zr_checkpoint_tensor_t *found, const gpt_tensor_t *w
 /* Its tensors are those of the model, in any order. Names are unique: as many as there should be,
    and each known, are all. */
 static zr_status_t check_tensors(const checkpoint_weights_t *w, const zr_checkpoint_info_t *info) {
-    const gpt_shape_t *shape = &w->base.shape;
+    const zr_gpt_shape_t *shape = &w->base.shape;
     for (size_t i = 0; i < info->n_tensors; i++) {
         const zr_checkpoint_tensor_t *found = zr_checkpoint_tensor(w->checkpoint, i);
-        gpt_tensor_t wanted;
-        if (!gpt_tensor_find(shape, found->name, &wanted))
+        zr_gpt_tensor_t wanted;
+        if (!zr_gpt_tensor_find(shape, found->name, &wanted))
             return zr_fail(&w->log, ZR_ERR_FORMAT, "%s: tensor \"%s\" is no part of a GPT with %s",
                            info->path, found->name, shape_text(shape).text);
         if (!has_shape(found, &wanted))
@@ -87,14 +87,14 @@ static zr_status_t check_tensors(const checkpoint_weights_t *w, const zr_checkpo
                            "%s: tensor \"%s\" has another shape than in a GPT with %s", info->path,
                            found->name, shape_text(shape).text);
     }
-    if (info->n_tensors != gpt_n_tensors(shape))
+    if (info->n_tensors != zr_gpt_n_tensors(shape))
         return zr_fail(&w->log, ZR_ERR_FORMAT, "%s: it has %s; a GPT with %s has %zu", info->path,
                        zr_count_text(info->n_tensors, "tensor").text, shape_text(shape).text,
-                       gpt_n_tensors(shape));
+                       zr_gpt_n_tensors(shape));
     return ZR_OK;
 }
 
-zr_status_t weights_of_checkpoint(const zr_checkpoint_t *checkpoint, const gpt_shape_t *model,
+zr_status_t weights_of_checkpoint(const zr_checkpoint_t *checkpoint, const zr_gpt_shape_t *model,
                                   const zr_log_t *log, weights_t **weights_p) {
     zr_checkpoint_info_t info;
     zr_checkpoint_info(checkpoint, &info);
@@ -123,7 +123,7 @@ zr_status_t weights_of_checkpoint(const zr_checkpoint_t *checkpoint, const gpt_s
 typedef struct filling {
     weights_t *weights;
     const weights_import_t *options;
-    gpt_tensor_t tensor;
+    zr_gpt_tensor_t tensor;
     uint64_t n_done; /* elements */
     zr_status_t status;
 } filling_t;
@@ -142,8 +142,8 @@ static void fill(void *context, size_t first, size_t n_elems, float *values) {
 static zr_status_t add_tensors(weights_t *weights, const weights_import_t *options,
                                zr_checkpoint_writer_t *writer) {
     filling_t filling = {.weights = weights, .options = options};
-    for (size_t i = 0; i < gpt_n_tensors(&weights->shape); i++) {
-        filling.tensor = gpt_tensor_at(&weights->shape, i);
+    for (size_t i = 0; i < zr_gpt_n_tensors(&weights->shape); i++) {
+        filling.tensor = zr_gpt_tensor_at(&weights->shape, i);
         zr_param_desc_t desc = {.name = filling.tensor.name,
                                 .n_dims = filling.tensor.n_dims,
                                 .dims = {filling.tensor.dims[0], filling.tensor.dims[1]},
@@ -175,7 +175,7 @@ static zr_status_t check_folder(const char *folder, const zr_log_t *log) {
     return status;
 }
 
-static char *trainer_text(const gpt_shape_t *shape) {
+static char *trainer_text(const zr_gpt_shape_t *shape) {
     json_t *trainer = json_object();
     json_put(&trainer, MODEL_KEY, gpt_shape_json(shape));
     char *text = json_dumps(trainer, JSON_COMPACT);

@@ -14,7 +14,7 @@
  * those of the shape; ZR_ERR_MEMORY. Logged.
  */
 ZR_NODISCARD zr_status_t weights_of_checkpoint(const zr_checkpoint_t *checkpoint,
-                                               const gpt_shape_t *model, const zr_log_t *log,
+                                               const zr_gpt_shape_t *model, const zr_log_t *log,
                                                weights_t **weights_p);
 
 typedef struct weights_import {

@@ -9,10 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include "examples/common/messages.h"
+#include "examples/common/files.h"
 #include "examples/weights/safetensors_set.h"
 #include "examples/weights/shape.h"
 
@@ -39,16 +38,6 @@ static full_name_t name_in_file(const hf_weights_t *hf, const char *name) {
 }
 
 /* ---- the files --------------------------------------------------------------------------- */
-
-static bool ends_with(const char *text, const char *ending) {
-    size_t n = strlen(text), n_ending = strlen(ending);
-    return n >= n_ending && strcmp(text + n - n_ending, ending) == 0;
-}
-
-static bool is_folder(const char *path) {
-    struct stat about;
-    return stat(path, &about) == 0 && S_ISDIR(about.st_mode);
-}
 
 /* One of the two names that a model's folder has. */
 static zr_status_t open_folder(const char *path, const zr_log_t *log, safetensors_set_t *set) {
@@ -78,9 +67,9 @@ static zr_status_t open_folder(const char *path, const zr_log_t *log, safetensor
 
 static zr_status_t open_set(const char *const *paths, size_t n_paths, const zr_log_t *log,
                             safetensors_set_t *set) {
-    if (n_paths == 1 && is_folder(paths[0]))
+    if (n_paths == 1 && files_is_folder(paths[0]))
         return open_folder(paths[0], log, set);
-    if (n_paths == 1 && ends_with(paths[0], ".json"))
+    if (n_paths == 1 && files_name_ends(paths[0], ".json"))
         return safetensors_set_open_index(paths[0], log, set);
     return safetensors_set_open(paths, n_paths, log, set);
 }
@@ -90,12 +79,12 @@ static zr_status_t open_set(const char *const *paths, size_t n_paths, const zr_l
 /* What has said it, so far. */
 typedef struct finding {
     bool found;
-    gpt_shape_t shape;
+    zr_gpt_shape_t shape;
     char where[256];
     const zr_log_t *log;
 } finding_t;
 
-static zr_status_t find(finding_t *finding, const gpt_shape_t *shape, const char *where) {
+static zr_status_t find(finding_t *finding, const zr_gpt_shape_t *shape, const char *where) {
     if (finding->found && !shapes_are_equal(&finding->shape, shape))
         return zr_fail(finding->log, ZR_ERR_FORMAT, "%s says %s, and %s says %s", finding->where,
                        shape_text(&finding->shape).text, where, shape_text(shape).text);
@@ -108,7 +97,7 @@ static zr_status_t find(finding_t *finding, const gpt_shape_t *shape, const char
 static zr_status_t find_in_config(finding_t *finding, const char *path) {
     char *text;
     size_t n_bytes;
-    gpt_shape_t shape;
+    zr_gpt_shape_t shape;
     ZR_TRY(in_file_text(path, MAX_CONFIG_BYTES, finding->log, &text, &n_bytes));
     zr_status_t status = shape_from_hf_config(text, n_bytes, path, finding->log, &shape);
     free(text);
@@ -117,7 +106,7 @@ static zr_status_t find_in_config(finding_t *finding, const char *path) {
 }
 
 static zr_status_t find_beside(finding_t *finding, const char *path) {
-    char *config = in_file_beside(path, is_folder(path), HF_CONFIG_NAME);
+    char *config = in_file_beside(path, files_is_folder(path), HF_CONFIG_NAME);
     if (config == NULL)
         return zr_fail(finding->log, ZR_ERR_MEMORY, "no memory to open %s", path);
     bool is_there = access(config, F_OK) == 0 || errno != ENOENT;
@@ -128,12 +117,12 @@ static zr_status_t find_beside(finding_t *finding, const char *path) {
 
 static zr_status_t find_in_headers(finding_t *finding, const safetensors_set_t *set) {
     for (size_t i = 0; i < set->n_files; i++) {
-        gpt_shape_t shape;
+        zr_gpt_shape_t shape;
         char error[512];
         const char *model = set->files[i].header.model, *path = set->files[i].file.path;
         if (model == NULL)
             continue;
-        if (!gpt_shape_parse(model, &shape, error, sizeof(error)))
+        if (!zr_gpt_shape_parse(model, &shape, error, sizeof(error)))
             return zr_fail(finding->log, ZR_ERR_FORMAT,
                            "%s: __metadata__: " SAFETENSORS_MODEL_KEY ": %s", path, error);
         ZR_TRY(find(finding, &shape, path));
@@ -163,7 +152,7 @@ static zr_status_t refuse_without_shape(const hf_weights_t *hf, const char *path
                    path, n_layers, wte.tensor->dims[1], wpe.tensor->dims[0], wte.tensor->dims[0]);
 }
 
-static zr_status_t find_shape(hf_weights_t *hf, const char *path, const gpt_shape_t *model) {
+static zr_status_t find_shape(hf_weights_t *hf, const char *path, const zr_gpt_shape_t *model) {
     finding_t finding = {.log = &hf->log};
     if (model != NULL)
         ZR_TRY(find(&finding, model, "--model"));
@@ -190,7 +179,7 @@ static zr_status_t find_prefix(hf_weights_t *hf, const char *path) {
     return ZR_OK;
 }
 
-static bool has_shape(const safetensors_tensor_t *tensor, const gpt_tensor_t *wanted) {
+static bool has_shape(const safetensors_tensor_t *tensor, const zr_gpt_tensor_t *wanted) {
     bool equal = tensor->n_dims == wanted->n_dims;
     for (int i = 0; equal && i < wanted->n_dims; i++)
         equal = tensor->dims[i] == wanted->dims[i];
@@ -212,7 +201,7 @@ static dims_text_t dims_text(const size_t *dims, int n_dims) {
     return text;
 }
 
-static zr_status_t check_tensor(const hf_weights_t *hf, const gpt_tensor_t *wanted,
+static zr_status_t check_tensor(const hf_weights_t *hf, const zr_gpt_tensor_t *wanted,
                                 safetensors_place_t place) {
     const safetensors_tensor_t *tensor = place.tensor;
     const char *path = hf->set.files[place.file].file.path;
@@ -232,10 +221,10 @@ static zr_status_t check_tensor(const hf_weights_t *hf, const gpt_tensor_t *want
 /* Every parameter is there, and what they are of. */
 static zr_status_t check_parameters(hf_weights_t *hf, const char *path) {
     static const char *const names[] = {"fp32", "bf16", "fp16"};
-    size_t n_missing = 0, n = gpt_n_tensors(&hf->base.shape);
+    size_t n_missing = 0, n = zr_gpt_n_tensors(&hf->base.shape);
     full_name_t missing = {""};
     for (size_t i = 0; i < n; i++) {
-        gpt_tensor_t wanted = gpt_tensor_at(&hf->base.shape, i);
+        zr_gpt_tensor_t wanted = zr_gpt_tensor_at(&hf->base.shape, i);
         full_name_t name = name_in_file(hf, wanted.name);
         safetensors_place_t place = safetensors_set_find(&hf->set, name.text);
         if (place.tensor == NULL) {
@@ -258,7 +247,7 @@ static zr_status_t check_parameters(hf_weights_t *hf, const char *path) {
 static bool is_buffer(const hf_weights_t *hf, const char *name) {
     size_t layer;
     const char *rest;
-    return gpt_split_layer(name, hf->base.shape.n_layers, &layer, &rest) &&
+    return zr_gpt_split_layer(name, hf->base.shape.n_layers, &layer, &rest) &&
            (strcmp(rest, "attn.bias") == 0 || strcmp(rest, "attn.masked_bias") == 0);
 }
 
@@ -280,12 +269,12 @@ static zr_status_t check_others(hf_weights_t *hf) {
     for (size_t i = 0; i < hf->set.n_files; i++) {
         const safetensors_header_t *header = &hf->set.files[i].header;
         for (size_t k = 0; k < header->n_tensors; k++) {
-            gpt_tensor_t found;
+            zr_gpt_tensor_t found;
             const char *name = header->tensors[k].name;
             size_t n_prefix = strlen(hf->prefix);
             bool known = strcmp(name, OUTPUT_NAME) == 0 ||
                          (strncmp(name, hf->prefix, n_prefix) == 0 &&
-                          gpt_tensor_find(&hf->base.shape, name + n_prefix, &found));
+                          zr_gpt_tensor_find(&hf->base.shape, name + n_prefix, &found));
             if (!known)
                 ZR_TRY(pass_over(hf, hf->set.files[i].file.path, name));
         }
@@ -320,7 +309,7 @@ static zr_status_t check_output(const hf_weights_t *hf) {
     safetensors_place_t wte = safetensors_set_find(&hf->set, name_in_file(hf, "wte.weight").text);
     if (output.tensor == NULL)
         return ZR_OK;
-    gpt_tensor_t wanted = gpt_tensor(&hf->base.shape, GPT_WTE, 0);
+    zr_gpt_tensor_t wanted = zr_gpt_tensor(&hf->base.shape, ZR_GPT_WTE, 0);
     ZR_TRY(check_tensor(hf, &wanted, output));
     float *values = malloc(2 * WEIGHTS_PIECE_ELEMS * sizeof(*values));
     if (values == NULL)
@@ -337,7 +326,7 @@ static zr_status_t check_output(const hf_weights_t *hf) {
 
 /* ---- as weights -------------------------------------------------------------------------- */
 
-static zr_status_t read_piece(weights_t *weights, const gpt_tensor_t *tensor, size_t first,
+static zr_status_t read_piece(weights_t *weights, const zr_gpt_tensor_t *tensor, size_t first,
                               size_t n_elems, float *values) {
     hf_weights_t *hf = (hf_weights_t *)weights;
     safetensors_place_t place = safetensors_set_find(&hf->set, name_in_file(hf, tensor->name).text);
@@ -353,7 +342,7 @@ static void destroy(weights_t *weights) {
 static const weights_backend_t backend = {.read = read_piece, .destroy = destroy};
 
 static zr_status_t open_all(hf_weights_t *hf, const char *const *paths, size_t n_paths,
-                            const gpt_shape_t *model) {
+                            const zr_gpt_shape_t *model) {
     ZR_TRY(open_set(paths, n_paths, &hf->log, &hf->set));
     ZR_TRY(find_prefix(hf, paths[0]));
     ZR_TRY(find_shape(hf, paths[0], model));
@@ -362,7 +351,7 @@ static zr_status_t open_all(hf_weights_t *hf, const char *const *paths, size_t n
     return check_output(hf);
 }
 
-zr_status_t weights_open_hf(const char *const *paths, size_t n_paths, const gpt_shape_t *model,
+zr_status_t weights_open_hf(const char *const *paths, size_t n_paths, const zr_gpt_shape_t *model,
                             const zr_log_t *log, weights_t **weights_p) {
     hf_weights_t *hf = calloc(1, sizeof(*hf));
     if (hf == NULL)

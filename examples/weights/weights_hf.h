@@ -13,5 +13,5 @@
 
 /** weights_open of safetensors. A folder, an index or files are told apart by their names. */
 ZR_NODISCARD zr_status_t weights_open_hf(const char *const *paths, size_t n_paths,
-                                         const gpt_shape_t *model, const zr_log_t *log,
+                                         const zr_gpt_shape_t *model, const zr_log_t *log,
                                          weights_t **weights_p);

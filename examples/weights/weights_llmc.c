@@ -20,12 +20,12 @@ typedef struct llmc_weights {
     /* A band: rows [first_row, first_row + n_rows) of a matrix of ours, none when n_rows is 0. */
     float *band;
     size_t band_elems; /* that it has room for */
-    gpt_kind_t kind;
+    zr_gpt_kind_t kind;
     size_t layer, first_row, n_rows;
 } llmc_weights_t;
 
 /* Elements that lie in a row in the file, from so many behind the parameter's beginning. */
-static zr_status_t read_run(llmc_weights_t *w, const gpt_tensor_t *tensor, uint64_t first,
+static zr_status_t read_run(llmc_weights_t *w, const zr_gpt_tensor_t *tensor, uint64_t first,
                             size_t n_elems, float *values) {
     size_t size_bytes = element_type_of(w->header.kind)->size_bytes;
     uint64_t offset_bytes = llmc_offset_bytes(&w->header, tensor) + first * size_bytes;
@@ -55,7 +55,7 @@ static zr_status_t make_room(llmc_weights_t *w, size_t n_rows, size_t n_columns)
                                      zr_size_text(n_elems * sizeof(float)).text);
 }
 
-static zr_status_t read_band(llmc_weights_t *w, const gpt_tensor_t *tensor, size_t first_row) {
+static zr_status_t read_band(llmc_weights_t *w, const zr_gpt_tensor_t *tensor, size_t first_row) {
     size_t n_in = tensor->dims[0], n_out = tensor->dims[1];
     size_t n_rows = WEIGHTS_BAND_BYTES / sizeof(float) / n_out;
     n_rows = n_rows == 0 ? 1 : n_rows;
@@ -75,12 +75,12 @@ static zr_status_t read_band(llmc_weights_t *w, const gpt_tensor_t *tensor, size
     return ZR_OK;
 }
 
-static bool is_in_band(const llmc_weights_t *w, const gpt_tensor_t *tensor, size_t row) {
+static bool is_in_band(const llmc_weights_t *w, const zr_gpt_tensor_t *tensor, size_t row) {
     return w->n_rows > 0 && w->kind == tensor->kind && w->layer == tensor->layer &&
            row >= w->first_row && row - w->first_row < w->n_rows;
 }
 
-static zr_status_t read_transposed(llmc_weights_t *w, const gpt_tensor_t *tensor, size_t first,
+static zr_status_t read_transposed(llmc_weights_t *w, const zr_gpt_tensor_t *tensor, size_t first,
                                    size_t n_elems, float *values) {
     size_t n_out = tensor->dims[1];
     for (size_t done = 0; done < n_elems;) {
@@ -97,11 +97,11 @@ static zr_status_t read_transposed(llmc_weights_t *w, const gpt_tensor_t *tensor
 
 /* ---- as weights -------------------------------------------------------------------------- */
 
-static zr_status_t read_piece(weights_t *weights, const gpt_tensor_t *tensor, size_t first,
+static zr_status_t read_piece(weights_t *weights, const zr_gpt_tensor_t *tensor, size_t first,
                               size_t n_elems, float *values) {
     llmc_weights_t *w = (llmc_weights_t *)weights;
-    return gpt_kind_is_linear(tensor->kind) ? read_transposed(w, tensor, first, n_elems, values)
-                                            : read_run(w, tensor, first, n_elems, values);
+    return zr_gpt_kind_is_linear(tensor->kind) ? read_transposed(w, tensor, first, n_elems, values)
+                                               : read_run(w, tensor, first, n_elems, values);
 }
 
 static void destroy(weights_t *weights) {
@@ -116,7 +116,7 @@ static const weights_backend_t backend = {.read = read_piece, .destroy = destroy
 
 /* The rows behind the vocabulary are dropped; that they say something is unusual. */
 static zr_status_t look_at_padding(llmc_weights_t *w) {
-    gpt_tensor_t wte = gpt_tensor(&w->header.shape, GPT_WTE, 0);
+    zr_gpt_tensor_t wte = zr_gpt_tensor(&w->header.shape, ZR_GPT_WTE, 0);
     size_t n = w->header.padded_vocab - w->header.shape.vocab;
     size_t n_elems = n * w->header.shape.channels, n_others = 0;
     float *values = malloc(WEIGHTS_PIECE_ELEMS * sizeof(*values));
@@ -139,7 +139,7 @@ static zr_status_t look_at_padding(llmc_weights_t *w) {
     return status;
 }
 
-static zr_status_t open_all(llmc_weights_t *w, const char *path, const gpt_shape_t *model) {
+static zr_status_t open_all(llmc_weights_t *w, const char *path, const zr_gpt_shape_t *model) {
     unsigned char bytes[LLMC_HEADER_BYTES];
     ZR_TRY(in_file_open(path, &w->log, &w->file));
     if (w->file.size_bytes < sizeof(bytes))
@@ -159,7 +159,7 @@ static zr_status_t open_all(llmc_weights_t *w, const char *path, const gpt_shape
     return look_at_padding(w);
 }
 
-zr_status_t weights_open_llmc(const char *path, const gpt_shape_t *model, const zr_log_t *log,
+zr_status_t weights_open_llmc(const char *path, const zr_gpt_shape_t *model, const zr_log_t *log,
                               weights_t **weights_p) {
     llmc_weights_t *w = calloc(1, sizeof(*w));
     if (w == NULL)

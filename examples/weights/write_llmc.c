@@ -38,7 +38,7 @@ static zr_status_t write_zeros(const writing_t *w, uint64_t n_bytes) {
 /* ---- transposed -------------------------------------------------------------------------- */
 
 /* One of the file's rows, as far as the band has it: column `column` of ours. */
-static zr_status_t write_column(writing_t *w, const gpt_tensor_t *tensor, size_t first_row,
+static zr_status_t write_column(writing_t *w, const zr_gpt_tensor_t *tensor, size_t first_row,
                                 size_t n_rows, size_t column) {
     size_t n_in = tensor->dims[0], n_out = tensor->dims[1];
     for (size_t done = 0, n; done < n_rows; done += n) {
@@ -66,7 +66,7 @@ static zr_status_t make_room(writing_t *w, size_t n_elems) {
                                      zr_size_text(n_elems * sizeof(float)).text);
 }
 
-static zr_status_t write_transposed(writing_t *w, const gpt_tensor_t *tensor) {
+static zr_status_t write_transposed(writing_t *w, const zr_gpt_tensor_t *tensor) {
     size_t n_in = tensor->dims[0], n_out = tensor->dims[1];
     size_t most = WEIGHTS_BAND_BYTES / sizeof(float) / n_out;
     most = most == 0 ? 1 : most;
@@ -83,12 +83,12 @@ static zr_status_t write_transposed(writing_t *w, const gpt_tensor_t *tensor) {
 
 /* ---- all --------------------------------------------------------------------------------- */
 
-static zr_status_t write_tensor(writing_t *w, gpt_kind_t kind, size_t layer) {
-    gpt_tensor_t tensor = gpt_tensor(&w->header.shape, kind, layer);
-    if (gpt_kind_is_linear(kind))
+static zr_status_t write_tensor(writing_t *w, zr_gpt_kind_t kind, size_t layer) {
+    zr_gpt_tensor_t tensor = zr_gpt_tensor(&w->header.shape, kind, layer);
+    if (zr_gpt_kind_is_linear(kind))
         return write_transposed(w, &tensor);
     ZR_TRY(pieces_of_tensor(&w->pieces, &tensor, write_piece, w));
-    size_t n_more = kind == GPT_WTE ? w->header.padded_vocab - w->header.shape.vocab : 0;
+    size_t n_more = kind == ZR_GPT_WTE ? w->header.padded_vocab - w->header.shape.vocab : 0;
     return write_zeros(w, (uint64_t)n_more * w->header.shape.channels * w->size_bytes);
 }
 
@@ -98,10 +98,10 @@ static zr_status_t write_all(writing_t *w) {
     ZR_TRY(
         out_file_create(w->pieces.options->path, llmc_file_bytes(&w->header), &w->log, &w->file));
     ZR_TRY(out_file_write(w->file, ints, sizeof(ints)));
-    for (int kind = 0; kind < GPT_N_KINDS; kind++) {
-        size_t n = gpt_kind_is_of_layer((gpt_kind_t)kind) ? w->header.shape.n_layers : 1;
+    for (int kind = 0; kind < ZR_GPT_N_KINDS; kind++) {
+        size_t n = zr_gpt_kind_is_of_layer((zr_gpt_kind_t)kind) ? w->header.shape.n_layers : 1;
         for (size_t layer = 0; layer < n; layer++)
-            ZR_TRY(write_tensor(w, (gpt_kind_t)kind, layer));
+            ZR_TRY(write_tensor(w, (zr_gpt_kind_t)kind, layer));
     }
     return out_file_publish(w->file);
 }

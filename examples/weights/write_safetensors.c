@@ -34,7 +34,7 @@ typedef struct writing {
 
 static zr_status_t describe(writing_t *w, size_t index) {
     const weights_export_t *options = w->pieces.options;
-    gpt_tensor_t tensor = gpt_tensor_at(&w->pieces.weights->shape, index);
+    zr_gpt_tensor_t tensor = zr_gpt_tensor_at(&w->pieces.weights->shape, index);
     safetensors_tensor_t *out = &w->tensors[index];
     out->type = element_type_of(options->kind);
     out->n_dims = tensor.n_dims;
@@ -97,7 +97,7 @@ static zr_status_t write_tensors(writing_t *w, size_t first, size_t n, const cha
                                  size_t n_header, out_file_t *file) {
     ZR_TRY(out_file_write(file, header, n_header));
     for (size_t i = first; i < first + n; i++) {
-        gpt_tensor_t tensor = gpt_tensor_at(&w->pieces.weights->shape, i);
+        zr_gpt_tensor_t tensor = zr_gpt_tensor_at(&w->pieces.weights->shape, i);
         piece_to_file_t to = {.file = file, .kind = w->pieces.options->kind};
         ZR_TRY(pieces_of_tensor(&w->pieces, &tensor, write_piece, &to));
     }
@@ -158,8 +158,8 @@ static zr_status_t write_index(const writing_t *w, const char *folder) {
         n_bytes += w->tensors[i].size_bytes;
         json_put(&map, w->tensors[i].name, json_string(name_of_file(w, w->files[i]).text));
     }
-    json_put(&index, "metadata", json_pack("{s:I}", "total_size", (json_int_t)n_bytes));
-    json_put(&index, "weight_map", map);
+    JSON_PUT(&index, {"metadata", json_pack("{s:I}", "total_size", (json_int_t)n_bytes)},
+             {"weight_map", map});
     return write_json(w, folder, HF_INDEX_NAME, index);
 }
 
@@ -220,7 +220,7 @@ static zr_status_t write_all(writing_t *w) {
 
 zr_status_t weights_write_safetensors(weights_t *weights, const weights_export_t *options,
                                       const zr_log_t *log, weights_report_t *report_p) {
-    writing_t w = {.log = *log, .n_tensors = gpt_n_tensors(&weights->shape)};
+    writing_t w = {.log = *log, .n_tensors = zr_gpt_n_tensors(&weights->shape)};
     ZR_TRY(pieces_create(weights, options, log, &w.pieces));
     zr_status_t status = write_all(&w);
     if (status == ZR_OK)

@@ -1,5 +1,5 @@
-/* See trace_json.h. */
-#include "kernels/base/trace_json.h"
+/* See trace_json_internal.h. */
+#include "kernels/base/trace_json_internal.h"
 
 #include <stdint.h>
 #include <stdlib.h>

@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #include "kernels/base/trace_internal.h"
-#include "kernels/base/trace_json.h"
+#include "kernels/base/trace_json_internal.h"
 
 #define NAME_BYTES 256
 #define N_LEVELS 4

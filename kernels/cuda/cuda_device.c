@@ -387,6 +387,26 @@ static zr_status_t cuda_update(zr_stream_t *stream, const zr_update_rule_t *rule
     return zr_cuda_launched(stream, rule->name);
 }
 
+static zr_status_t cuda_run(zr_stream_t *stream, const zr_kernel_work_t *w) {
+    switch (w->kernel) {
+    case ZR_KERNEL_UPDATE:
+        return cuda_update(stream, w->rule, w->update);
+    case ZR_KERNEL_SUM_OF_SQUARES:
+        return zr_cuda_sum_of_squares(stream, w->src, w->src_dtype, w->n_elems, w->result,
+                                      w->workspace);
+    case ZR_KERNEL_ADD:
+        return zr_cuda_add(stream, w->dst, w->dst_dtype, w->src, w->src_dtype, w->n_elems);
+    case ZR_KERNEL_SCALE:
+        return zr_cuda_scale(stream, w->dst, w->dst_dtype, w->n_elems, w->value);
+    case ZR_KERNEL_CAST:
+        return zr_cuda_cast(stream, w->dst, w->dst_dtype, w->src, w->src_dtype, w->n_elems);
+    case ZR_KERNEL_FILL:
+        return zr_cuda_fill(stream, w->dst, w->dst_dtype, w->n_elems, w->value);
+    default:
+        return zr_cuda_spread(stream, &w->spread, w->kernel == ZR_KERNEL_SUM ? "sum" : "spread");
+    }
+}
+
 const zr_device_backend_t zr_cuda_backend = {
     .name = "cuda",
     .open = cuda_open,
@@ -411,12 +431,6 @@ const zr_device_backend_t zr_cuda_backend = {
     .stream_native = cuda_stream_native,
     .stream_launched = zr_cuda_launched,
     .has_update = cuda_has_update,
-    .update = cuda_update,
-    .sum_of_squares = zr_cuda_sum_of_squares,
-    .add = zr_cuda_add,
-    .scale = zr_cuda_scale,
-    .cast = zr_cuda_cast,
-    .fill = zr_cuda_fill,
-    .sum = zr_cuda_sum,
-    .spread = zr_cuda_spread,
+    .run = cuda_run,
+    .has_spread = true,
 };

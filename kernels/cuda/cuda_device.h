@@ -150,9 +150,7 @@ zr_status_t zr_cuda_cast(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype, c
                          zr_dtype_t src_dtype, size_t n_elems);
 zr_status_t zr_cuda_fill(zr_stream_t *stream, void *x, zr_dtype_t dtype, size_t n_elems,
                          float value);
-zr_status_t zr_cuda_sum(zr_stream_t *stream, void *dst, const void *const *sources, int n_sources,
-                        zr_dtype_t dtype, size_t n_elems);
-zr_status_t zr_cuda_spread(zr_stream_t *stream, const zr_spread_t *args);
+zr_status_t zr_cuda_spread(zr_stream_t *stream, const zr_spread_t *args, const char *name);
 
 #ifdef __cplusplus
 }

@@ -64,20 +64,28 @@ static inline zr_status_t zr_cuda_allow_shared(zr_stream_t *stream, void (*kerne
 }
 
 /**
+ * Call `body` with a value of the type that elements of a dtype have, float or zr_bf16_t:
+ * [&](auto element) { using T = decltype(element); ... }; and with one of each of two.
+ */
+template <typename F> static inline void zr_by_dtype(zr_dtype_t dtype, F body) {
+    if (dtype == ZR_DTYPE_F32)
+        body(float());
+    else
+        body(zr_bf16_t());
+}
+template <typename F> static inline void zr_by_dtypes(zr_dtype_t a, zr_dtype_t b, F body) {
+    zr_by_dtype(a, [&](auto of_a) { zr_by_dtype(b, [&](auto of_b) { body(of_a, of_b); }); });
+}
+
+/**
  * Define zr_cuda_<name>, which a rule's `cuda` is: launch<G, P>(queue, update) for the gradients'
  * and the parameters' types.
  */
 #define ZR_CUDA_UPDATE(name, launch)                                                               \
     extern "C" zr_status_t zr_cuda_##name(zr_stream_t *stream, const zr_update_t *update) {        \
-        cudaStream_t queue = zr_cuda_queue(stream);                                                \
-        if (update->grad_dtype == ZR_DTYPE_F32 && update->param_dtype == ZR_DTYPE_F32)             \
-            launch<float, float>(queue, update);                                                   \
-        else if (update->grad_dtype == ZR_DTYPE_F32)                                               \
-            launch<float, zr_bf16_t>(queue, update);                                               \
-        else if (update->param_dtype == ZR_DTYPE_F32)                                              \
-            launch<zr_bf16_t, float>(queue, update);                                               \
-        else                                                                                       \
-            launch<zr_bf16_t, zr_bf16_t>(queue, update);                                           \
+        zr_by_dtypes(update->grad_dtype, update->param_dtype, [&](auto grad, auto param) {         \
+            launch<decltype(grad), decltype(param)>(zr_cuda_queue(stream), update);                \
+        });                                                                                        \
         return ZR_OK;                                                                              \
     }
 

@@ -43,74 +43,50 @@ static __global__ void __launch_bounds__(ZR_CUDA_THREADS)
 
 /* ---- launches ---- */
 
-template <typename D, typename S>
-static void launch_add(cudaStream_t queue, void *dst, const void *src, size_t n_elems) {
-    ZR_CUDA_LAUNCH((add_kernel<D, S>), zr_cuda_blocks(n_elems), ZR_CUDA_THREADS, 0, queue,
-                   static_cast<D *>(dst), static_cast<const S *>(src), n_elems,
-                   zr_is_wide(dst) && zr_is_wide(src));
-}
-
-template <typename D, typename S>
-static void launch_cast(cudaStream_t queue, void *dst, const void *src, size_t n_elems) {
-    ZR_CUDA_LAUNCH((cast_kernel<D, S>), zr_cuda_blocks(n_elems), ZR_CUDA_THREADS, 0, queue,
-                   static_cast<D *>(dst), static_cast<const S *>(src), n_elems,
-                   zr_is_wide(dst) && zr_is_wide(src));
-}
-
 zr_status_t zr_cuda_add(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype, const void *src,
                         zr_dtype_t src_dtype, size_t n_elems) {
-    cudaStream_t queue = zr_cuda_queue(stream);
     ZR_TRY(zr_cuda_enter(stream->device));
-    if (dst_dtype == ZR_DTYPE_F32 && src_dtype == ZR_DTYPE_F32)
-        launch_add<float, float>(queue, dst, src, n_elems);
-    else if (dst_dtype == ZR_DTYPE_F32)
-        launch_add<float, zr_bf16_t>(queue, dst, src, n_elems);
-    else if (src_dtype == ZR_DTYPE_F32)
-        launch_add<zr_bf16_t, float>(queue, dst, src, n_elems);
-    else
-        launch_add<zr_bf16_t, zr_bf16_t>(queue, dst, src, n_elems);
+    zr_by_dtypes(dst_dtype, src_dtype, [&](auto to, auto from) {
+        using D = decltype(to);
+        using S = decltype(from);
+        ZR_CUDA_LAUNCH((add_kernel<D, S>), zr_cuda_blocks(n_elems), ZR_CUDA_THREADS, 0,
+                       zr_cuda_queue(stream), static_cast<D *>(dst), static_cast<const S *>(src),
+                       n_elems, zr_is_wide(dst) && zr_is_wide(src));
+    });
     return zr_cuda_launched(stream, "add");
 }
 
 zr_status_t zr_cuda_scale(zr_stream_t *stream, void *x, zr_dtype_t dtype, size_t n_elems,
                           float factor) {
-    cudaStream_t queue = zr_cuda_queue(stream);
-    unsigned blocks = zr_cuda_blocks(n_elems);
     ZR_TRY(zr_cuda_enter(stream->device));
-    if (dtype == ZR_DTYPE_F32)
-        ZR_CUDA_LAUNCH((scale_kernel<float>), blocks, ZR_CUDA_THREADS, 0, queue,
-                       static_cast<float *>(x), n_elems, factor, zr_is_wide(x));
-    else
-        ZR_CUDA_LAUNCH((scale_kernel<zr_bf16_t>), blocks, ZR_CUDA_THREADS, 0, queue,
-                       static_cast<zr_bf16_t *>(x), n_elems, factor, zr_is_wide(x));
+    zr_by_dtype(dtype, [&](auto element) {
+        using T = decltype(element);
+        ZR_CUDA_LAUNCH((scale_kernel<T>), zr_cuda_blocks(n_elems), ZR_CUDA_THREADS, 0,
+                       zr_cuda_queue(stream), static_cast<T *>(x), n_elems, factor, zr_is_wide(x));
+    });
     return zr_cuda_launched(stream, "scale");
 }
 
 zr_status_t zr_cuda_cast(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype, const void *src,
                          zr_dtype_t src_dtype, size_t n_elems) {
-    cudaStream_t queue = zr_cuda_queue(stream);
     ZR_TRY(zr_cuda_enter(stream->device));
-    if (dst_dtype == ZR_DTYPE_F32 && src_dtype == ZR_DTYPE_F32)
-        launch_cast<float, float>(queue, dst, src, n_elems);
-    else if (dst_dtype == ZR_DTYPE_F32)
-        launch_cast<float, zr_bf16_t>(queue, dst, src, n_elems);
-    else if (src_dtype == ZR_DTYPE_F32)
-        launch_cast<zr_bf16_t, float>(queue, dst, src, n_elems);
-    else
-        launch_cast<zr_bf16_t, zr_bf16_t>(queue, dst, src, n_elems);
+    zr_by_dtypes(dst_dtype, src_dtype, [&](auto to, auto from) {
+        using D = decltype(to);
+        using S = decltype(from);
+        ZR_CUDA_LAUNCH((cast_kernel<D, S>), zr_cuda_blocks(n_elems), ZR_CUDA_THREADS, 0,
+                       zr_cuda_queue(stream), static_cast<D *>(dst), static_cast<const S *>(src),
+                       n_elems, zr_is_wide(dst) && zr_is_wide(src));
+    });
     return zr_cuda_launched(stream, "cast");
 }
 
 zr_status_t zr_cuda_fill(zr_stream_t *stream, void *x, zr_dtype_t dtype, size_t n_elems,
                          float value) {
-    cudaStream_t queue = zr_cuda_queue(stream);
-    unsigned blocks = zr_cuda_blocks(n_elems);
     ZR_TRY(zr_cuda_enter(stream->device));
-    if (dtype == ZR_DTYPE_F32)
-        ZR_CUDA_LAUNCH((fill_kernel<float>), blocks, ZR_CUDA_THREADS, 0, queue,
-                       static_cast<float *>(x), n_elems, value, zr_is_wide(x));
-    else
-        ZR_CUDA_LAUNCH((fill_kernel<zr_bf16_t>), blocks, ZR_CUDA_THREADS, 0, queue,
-                       static_cast<zr_bf16_t *>(x), n_elems, value, zr_is_wide(x));
+    zr_by_dtype(dtype, [&](auto element) {
+        using T = decltype(element);
+        ZR_CUDA_LAUNCH((fill_kernel<T>), zr_cuda_blocks(n_elems), ZR_CUDA_THREADS, 0,
+                       zr_cuda_queue(stream), static_cast<T *>(x), n_elems, value, zr_is_wide(x));
+    });
     return zr_cuda_launched(stream, "fill");
 }

@@ -126,18 +126,15 @@ static zr_status_t sum_to_places(zr_stream_t *stream, const zr_spread_t *args, c
     for (int i = 0; i < args->n_dsts; i++)
         arrays[n_arrays++] = args->dsts[i];
     bool few = n_arrays <= ZR_CUDA_FEW_ARRAYS;
-    if (args->dtype == ZR_DTYPE_F32 && few)
-        launch_sum<float, ZR_CUDA_FEW_ARRAYS>(queue, arrays, args->n_sources, n_arrays,
+    zr_by_dtype(args->dtype, [&](auto element) {
+        using T = decltype(element);
+        if (few)
+            launch_sum<T, ZR_CUDA_FEW_ARRAYS>(queue, arrays, args->n_sources, n_arrays,
                                               args->n_elems);
-    else if (args->dtype == ZR_DTYPE_F32)
-        launch_sum<float, ZR_CUDA_MAX_ARRAYS>(queue, arrays, args->n_sources, n_arrays,
+        else
+            launch_sum<T, ZR_CUDA_MAX_ARRAYS>(queue, arrays, args->n_sources, n_arrays,
                                               args->n_elems);
-    else if (few)
-        launch_sum<zr_bf16_t, ZR_CUDA_FEW_ARRAYS>(queue, arrays, args->n_sources, n_arrays,
-                                                  args->n_elems);
-    else
-        launch_sum<zr_bf16_t, ZR_CUDA_MAX_ARRAYS>(queue, arrays, args->n_sources, n_arrays,
-                                                  args->n_elems);
+    });
     return zr_cuda_launched(stream, name);
 }
 
@@ -158,7 +155,7 @@ static zr_status_t copy_to_places(zr_stream_t *stream, const zr_spread_t *args, 
     return zr_cuda_launched(stream, name);
 }
 
-static zr_status_t move_data(zr_stream_t *stream, const zr_spread_t *args, const char *name) {
+zr_status_t zr_cuda_spread(zr_stream_t *stream, const zr_spread_t *args, const char *name) {
     ZR_TRY(zr_cuda_enter(stream->device));
     if (args->n_sources + args->n_dsts > ZR_CUDA_MAX_ARRAYS)
         return zr_fail(&stream->device->log, ZR_ERR_UNSUPPORTED,
@@ -168,14 +165,4 @@ static zr_status_t move_data(zr_stream_t *stream, const zr_spread_t *args, const
                        zr_count_text((uint64_t)args->n_dsts, "place").text, ZR_CUDA_MAX_ARRAYS);
     return args->n_sources > 1 ? sum_to_places(stream, args, name)
                                : copy_to_places(stream, args, name);
-}
-
-zr_status_t zr_cuda_spread(zr_stream_t *stream, const zr_spread_t *args) {
-    return move_data(stream, args, "spread");
-}
-
-zr_status_t zr_cuda_sum(zr_stream_t *stream, void *dst, const void *const *sources, int n_sources,
-                        zr_dtype_t dtype, size_t n_elems) {
-    const zr_spread_t args = {&dst, 1, sources, n_sources, dtype, n_elems};
-    return move_data(stream, &args, "sum");
 }

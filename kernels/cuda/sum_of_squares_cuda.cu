@@ -73,14 +73,6 @@ static __global__ void __launch_bounds__(ZR_SUM_OF_SQUARES_LANES)
         *result = sum;
 }
 
-template <typename T>
-static void launch_blocks(cudaStream_t queue, const void *x, size_t n_elems, size_t n_blocks,
-                          double *sums) {
-    unsigned grid = n_blocks < ZR_CUDA_MAX_BLOCKS ? (unsigned)n_blocks : ZR_CUDA_MAX_BLOCKS;
-    ZR_CUDA_LAUNCH((sum_of_squares_blocks_kernel<T>), grid, ZR_SUM_OF_SQUARES_LANES, 0, queue,
-                   static_cast<const T *>(x), n_elems, n_blocks, sums);
-}
-
 zr_status_t zr_cuda_sum_of_squares(zr_stream_t *stream, const void *x, zr_dtype_t dtype,
                                    size_t n_elems, double *result, void *workspace) {
     cudaStream_t queue = zr_cuda_queue(stream);
@@ -88,12 +80,15 @@ zr_status_t zr_cuda_sum_of_squares(zr_stream_t *stream, const void *x, zr_dtype_
     size_t n_blocks = zr_sum_of_squares_n_blocks(n_elems);
     /* One block has no workspace, and its sum is the result: the other lanes would add zeros. */
     double *sums = n_blocks > 1 ? static_cast<double *>(workspace) : result;
-    if (n_blocks > 0 && dtype == ZR_DTYPE_F32)
-        launch_blocks<float>(queue, x, n_elems, n_blocks, sums);
-    else if (n_blocks > 0)
-        launch_blocks<zr_bf16_t>(queue, x, n_elems, n_blocks, sums);
-    if (n_blocks > 0)
+    if (n_blocks > 0) {
+        zr_by_dtype(dtype, [&](auto element) {
+            using T = decltype(element);
+            unsigned grid = n_blocks < ZR_CUDA_MAX_BLOCKS ? (unsigned)n_blocks : ZR_CUDA_MAX_BLOCKS;
+            ZR_CUDA_LAUNCH((sum_of_squares_blocks_kernel<T>), grid, ZR_SUM_OF_SQUARES_LANES, 0,
+                           queue, static_cast<const T *>(x), n_elems, n_blocks, sums);
+        });
         ZR_TRY(zr_cuda_launched(stream, "sum_of_squares (blocks)"));
+    }
     if (n_blocks == 1)
         return ZR_OK;
     ZR_CUDA_LAUNCH(sum_of_squares_final_kernel, 1, ZR_SUM_OF_SQUARES_LANES, 0, queue, sums,

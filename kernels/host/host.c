@@ -21,8 +21,6 @@
 
 #include "kernels/host/host_beside.h"
 #include "kernels/host/host_device.h"
-#include "kernels/host/host_queued.h"
-
 
 /* Linux 5.7. Older ones refuse it, and older headers do not have it. */
 #ifndef MREMAP_DONTUNMAP
@@ -323,14 +321,8 @@ const zr_device_backend_t zr_host_backend = {
     .stream_wait = zr_host_stream_wait,
     .event_synchronize = zr_host_event_synchronize,
     .event_query = zr_host_event_query,
-    .copy_async = zr_host_queue_copy,
+    .copy_async = zr_host_copy_async,
     .has_update = zr_host_has_update,
-    .update = zr_host_queue_update,
-    .sum_of_squares = zr_host_queue_sum_of_squares,
-    .add = zr_host_queue_add,
-    .scale = zr_host_queue_scale,
-    .cast = zr_host_queue_cast,
-    .fill = zr_host_queue_fill,
-    .sum = zr_host_queue_sum,
-    .spread = zr_host_queue_spread,
+    .run = zr_host_run,
+    .has_spread = true,
 };

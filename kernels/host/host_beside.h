@@ -38,19 +38,13 @@ zr_status_t zr_host_stream_wait(zr_stream_t *stream, zr_event_t *event);
 zr_status_t zr_host_event_synchronize(zr_event_t *event);
 zr_status_t zr_host_event_query(zr_event_t *event, bool *passed_p);
 
-/* ---- for host_queued.c --------------------------------------------------------------------- */
+/* ---- for host_kernels.c -------------------------------------------------------------------- */
 
-/** A piece of work: what a kernel of the table is called with. Pointers are borrowed until it is
- * done; what is behind `update` is copied. */
+/** A piece of work: a kernel or a copy, a call, a wait. Pointers are borrowed until it is done; an
+ * update is copied. */
 typedef struct zr_host_work {
     zr_status_t (*run)(zr_stream_t *stream, const struct zr_host_work *work);
-    void *dst, *workspace;
-    const void *src;
-    zr_dtype_t dst_dtype, src_dtype;
-    size_t n; /* elements; of a copy, bytes */
-    zr_copy_t kind;
-    float value;
-    const zr_update_rule_t *rule;
+    zr_kernel_work_t kernel; /* of a copy dst, src, and its bytes */
     zr_update_t update;
     zr_stream_fn fn;
     void *context;

@@ -18,23 +18,10 @@ typedef struct zr_host_device {
     zr_host_share_t *share; /* NULL: its memory is private */
 } zr_host_device_t;
 
-/* Entries of the backend's table that share work among threads (host_kernels.c). */
+/* Entries of the backend's table that share work among threads (host_kernels.c). On a stream beside
+ * the calling thread they are queued with their arguments; on any other they run here and now. */
 bool zr_host_has_update(const zr_update_rule_t *rule);
-zr_status_t zr_host_update(zr_stream_t *stream, const zr_update_rule_t *rule,
-                           const zr_update_t *update);
-zr_status_t zr_host_sum_of_squares(zr_stream_t *stream, const void *x, zr_dtype_t dtype,
-                                   size_t n_elems, double *result, void *workspace);
-zr_status_t zr_host_add(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype, const void *src,
-                        zr_dtype_t src_dtype, size_t n_elems);
-zr_status_t zr_host_scale(zr_stream_t *stream, void *x, zr_dtype_t dtype, size_t n_elems,
-                          float factor);
-zr_status_t zr_host_cast(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype, const void *src,
-                         zr_dtype_t src_dtype, size_t n_elems);
-zr_status_t zr_host_fill(zr_stream_t *stream, void *x, zr_dtype_t dtype, size_t n_elems,
-                         float value);
-zr_status_t zr_host_sum(zr_stream_t *stream, void *dst, const void *const *sources, int n_sources,
-                        zr_dtype_t dtype, size_t n_elems);
-zr_status_t zr_host_spread(zr_stream_t *stream, const zr_spread_t *args);
+zr_status_t zr_host_run(zr_stream_t *stream, const zr_kernel_work_t *work);
 zr_status_t zr_host_copy_async(zr_stream_t *stream, void *dst, const void *src, size_t size_bytes,
                                zr_copy_t kind);
 

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "kernels/host/host_device.h"
+#include "kernels/host/host_beside.h"
 #include "kernels/sum_of_squares_math.h"
 
 #define ZR_PIECE ((size_t)ZR_SUM_OF_SQUARES_BLOCK)
@@ -70,14 +70,13 @@ bool zr_host_has_update(const zr_update_rule_t *rule) {
     return find_loop(rule, ZR_ISA_BASELINE) != NULL;
 }
 
-zr_status_t zr_host_update(zr_stream_t *stream, const zr_update_rule_t *rule,
-                           const zr_update_t *update) {
+static void run_update(zr_stream_t *stream, const zr_update_rule_t *rule,
+                       const zr_update_t *update) {
     update_work_t work = {
         .rule = rule, .update = update, .loop = find_loop(rule, isa_of(stream)->level)};
     if (rule->prepare != NULL)
         rule->prepare(update, work.factors);
     zr_host_parallel_for(stream->device, n_pieces(update->n_elems), update_piece, &work);
-    return ZR_OK;
 }
 
 /* ---- sums ---------------------------------------------------------------------- */
@@ -97,17 +96,16 @@ static void sum_of_squares_piece(void *context, size_t index) {
         work->isa->block_sum_of_squares(x, work->dtype, piece_elems(index, work->n_elems));
 }
 
-zr_status_t zr_host_sum_of_squares(zr_stream_t *stream, const void *x, zr_dtype_t dtype,
-                                   size_t n_elems, double *result, void *workspace) {
+static void run_sum_of_squares(zr_stream_t *stream, const zr_kernel_work_t *args) {
     double only_sum = 0.0;
+    size_t n = n_pieces(args->n_elems);
     sum_of_squares_work_t work = {.isa = isa_of(stream),
-                                  .x = x,
-                                  .dtype = dtype,
-                                  .n_elems = n_elems,
-                                  .sums = n_pieces(n_elems) > 1 ? workspace : &only_sum};
-    zr_host_parallel_for(stream->device, n_pieces(n_elems), sum_of_squares_piece, &work);
-    *result = work.isa->sum_of_blocks(work.sums, n_pieces(n_elems));
-    return ZR_OK;
+                                  .x = args->src,
+                                  .dtype = args->src_dtype,
+                                  .n_elems = args->n_elems,
+                                  .sums = n > 1 ? args->workspace : &only_sum};
+    zr_host_parallel_for(stream->device, n, sum_of_squares_piece, &work);
+    *args->result = work.isa->sum_of_blocks(work.sums, n);
 }
 
 typedef struct spread_work {
@@ -135,106 +133,35 @@ static bool is_streamed(const zr_spread_t *args, const void *dst) {
     return true;
 }
 
-zr_status_t zr_host_spread(zr_stream_t *stream, const zr_spread_t *args) {
+static void run_spread(zr_stream_t *stream, const zr_spread_t *args) {
     spread_work_t work = {.isa = isa_of(stream), .args = args};
     for (int i = 0; i < args->n_dsts; i++)
         work.is_streamed[i] = is_streamed(args, args->dsts[i]);
     zr_host_parallel_for(stream->device, n_pieces(args->n_elems), spread_piece, &work);
-    return ZR_OK;
-}
-
-zr_status_t zr_host_sum(zr_stream_t *stream, void *dst, const void *const *sources, int n_sources,
-                        zr_dtype_t dtype, size_t n_elems) {
-    const zr_spread_t args = {.dsts = &dst,
-                              .n_dsts = 1,
-                              .sources = sources,
-                              .n_sources = n_sources,
-                              .dtype = dtype,
-                              .n_elems = n_elems};
-    return zr_host_spread(stream, &args);
 }
 
 /* ---- element by element ---------------------------------------------------------- */
 
 typedef struct elements_work {
     const zr_host_isa_t *isa;
-    void *dst;
-    zr_dtype_t dst_dtype;
-    const void *src;
-    zr_dtype_t src_dtype;
-    size_t n_elems;
-    float value;
+    const zr_kernel_work_t *args;
 } elements_work_t;
 
-static void add_piece(void *context, size_t index) {
+static void elements_piece(void *context, size_t index) {
     const elements_work_t *work = context;
-    size_t first = index * ZR_PIECE;
-    work->isa->add(at(work->dst, work->dst_dtype, first), work->dst_dtype,
-                   at_const(work->src, work->src_dtype, first), work->src_dtype,
-                   piece_elems(index, work->n_elems));
-}
-
-zr_status_t zr_host_add(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype, const void *src,
-                        zr_dtype_t src_dtype, size_t n_elems) {
-    elements_work_t work = {.isa = isa_of(stream),
-                            .dst = dst,
-                            .dst_dtype = dst_dtype,
-                            .src = src,
-                            .src_dtype = src_dtype,
-                            .n_elems = n_elems};
-    zr_host_parallel_for(stream->device, n_pieces(n_elems), add_piece, &work);
-    return ZR_OK;
-}
-
-static void scale_piece(void *context, size_t index) {
-    const elements_work_t *work = context;
-    work->isa->scale(at(work->dst, work->dst_dtype, index * ZR_PIECE), work->dst_dtype,
-                     piece_elems(index, work->n_elems), work->value);
-}
-
-zr_status_t zr_host_scale(zr_stream_t *stream, void *x, zr_dtype_t dtype, size_t n_elems,
-                          float factor) {
-    elements_work_t work = {
-        .isa = isa_of(stream), .dst = x, .dst_dtype = dtype, .n_elems = n_elems, .value = factor};
-    zr_host_parallel_for(stream->device, n_pieces(n_elems), scale_piece, &work);
-    return ZR_OK;
-}
-
-static void cast_piece(void *context, size_t index) {
-    const elements_work_t *work = context;
-    size_t first = index * ZR_PIECE;
-    work->isa->cast(at(work->dst, work->dst_dtype, first), work->dst_dtype,
-                    at_const(work->src, work->src_dtype, first), work->src_dtype,
-                    piece_elems(index, work->n_elems));
-}
-
-zr_status_t zr_host_cast(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype, const void *src,
-                         zr_dtype_t src_dtype, size_t n_elems) {
-    if (dst_dtype == src_dtype)
-        return zr_host_copy_async(stream, dst, src, n_elems * zr_dtype_size(dst_dtype),
-                                  ZR_COPY_DEVICE_TO_DEVICE);
-    elements_work_t work = {.isa = isa_of(stream),
-                            .dst = dst,
-                            .dst_dtype = dst_dtype,
-                            .src = src,
-                            .src_dtype = src_dtype,
-                            .n_elems = n_elems};
-    zr_host_parallel_for(stream->device, n_pieces(n_elems), cast_piece, &work);
-    return ZR_OK;
-}
-
-static void fill_piece(void *context, size_t index) {
-    const elements_work_t *work = context;
-    work->isa->fill(at(work->dst, work->dst_dtype, index * ZR_PIECE), work->dst_dtype,
-                    piece_elems(index, work->n_elems), work->value);
-}
-
-zr_status_t zr_host_fill(zr_stream_t *stream, void *x, zr_dtype_t dtype, size_t n_elems,
-                         float value) {
-    elements_work_t work = {
-        .isa = isa_of(stream), .dst = x, .dst_dtype = dtype, .n_elems = n_elems, .value = value};
-    zr_host_parallel_for(stream->device, n_pieces(n_elems), fill_piece, &work);
-    return ZR_OK;
+    const zr_host_isa_t *isa = work->isa;
+    const zr_kernel_work_t *args = work->args;
+    size_t first = index * ZR_PIECE, n = piece_elems(index, args->n_elems);
+    void *dst = at(args->dst, args->dst_dtype, first);
+    const void *src = args->src == NULL ? NULL : at_const(args->src, args->src_dtype, first);
+    if (args->kernel == ZR_KERNEL_ADD)
+        isa->add(dst, args->dst_dtype, src, args->src_dtype, n);
+    else if (args->kernel == ZR_KERNEL_CAST)
+        isa->cast(dst, args->dst_dtype, src, args->src_dtype, n);
+    else if (args->kernel == ZR_KERNEL_SCALE)
+        isa->scale(dst, args->dst_dtype, n, args->value);
+    else
+        isa->fill(dst, args->dst_dtype, n, args->value);
 }
 
 /* ---- copies ------------------------------------------------------------------------ */
@@ -253,11 +180,60 @@ static void copy_piece(void *context, size_t index) {
            left < ZR_COPY_PIECE_BYTES ? left : ZR_COPY_PIECE_BYTES);
 }
 
-zr_status_t zr_host_copy_async(zr_stream_t *stream, void *dst, const void *src, size_t size_bytes,
-                               zr_copy_t kind) {
-    (void)kind; /* all memory is the process's own */
+static void run_copy(zr_stream_t *stream, void *dst, const void *src, size_t size_bytes) {
     copy_work_t work = {.dst = dst, .src = src, .size_bytes = size_bytes};
     size_t n_tasks = (size_bytes - 1) / ZR_COPY_PIECE_BYTES + 1;
     zr_host_parallel_for(stream->device, n_tasks, copy_piece, &work);
+}
+
+/* ---- here and now, or queued ------------------------------------------------------- */
+
+static zr_status_t run_now(zr_stream_t *stream, const zr_kernel_work_t *args) {
+    elements_work_t work = {.isa = isa_of(stream), .args = args};
+    if (args->kernel == ZR_KERNEL_UPDATE)
+        run_update(stream, args->rule, args->update);
+    else if (args->kernel == ZR_KERNEL_SUM_OF_SQUARES)
+        run_sum_of_squares(stream, args);
+    else if (args->kernel == ZR_KERNEL_SUM || args->kernel == ZR_KERNEL_SPREAD)
+        run_spread(stream, &args->spread);
+    else if (args->kernel == ZR_KERNEL_CAST && args->dst_dtype == args->src_dtype)
+        run_copy(stream, args->dst, args->src, args->n_elems * zr_dtype_size(args->dst_dtype));
+    else
+        zr_host_parallel_for(stream->device, n_pieces(args->n_elems), elements_piece, &work);
     return ZR_OK;
+}
+
+static zr_status_t run_queued(zr_stream_t *stream, const zr_host_work_t *work) {
+    zr_kernel_work_t args = work->kernel;
+    args.update = &work->update;
+    return run_now(stream, &args);
+}
+
+/* Sums of several sources, which only collectives make, within what a stream's thread does anyway,
+ * wait for their turn instead, in the calling thread. */
+zr_status_t zr_host_run(zr_stream_t *stream, const zr_kernel_work_t *args) {
+    zr_host_work_t work = {.run = run_queued, .kernel = *args};
+    if (!zr_host_stream_takes_calls(stream))
+        return run_now(stream, args);
+    if (args->kernel == ZR_KERNEL_SUM || args->kernel == ZR_KERNEL_SPREAD) {
+        ZR_TRY(zr_host_stream_synchronize(stream));
+        return run_now(stream, args);
+    }
+    if (args->kernel == ZR_KERNEL_UPDATE)
+        work.update = *args->update;
+    return zr_host_queue(stream, &work);
+}
+
+static zr_status_t run_queued_copy(zr_stream_t *stream, const zr_host_work_t *work) {
+    run_copy(stream, work->kernel.dst, work->kernel.src, work->kernel.n_elems);
+    return ZR_OK;
+}
+
+zr_status_t zr_host_copy_async(zr_stream_t *stream, void *dst, const void *src, size_t size_bytes,
+                               zr_copy_t kind) {
+    zr_host_work_t work = {.run = run_queued_copy,
+                           .kernel = {.dst = dst, .src = src, .n_elems = size_bytes}};
+    (void)kind; /* all memory is the process's own */
+    return zr_host_stream_takes_calls(stream) ? zr_host_queue(stream, &work)
+                                              : work.run(stream, &work);
 }

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/base/pause.h"
+#include "kernels/base/pause_internal.h"
 
 #define ZR_SPIN_ROUNDS 500
 

@@ -1,5 +1,5 @@
-/* Workspaces of a transformer's CUDA kernels: see cuda_sizes.h. */
-#include "kernels/nn/cuda_sizes.h"
+/* Workspaces of a transformer's CUDA kernels: see cuda_sizes_internal.h. */
+#include "kernels/nn/cuda_sizes_internal.h"
 
 #include "kernels/device_backend.h"
 
@@ -19,8 +19,8 @@ size_t zr_cuda_matmul_workspace_bytes(const zr_device_t *device) {
     return (size_t)(device->info.cuda_major >= 9 ? 32 : 4) << 20;
 }
 
-size_t zr_cuda_nn_matmul_workspace_bytes(const zr_device_t *device, const zr_nn_matmul_t *args) {
-    (void)args;
+static size_t matmul_bytes(const zr_device_t *device, const void *arguments) {
+    (void)arguments;
     return zr_cuda_matmul_workspace_bytes(device);
 }
 
@@ -30,8 +30,8 @@ size_t zr_cuda_bias_grad_n_partials(size_t n_rows) {
     return n_rows / ZR_CUDA_ROWS_PER_PARTIAL + (n_rows % ZR_CUDA_ROWS_PER_PARTIAL != 0);
 }
 
-size_t zr_cuda_nn_bias_grad_workspace_bytes(const zr_device_t *device,
-                                            const zr_nn_bias_grad_t *args) {
+static size_t bias_grad_bytes(const zr_device_t *device, const void *arguments) {
+    const zr_nn_bias_grad_t *args = arguments;
     (void)device;
     return zr_cuda_bias_grad_n_partials(args->n_rows) * args->n_columns * sizeof(float);
 }
@@ -64,8 +64,8 @@ zr_cuda_layernorm_plan_t zr_cuda_layernorm_plan(size_t n_rows, size_t channels) 
 
 /* Of as many parts as any number of rows up to this one is shared out to: one row more may halve
  * them, and what needs less memory for longer sequences cannot be planned by the longest. */
-size_t zr_cuda_nn_layernorm_backward_workspace_bytes(const zr_device_t *device,
-                                                     const zr_nn_layernorm_backward_t *args) {
+static size_t layernorm_backward_bytes(const zr_device_t *device, const void *arguments) {
+    const zr_nn_layernorm_backward_t *args = arguments;
     const size_t rows_at_once = ZR_CUDA_LAYERNORM_BACKWARD_ROWS;
     (void)device;
     if (args->channels == 0 || (args->dweight.data == NULL && args->dbias.data == NULL))
@@ -75,23 +75,34 @@ size_t zr_cuda_nn_layernorm_backward_workspace_bytes(const zr_device_t *device,
     return (n_parts < most ? n_parts : most) * 2 * args->channels * sizeof(float);
 }
 
+/* Enough parts for a few warps on each of a multiprocessor's schedulers. */
+static const size_t most_rotary_parts = 4096;
+
+size_t zr_cuda_rotary_part(size_t n_tokens) {
+    return (n_tokens + most_rotary_parts - 1) / most_rotary_parts;
+}
+
+/* Of as many parts as any number of tokens up to this one is shared out to. */
+static size_t rotary_backward_bytes(const zr_device_t *device, const void *arguments) {
+    const zr_nn_rotary_backward_t *args = arguments;
+    size_t n_tokens = args->shape.batch * args->shape.seq;
+    (void)device;
+    if (args->dq_weight.data == NULL && args->dk_weight.data == NULL)
+        return 0;
+    return (n_tokens < most_rotary_parts ? n_tokens : most_rotary_parts) * 2 *
+           args->shape.head_size * sizeof(float);
+}
+
 /* ---- attention, embedding -------------------------------------------------------------------- */
 
-size_t zr_cuda_nn_attention_workspace_bytes(const zr_device_t *device,
-                                            const zr_nn_attention_t *args) {
+static size_t attention_backward_bytes(const zr_device_t *device, const void *arguments) {
+    const zr_nn_attention_backward_t *args = arguments;
     (void)device;
-    (void)args;
-    return 0;
+    return args->shape.batch * args->shape.heads * args->shape.seq * sizeof(float); /* delta */
 }
 
-size_t zr_cuda_nn_attention_backward_workspace_bytes(const zr_device_t *device,
-                                                     const zr_nn_attention_backward_t *args) {
-    (void)device;
-    return args->batch * args->heads * args->seq * sizeof(float); /* delta */
-}
-
-size_t zr_cuda_nn_embedding_backward_workspace_bytes(const zr_device_t *device,
-                                                     const zr_nn_embedding_backward_t *args) {
+static size_t embedding_backward_bytes(const zr_device_t *device, const void *arguments) {
+    const zr_nn_embedding_backward_t *args = arguments;
     (void)device;
     return args->dtoken_table.data == NULL ? 0 : 2 * args->batch * args->seq * sizeof(int32_t);
 }
@@ -128,6 +139,22 @@ zr_cuda_lm_head_plan_t zr_cuda_lm_head_plan(const zr_device_t *device,
     return plan;
 }
 
-size_t zr_cuda_nn_lm_head_workspace_bytes(const zr_device_t *device, const zr_nn_lm_head_t *args) {
+static size_t lm_head_bytes(const zr_device_t *device, const void *arguments) {
+    const zr_nn_lm_head_t *args = arguments;
     return zr_cuda_lm_head_plan(device, args).size_bytes;
+}
+
+static zr_nn_bytes_fn *const bytes[ZR_NN_N_KERNELS] = {
+    [ZR_NN_MATMUL] = matmul_bytes,
+    [ZR_NN_BIAS_GRAD] = bias_grad_bytes,
+    [ZR_NN_LAYERNORM_BACKWARD] = layernorm_backward_bytes,
+    [ZR_NN_ROTARY_BACKWARD] = rotary_backward_bytes,
+    [ZR_NN_ATTENTION_BACKWARD] = attention_backward_bytes,
+    [ZR_NN_EMBEDDING_BACKWARD] = embedding_backward_bytes,
+    [ZR_NN_LM_HEAD] = lm_head_bytes,
+};
+
+size_t zr_cuda_nn_workspace_bytes(const zr_device_t *device, zr_nn_kernel_t kernel,
+                                  const void *args) {
+    return bytes[kernel] == NULL ? 0 : bytes[kernel](device, args);
 }

@@ -6,6 +6,7 @@
 #ifndef ZR_KERNELS_NN_NN_MATH_H
 #define ZR_KERNELS_NN_NN_MATH_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -73,6 +74,73 @@ static inline ZR_HOST_DEVICE float zr_nn_gelu_slope(float x) {
     x = zr_nn_gelu_clamp(x);
     float e = zr_nn_exp(-zr_nn_gelu_exponent(x));
     return zr_nn_gelu_slope_from(x, e, 1.0f / (1.0f + e));
+}
+
+/* ---- SwiGLU ------------------------------------------------------------------------ */
+
+/** x sigmoid(x). */
+static inline ZR_HOST_DEVICE float zr_nn_silu_element(float x) {
+    return x / (1.0f + zr_nn_exp(-x));
+}
+
+/** Beyond this the slope of silu is 0 or 1; e^-x stays finite. */
+static inline ZR_HOST_DEVICE float zr_nn_silu_clamp(float x) {
+    x = x < -80.0f ? -80.0f : x;
+    return x > 80.0f ? 80.0f : x;
+}
+
+/** silu's derivative at a clamped x: s + x s (1 - s), with e = e^-x, s = sigmoid(x), 1 - s = e s.
+ */
+static inline ZR_HOST_DEVICE float zr_nn_silu_slope_from(float x, float e, float s) {
+    return s + x * ((e * s) * s);
+}
+
+static inline ZR_HOST_DEVICE float zr_nn_silu_slope(float x) {
+    x = zr_nn_silu_clamp(x);
+    float e = zr_nn_exp(-x);
+    return zr_nn_silu_slope_from(x, e, 1.0f / (1.0f + e));
+}
+
+/* ---- rotary embedding -------------------------------------------------------------- */
+
+/**
+ * Cosine and sine of an angle in [0, 2^30], to 1.5 units in the last place of 1.
+ *
+ * The angle less a multiple of pi/2, in double precision because angles are as large as positions;
+ * Taylor's series of both, to 1e-9, of what is left: at most pi/4.
+ */
+static inline ZR_HOST_DEVICE void zr_nn_cosine_and_sine(float angle, float *cosine_p,
+                                                        float *sine_p) {
+    const double round_to_integer = 6755399441055744.0; /* 1.5 * 2^52, as in zr_nn_exp */
+    double shifted = (double)angle * 0.63661977236758134 + round_to_integer;
+    double n = shifted - round_to_integer;
+    float r = (float)((double)angle - n * 1.5707963267948966);
+    float r2 = r * r;
+    float sine =
+        r + r * r2 * (-1.0f / 6 + r2 * (1.0f / 120 + r2 * (-1.0f / 5040 + r2 * (1.0f / 362880))));
+    float cosine =
+        1.0f + r2 * (-0.5f + r2 * (1.0f / 24 + r2 * (-1.0f / 720 +
+                                                     r2 * (1.0f / 40320 - r2 * (1.0f / 3628800)))));
+    uint64_t bits;
+    memcpy(&bits, &shifted, sizeof(bits));
+    bool is_odd = (bits & 1) != 0, is_upper = (bits & 2) != 0; /* which quarter of the circle */
+    float c = is_odd ? -sine : cosine, s = is_odd ? cosine : sine;
+    *cosine_p = is_upper ? -c : c;
+    *sine_p = is_upper ? -s : s;
+}
+
+/** The angle of a pair of channels at a position: one fp32 product, as all implementations of
+ *  rotary positions have it, so that far positions are where a model has learnt them. */
+static inline ZR_HOST_DEVICE float zr_nn_rotary_angle(int32_t position, float frequency) {
+    return (float)position * frequency;
+}
+
+/** A pair of channels turned by an angle; by its opposite with -sine. */
+static inline ZR_HOST_DEVICE void zr_nn_rotate(float *first, float *second, float cosine,
+                                               float sine) {
+    float a = *first, b = *second;
+    *first = a * cosine - b * sine;
+    *second = b * cosine + a * sine;
 }
 
 /* ---- layer normalisation ----------------------------------------------------------- */

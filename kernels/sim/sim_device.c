@@ -272,38 +272,9 @@ static zr_status_t sim_copy_async(zr_stream_t *stream, void *dst, const void *sr
     return ZR_OK;
 }
 
-/* ---- the runtime's kernels: sim_charge takes their time ---------------------------------------
- */
-
-static zr_status_t sim_update(zr_stream_t *stream, const zr_update_rule_t *rule,
-                              const zr_update_t *update) {
-    (void)stream, (void)rule, (void)update;
-    return ZR_OK;
-}
-
-static zr_status_t sim_sum_of_squares(zr_stream_t *stream, const void *x, zr_dtype_t dtype,
-                                      size_t n_elems, double *result, void *workspace) {
-    (void)stream, (void)x, (void)dtype, (void)n_elems, (void)result, (void)workspace;
-    return ZR_OK;
-}
-
-/* Add and cast. */
-static zr_status_t sim_convert(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype,
-                               const void *src, zr_dtype_t src_dtype, size_t n_elems) {
-    (void)stream, (void)dst, (void)dst_dtype, (void)src, (void)src_dtype, (void)n_elems;
-    return ZR_OK;
-}
-
-/* Scale and fill. */
-static zr_status_t sim_change(zr_stream_t *stream, void *x, zr_dtype_t dtype, size_t n_elems,
-                              float value) {
-    (void)stream, (void)x, (void)dtype, (void)n_elems, (void)value;
-    return ZR_OK;
-}
-
-static zr_status_t sim_sum(zr_stream_t *stream, void *dst, const void *const *sources,
-                           int n_sources, zr_dtype_t dtype, size_t n_elems) {
-    (void)stream, (void)dst, (void)sources, (void)n_sources, (void)dtype, (void)n_elems;
+/* A kernel's time is taken by sim_charge. */
+static zr_status_t sim_run(zr_stream_t *stream, const zr_kernel_work_t *work) {
+    (void)stream, (void)work;
     return ZR_OK;
 }
 
@@ -332,11 +303,5 @@ const zr_device_backend_t zr_sim_backend = {
     .copy_async = sim_copy_async,
     .last_work = sim_last_work,
     .charge = sim_charge,
-    .update = sim_update,
-    .sum_of_squares = sim_sum_of_squares,
-    .add = sim_convert,
-    .scale = sim_change,
-    .cast = sim_convert,
-    .fill = sim_change,
-    .sum = sim_sum,
+    .run = sim_run,
 };

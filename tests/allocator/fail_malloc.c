@@ -1,5 +1,6 @@
 /* Allocations that fail: see fail_malloc.h. */
 #include "tests/allocator/fail_malloc.h"
+#include "tests/common/test.h"
 
 fault_t fault;
 
@@ -12,18 +13,29 @@ static bool fails_now(void) {
     return true;
 }
 
-void *__real_malloc(size_t size);
-void *__real_calloc(size_t n, size_t size);
-void *__real_realloc(void *pointer, size_t size);
-
-void *__wrap_malloc(size_t size) {
+WRAP(void *, malloc, size_t size) {
     return fails_now() ? NULL : __real_malloc(size);
 }
 
-void *__wrap_calloc(size_t n, size_t size) {
+WRAP(void *, calloc, size_t n, size_t size) {
     return fails_now() ? NULL : __real_calloc(n, size);
 }
 
-void *__wrap_realloc(void *pointer, size_t size) {
+WRAP(void *, realloc, void *pointer, size_t size) {
     return fails_now() ? NULL : __real_realloc(pointer, size);
 }
+
+#ifdef ZR_HAVE_MIMALLOC
+
+WRAP(void *, mi_heap_new, void) {
+    return fails_now() ? NULL : __real_mi_heap_new();
+}
+
+WRAP(void *, mi_heap_zalloc, void *heap, size_t size) {
+    return fails_now() ? NULL : __real_mi_heap_zalloc(heap, size);
+}
+
+WRAP(void *, mi_heap_realloc, void *heap, void *pointer, size_t size) {
+    return fails_now() ? NULL : __real_mi_heap_realloc(heap, pointer, size);
+}
+#endif

@@ -1,6 +1,6 @@
 /*
- * For tests of the library without memory: the linker sends its malloc, calloc and realloc here
- * (--wrap), and one of them fails when it is told to.
+ * For tests of the library without memory: the linker sends its malloc, calloc and realloc here,
+ * and those of its heaps (--wrap), and one of them fails when it is told to.
  */
 #pragma once
 
@@ -17,3 +17,6 @@ extern fault_t fault;
 void *__wrap_malloc(size_t size);
 void *__wrap_calloc(size_t n, size_t size);
 void *__wrap_realloc(void *pointer, size_t size);
+void *__wrap_mi_heap_new(void);
+void *__wrap_mi_heap_zalloc(void *heap, size_t size);
+void *__wrap_mi_heap_realloc(void *heap, void *pointer, size_t size);

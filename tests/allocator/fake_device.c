@@ -221,16 +221,19 @@ static void pass_to(fake_stream_t *stream, size_t tick) {
     pass_clock(fake_of(stream->base.device), &behind);
 }
 
-static zr_status_t stream_synchronize(zr_stream_t *stream) {
-    fake_t *fake = fake_of(stream->device);
-    fake_stream_t *late = late_stream(stream);
+/* The CPU waits until all that the clock says has passed. */
+static zr_status_t wait_for(fake_t *fake, const fake_clock_t *clock) {
     fake->n_waits++;
     fake_note(fake, FAKE_WAIT);
     if (fake->fail_waits)
         return ZR_ERR_DEVICE;
-    pass_clock(fake, &late->clock);
-    merge(&fake->host, &late->clock);
+    pass_clock(fake, clock);
+    merge(&fake->host, clock);
     return ZR_OK;
+}
+
+static zr_status_t stream_synchronize(zr_stream_t *stream) {
+    return wait_for(fake_of(stream->device), &late_stream(stream)->clock);
 }
 
 static void stream_destroy(zr_stream_t *stream) {
@@ -317,15 +320,7 @@ static zr_status_t stream_wait(zr_stream_t *stream, zr_event_t *event) {
 }
 
 static zr_status_t event_synchronize(zr_event_t *event) {
-    fake_t *fake = fake_of(event->device);
-    const fake_event_t *late = (const fake_event_t *)event;
-    fake->n_waits++;
-    fake_note(fake, FAKE_WAIT);
-    if (fake->fail_waits)
-        return ZR_ERR_DEVICE;
-    pass_clock(fake, &late->clock);
-    merge(&fake->host, &late->clock);
-    return ZR_OK;
+    return wait_for(fake_of(event->device), &((const fake_event_t *)event)->clock);
 }
 
 static zr_status_t event_query(zr_event_t *event, bool *passed_p) {
@@ -339,14 +334,6 @@ static zr_status_t event_query(zr_event_t *event, bool *passed_p) {
     if (*passed_p)
         merge(&fake->host, &late->clock);
     return ZR_OK;
-}
-
-/* Steele, Lea and Flood 2014: SplitMix64. */
-uint64_t fake_random(uint64_t *state) {
-    uint64_t z = (*state += UINT64_C(0x9E3779B97F4A7C15));
-    z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
-    z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
-    return z ^ (z >> 31);
 }
 
 /* ---- the log ------------------------------------------------------------------------- */

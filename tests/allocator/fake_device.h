@@ -81,9 +81,6 @@ void fake_note(fake_t *fake, char letter);
 /** Forget the calls so far. */
 void fake_forget_calls(fake_t *fake);
 
-/** Numbers that are the same everywhere. */
-uint64_t fake_random(uint64_t *state);
-
 /** A log that ends in fake->text. */
 zr_log_t fake_log(fake_t *fake);
 /** Forget what was logged. */

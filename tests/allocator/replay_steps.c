@@ -125,7 +125,8 @@ static void assert_counts(const zr_byte_count_t *actual, const zr_byte_count_t *
     assert_int_equal(actual->peak, expected->peak);
 }
 
-static void check_counts(steps_t *steps) {
+void steps_check_counts(steps_t *steps) {
+    size_t n_calls = 0, n_moves = 0;
     for (int tier = 0; tier < STEPS_N_TIERS; tier++) {
         zr_tier_statistics_t actual = steps_memory(steps, (zr_tier_t)tier);
         const zr_tier_statistics_t *expected = &steps->expected[tier];
@@ -140,11 +141,30 @@ static void check_counts(steps_t *steps) {
         assert_true(actual.reserved.peak <= actual.budget_bytes);
         size_t reserved = 0, live = 0;
         for (int i = 0; i < ZR_N_CLASSES; i++) {
-            reserved += actual.by_class[i].reserved.live;
+            const zr_byte_count_t *own = &actual.by_class[i].reserved;
+            reserved += own->live;
             live += actual.by_class[i].live.live;
+            assert_true(own->live <= own->peak && own->peak <= actual.reserved.peak);
         }
         assert_int_equal(reserved, actual.reserved.live);
         assert_int_equal(live, actual.live.live);
+        n_calls += actual.n_map_calls + actual.n_unmap_calls;
+        n_moves += actual.n_move_calls;
+    }
+    const fake_t *fake = steps->fake;
+    assert_true(fake->cannot_move || fake->n_moves == n_moves);
+    assert_true(fake->cannot_move || fake->n_maps + fake->n_unmaps == n_calls);
+}
+
+void steps_reset_peaks(steps_t *steps) {
+    zr_allocator_reset_peaks(steps->allocator);
+    for (int tier = 0; tier < STEPS_N_TIERS; tier++) {
+        zr_tier_statistics_t *expected = &steps->expected[tier];
+        expected->live.peak = expected->live.live;
+        for (int i = 0; i < ZR_N_TAGS; i++)
+            expected->by_tag[i].peak = expected->by_tag[i].live;
+        for (int i = 0; i < ZR_N_LIFETIMES; i++)
+            expected->by_lifetime[i].peak = expected->by_lifetime[i].live;
     }
 }
 
@@ -163,7 +183,7 @@ static void check_pattern(const steps_tensor_t *tensor) {
 }
 
 void steps_check(steps_t *steps) {
-    check_counts(steps);
+    steps_check_counts(steps);
     for (int i = 0; i < steps->n_live; i++)
         check_pattern(&steps->tensors[steps->live[i]]);
     assert_true(zr_allocator_is_valid(steps->allocator));

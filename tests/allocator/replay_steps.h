@@ -98,8 +98,11 @@ zr_status_t steps_do(steps_t *steps, const step_op_t *op);
 /** Carry a step out, of which no operation fails, and check all there is to check. Its places. */
 uint64_t steps_run(steps_t *steps, const step_t *step);
 void steps_run_times(steps_t *steps, const step_t *step, size_t n);
-/** Check counts, budget and invariants. */
+/** Check counts, budget and invariants; or the first two alone. */
 void steps_check(steps_t *steps);
+void steps_check_counts(steps_t *steps);
+/** Of the allocator, and of what is expected of it. */
+void steps_reset_peaks(steps_t *steps);
 
 zr_replay_statistics_t steps_replay(steps_t *steps);
 zr_tier_statistics_t steps_memory(steps_t *steps, zr_tier_t tier);

@@ -112,36 +112,6 @@ TEST_WITH(test_idle_memory_moves_between_classes, setup, teardown) {
     assert_int_equal(statistics_of(fixture).n_move_calls, 3 * ZR_N_LIFETIMES - 1);
 }
 
-TEST_WITH(test_no_more_is_moved_than_needed, setup, teardown) {
-    fixture_t *fixture = *state;
-    void *step = allocate(fixture, 20 * GRANULE, ZR_LIFETIME_STEP);
-    zr_free(fixture->allocator, &step, NULL);
-    void *unit = allocate(fixture, 15 * GRANULE, ZR_LIFETIME_UNIT); /* 12 are not mapped yet */
-    assert_int_equal(fixture->allocator->tiers[0].arenas[ZR_LIFETIME_STEP].mapped_bytes,
-                     17 * GRANULE);
-    zr_free(fixture->allocator, &unit, NULL);
-}
-
-TEST_WITH(test_granules_move_within_a_class, setup, teardown) {
-    /* Two idle stretches, each too short, with a live block between: one is moved to the other. */
-    fixture_t *fixture = *state;
-    void *low = allocate(fixture, 12 * GRANULE, ZR_LIFETIME_STEP);
-    void *wall = allocate(fixture, 8 * GRANULE, ZR_LIFETIME_STEP);
-    void *high = allocate(fixture, 12 * GRANULE, ZR_LIFETIME_STEP);
-    memset(wall, 5, 8 * GRANULE);
-    zr_free(fixture->allocator, &low, NULL);
-    zr_free(fixture->allocator, &high, NULL);
-    void *some = allocate(fixture, 14 * GRANULE, ZR_LIFETIME_STEP);
-    assert_int_equal(statistics_of(fixture).reserved.live, N_GRANULES * GRANULE); /* 2 moved */
-    zr_free(fixture->allocator, &some, NULL);
-    void *all = allocate(fixture, 24 * GRANULE, ZR_LIFETIME_STEP);
-    memset(all, 1, 24 * GRANULE);
-    for (size_t i = 0; i < 8 * GRANULE; i++)
-        assert_int_equal(((unsigned char *)wall)[i], 5);
-    zr_free(fixture->allocator, &all, NULL);
-    zr_free(fixture->allocator, &wall, NULL);
-}
-
 TEST_WITH(test_growth_maps_the_least, setup, teardown) {
     /* Live blocks with holes of addresses between; the one next to free memory costs least. */
     fixture_t *fixture = *state;

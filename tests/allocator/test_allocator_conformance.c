@@ -1,143 +1,51 @@
 /*
- * The allocator against a naive oracle: hundreds of thousands of seeded random requests
- * and frees over both tiers and all classes, on devices whose streams are done at once
- * and on one whose streams are late.
- *
- * The oracle keeps a plain list. It knows that nothing overlaps, what every count must
- * be, that contents survive, that nothing is handed out before its stream has passed,
- * that the budget holds, and for each refusal whether there really was no room.
+ * The allocator against the oracle of replay_steps.c: millions of seeded random requests and frees
+ * over both tiers, of each class and of all, frees behind streams that are done at once or late, in
+ * budgets that are felt. Beyond what that oracle knows: for each refusal, whether there really was
+ * no room; and that the same calls end in the same places.
  */
 #include "allocator/internal.h"
-#include "tests/allocator/fake_device.h"
+#include "tests/allocator/replay_steps.h"
 #include "tests/common/test.h"
 
 #define KIB ((size_t)1024)
 #define MIB (1024 * KIB)
-#define MAX_LIVE 400
-#define MAX_PENDING 4096
-#define N_STREAMS 3
-#define N_TIERS_TESTED 2
+#define MAX_SLOTS 240
+#define N_STREAMS_USED 3
+#define MIXED ZR_N_LIFETIMES
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define N_OPERATIONS 15000
+#define N_CHECKED 15000
+#define N_OF_CLASS 20000
 #else
-#define N_OPERATIONS 150000
+#define N_CHECKED 150000
+#define N_OF_CLASS 1000000
 #endif
 
-/* A tensor, live or freed but in use by a stream. */
-typedef struct tensor {
-    unsigned char *pointer;
-    size_t size;
-    zr_tier_t tier;
-    zr_tag_t tag;
-    zr_lifetime_t lifetime;
-    unsigned char pattern;
-    zr_stream_t *stream; /* pending: until `ticket` pieces of it have passed */
-    size_t ticket;
-} tensor_t;
+typedef struct setting {
+    uint64_t seed;
+    size_t granule_bytes, budget_bytes;
+    bool is_late, cannot_move;
+    size_t n_operations;
+    bool is_checked; /* after each operation, each refusal, with large tensors */
+    int class_index; /* of all tensors, or MIXED */
+    size_t n_slots;
+} setting_t;
 
-typedef struct oracle {
-    fake_t *fake;
-    zr_allocator_t *allocator;
-    zr_stream_t *streams[N_STREAMS];
-    size_t budget[N_TIERS_TESTED];
-    tensor_t live[MAX_LIVE];
-    size_t n_live;
-    tensor_t pending[MAX_PENDING];
-    size_t n_pending;
-    zr_tier_statistics_t expected[N_TIERS_TESTED];
+typedef struct traffic {
+    const setting_t *setting;
+    steps_t *steps;
     uint64_t random;
-    uint64_t hash; /* of all that is not allowed to vary */
-    size_t n_refused;
-} oracle_t;
+    uint64_t hash;   /* of all that is not allowed to vary */
+    size_t n_wanted; /* slots in use at most, for now */
+} traffic_t;
 
-static size_t below(oracle_t *oracle, size_t n) {
-    return (size_t)(fake_random(&oracle->random) % n);
+static size_t below(traffic_t *traffic, size_t n) {
+    return (size_t)(random_bits(&traffic->random) % n);
 }
 
-static void note(oracle_t *oracle, uint64_t value) {
-    oracle->hash = (oracle->hash ^ value) * UINT64_C(0x100000001B3);
-}
-
-/* ---- contents --------------------------------------------------------------------- */
-
-static void write_pattern(const tensor_t *tensor) {
-    for (size_t i = 0; i < tensor->size; i += 61)
-        tensor->pointer[i] = (unsigned char)(tensor->pattern + i);
-    if (tensor->size > 0)
-        tensor->pointer[tensor->size - 1] = tensor->pattern;
-}
-
-static void check_pattern(const tensor_t *tensor) {
-    for (size_t i = 0; i + 1 < tensor->size; i += 61)
-        assert_int_equal(tensor->pointer[i], (unsigned char)(tensor->pattern + i));
-    if (tensor->size > 0)
-        assert_int_equal(tensor->pointer[tensor->size - 1], tensor->pattern);
-}
-
-/* ---- counts -------------------------------------------------------------------------- */
-
-static void add(zr_byte_count_t *count, size_t size) {
-    count->live += size;
-    if (count->live > count->peak)
-        count->peak = count->live;
-}
-
-static void assert_counts(const zr_byte_count_t *actual, const zr_byte_count_t *expected) {
-    assert_int_equal(actual->live, expected->live);
-    assert_int_equal(actual->peak, expected->peak);
-}
-
-static void check_statistics(oracle_t *oracle) {
-    const fake_t *fake = oracle->fake;
-    size_t n_calls = 0, n_moves = 0;
-    for (int tier = 0; tier < N_TIERS_TESTED; tier++) {
-        zr_tier_statistics_t actual, *expected = &oracle->expected[tier];
-        zr_allocator_statistics(oracle->allocator, (zr_tier_t)tier, &actual);
-        assert_int_equal(actual.budget_bytes, oracle->budget[tier]);
-        assert_counts(&actual.live, &expected->live);
-        for (int i = 0; i < ZR_N_TAGS; i++)
-            assert_counts(&actual.by_tag[i], &expected->by_tag[i]);
-        for (int i = 0; i < ZR_N_LIFETIMES; i++)
-            assert_counts(&actual.by_lifetime[i], &expected->by_lifetime[i]);
-        assert_int_equal(actual.n_live, expected->n_live);
-        assert_int_equal(actual.n_allocations, expected->n_allocations);
-        assert_int_equal(actual.reserved.live, oracle->fake->mapped_bytes[tier]);
-        n_calls += actual.n_map_calls + actual.n_unmap_calls;
-        n_moves += actual.n_move_calls;
-        assert_true(actual.reserved.peak <= oracle->budget[tier]);
-        size_t reserved = 0;
-        for (int i = 0; i < ZR_N_CLASSES; i++) {
-            const zr_byte_count_t *own = &actual.by_class[i].reserved;
-            reserved += own->live;
-            assert_true(own->live <= own->peak && own->peak <= actual.reserved.peak);
-        }
-        assert_int_equal(reserved, actual.reserved.live);
-        note(oracle, actual.reserved.live);
-        note(oracle, actual.reserved.peak);
-    }
-    assert_true(fake->cannot_move ||
-                (n_calls == fake->n_maps + fake->n_unmaps && n_moves == fake->n_moves));
-}
-
-/* ---- what is pending -------------------------------------------------------------------- */
-
-static bool is_in_use(const tensor_t *tensor) {
-    return fake_stream_n_passed(tensor->stream) < tensor->ticket;
-}
-
-static void forget_passed(oracle_t *oracle) {
-    size_t n = 0;
-    for (size_t i = 0; i < oracle->n_pending; i++) {
-        if (is_in_use(&oracle->pending[i]))
-            oracle->pending[n++] = oracle->pending[i];
-    }
-    oracle->n_pending = n;
-}
-
-static bool overlap(const tensor_t *a, const tensor_t *b) {
-    size_t a_size = a->size > 0 ? a->size : 1, b_size = b->size > 0 ? b->size : 1;
-    return a->pointer < b->pointer + b_size && b->pointer < a->pointer + a_size;
+static void note(traffic_t *traffic, uint64_t value) {
+    traffic->hash = (traffic->hash ^ value) * UINT64_C(0x100000001B3);
 }
 
 /* ---- refusals --------------------------------------------------------------------------- */
@@ -152,15 +60,15 @@ static int compare_extents(const void *a, const void *b) {
 }
 
 /* Extents of a class's live blocks in its range, in order. */
-static size_t extents_of(const oracle_t *oracle, zr_tier_t tier, int lifetime, extent_t *extents) {
+static size_t extents_of(const steps_t *steps, zr_tier_t tier, int lifetime, extent_t *extents) {
     size_t n = 0;
-    for (size_t i = 0; i < oracle->n_live; i++) {
-        const tensor_t *tensor = &oracle->live[i];
-        if (tensor->tier != tier || (int)tensor->lifetime != lifetime || tensor->size == 0)
+    for (int i = 0; i < steps->n_live; i++) {
+        const steps_tensor_t *tensor = &steps->tensors[steps->live[i]];
+        if (tensor->tier != tier || (int)tensor->lifetime != lifetime || tensor->size_bytes == 0)
             continue;
-        const fake_range_t *range = fake_range_of(oracle->fake, tensor->pointer);
+        const fake_range_t *range = fake_range_of(steps->fake, tensor->pointer);
         size_t begin = (size_t)((char *)tensor->pointer - range->base);
-        extents[n++] = (extent_t){begin, begin + (tensor->size + 255) / 256 * 256};
+        extents[n++] = (extent_t){begin, begin + (tensor->size_bytes + 255) / 256 * 256};
     }
     qsort(extents, n, sizeof(*extents), compare_extents);
     return n;
@@ -190,12 +98,12 @@ static size_t count_fresh(size_t begin, size_t end, extent_t gap, size_t granule
 }
 
 /* Whether even an allocator that may remap every idle granule has no room for a request. */
-static bool refusal_is_right(const oracle_t *oracle, const tensor_t *asked) {
-    extent_t extents[MAX_LIVE + 1];
-    size_t granule = oracle->fake->device->info.granule_bytes;
-    size_t size = (asked->size + 255) / 256 * 256, n_pinned = 0, least = SIZE_MAX;
+static bool refusal_is_right(const steps_t *steps, const step_op_t *asked) {
+    extent_t extents[MAX_SLOTS + 1];
+    size_t granule = steps->options.granule_bytes;
+    size_t size = (asked->size_bytes + 255) / 256 * 256, n_pinned = 0, least = SIZE_MAX;
     for (int lifetime = 0; lifetime < ZR_N_LIFETIMES; lifetime++) {
-        size_t n = extents_of(oracle, asked->tier, lifetime, extents);
+        size_t n = extents_of(steps, asked->tier, lifetime, extents);
         n_pinned += count_pinned(extents, n, granule);
         if (lifetime != (int)asked->lifetime)
             continue;
@@ -212,267 +120,149 @@ static bool refusal_is_right(const oracle_t *oracle, const tensor_t *asked) {
             least = high < least ? high : least;
         }
     }
-    return (n_pinned + least) * granule > oracle->budget[asked->tier];
+    return (n_pinned + least) * granule > steps->options.budget_bytes;
 }
 
 /* ---- operations -------------------------------------------------------------------------- */
 
-static size_t random_size(oracle_t *oracle) {
+/* Common sizes, next to nothing, and now and then much. */
+static size_t random_size(traffic_t *traffic) {
     static const size_t common[] = {256, 4096, 12288, 20000, 65536, 100000, 262144};
-    switch (below(oracle, 8)) {
+    bool is_large = traffic->setting->is_checked;
+    switch (below(traffic, 8)) {
     case 0:
-        return below(oracle, 3);
+        return below(traffic, 3);
     case 1:
-        return below(oracle, 5000);
+        return is_large ? below(traffic, 5000) : 256 * (1 + below(traffic, 40));
     case 2:
-        return below(oracle, 60000);
+        return is_large                  ? below(traffic, 60000)
+               : below(traffic, 16) == 0 ? below(traffic, 150000)
+                                         : below(traffic, 20000);
     case 3:
-        return below(oracle, 40) == 0 ? below(oracle, 3 * MIB) : below(oracle, 300000);
+        if (is_large)
+            return below(traffic, below(traffic, 40) == 0 ? 3 * MIB : 300000);
+        return 1 + below(traffic, 6000);
     default:
-        return common[below(oracle, sizeof(common) / sizeof(common[0]))];
+        return is_large ? common[below(traffic, N_OF(common))] : 1 + below(traffic, 6000);
     }
 }
 
-static void check_new(oracle_t *oracle, const tensor_t *tensor) {
-    assert_int_equal((uintptr_t)tensor->pointer % 256, 0);
-    for (size_t i = 0; i < oracle->n_live; i++)
-        assert_false(overlap(tensor, &oracle->live[i]));
-    for (size_t i = 0; i < oracle->n_pending; i++)
-        assert_false(is_in_use(&oracle->pending[i]) && overlap(tensor, &oracle->pending[i]));
-    fake_range_t *range = fake_range_of(oracle->fake, tensor->pointer);
-    assert_non_null(range);
-    assert_true(tensor->size == 0 || fake_is_mapped(oracle->fake, tensor->pointer, tensor->size));
-    note(oracle, (uint64_t)(range - oracle->fake->ranges));
-    note(oracle, (uint64_t)((char *)tensor->pointer - range->base));
-}
-
-static void try_allocate(oracle_t *oracle) {
-    tensor_t tensor = {.size = random_size(oracle),
-                       .tier = below(oracle, 3) == 0 ? ZR_TIER_HOST : ZR_TIER_DEVICE,
-                       .tag = (zr_tag_t)below(oracle, ZR_N_TAGS),
-                       .lifetime = (zr_lifetime_t)below(oracle, ZR_N_LIFETIMES),
-                       .pattern = (unsigned char)below(oracle, 256)};
-    zr_allocation_request_t request = {.size_bytes = tensor.size,
-                                       .tier = tensor.tier,
-                                       .tag = tensor.tag,
-                                       .lifetime = tensor.lifetime,
-                                       .name = "random"};
-    void *pointer = NULL;
-    zr_status_t status = zr_allocate(oracle->allocator, &request, &pointer);
-    note(oracle, (uint64_t)status);
+/* The result of an allocation; range and offset, as addresses are the system's. */
+static void note_place(traffic_t *traffic, const step_op_t *op, zr_status_t status) {
+    steps_t *steps = traffic->steps;
+    const char *pointer = (const char *)steps->tensors[op->slot].pointer;
+    note(traffic, (uint64_t)status);
     if (status != ZR_OK) {
-        assert_int_equal(status, ZR_ERR_BUDGET);
-        assert_null(pointer);
-        zr_tier_statistics_t statistics;
-        zr_allocator_statistics(oracle->allocator, tensor.tier, &statistics);
-        assert_int_equal(statistics.pending.live, 0);
-        assert_true(refusal_is_right(oracle, &tensor));
-        oracle->n_refused++;
+        assert_true(!traffic->setting->is_checked || refusal_is_right(steps, op));
         return;
     }
-    tensor.pointer = pointer;
-    check_new(oracle, &tensor);
-    write_pattern(&tensor);
-    oracle->live[oracle->n_live++] = tensor;
-    zr_tier_statistics_t *expected = &oracle->expected[tensor.tier];
-    add(&expected->live, tensor.size);
-    add(&expected->by_tag[tensor.tag], tensor.size);
-    add(&expected->by_lifetime[tensor.lifetime], tensor.size);
-    expected->n_live++;
-    expected->n_allocations++;
+    const fake_range_t *range = fake_range_of(steps->fake, pointer);
+    note(traffic, (uint64_t)(range - steps->fake->ranges));
+    note(traffic, (uint64_t)(pointer - range->base));
 }
 
-static void free_one(oracle_t *oracle, size_t index, bool may_wait) {
-    tensor_t tensor = oracle->live[index];
-    oracle->live[index] = oracle->live[--oracle->n_live];
-    check_pattern(&tensor);
-    zr_tier_statistics_t *expected = &oracle->expected[tensor.tier];
-    expected->live.live -= tensor.size;
-    expected->by_tag[tensor.tag].live -= tensor.size;
-    expected->by_lifetime[tensor.lifetime].live -= tensor.size;
-    expected->n_live--;
-
-    void *pointer = tensor.pointer;
-    if (may_wait && below(oracle, 3) > 0) {
-        tensor.stream = oracle->streams[below(oracle, N_STREAMS)];
-        tensor.ticket = fake_stream_queue(tensor.stream);
-        zr_free(oracle->allocator, &pointer, tensor.stream);
-        assert_true(oracle->n_pending < MAX_PENDING);
-        if (!zr_device_info(oracle->fake->device)->synchronous)
-            oracle->pending[oracle->n_pending++] = tensor;
-    } else {
-        zr_free(oracle->allocator, &pointer, NULL);
+static void do_one(traffic_t *traffic) {
+    steps_t *steps = traffic->steps;
+    int slot = (int)below(traffic, traffic->setting->n_slots);
+    int stream = (int)below(traffic, N_STREAMS_USED + 1) - 1; /* or none */
+    step_op_t op = {.kind = STEP_FREE, .slot = slot, .stream = stream};
+    if (steps->tensors[slot].pointer == NULL) {
+        int class_index = traffic->setting->class_index;
+        if (slot >= (int)traffic->n_wanted)
+            return;
+        op.kind = STEP_ALLOCATE;
+        op.size_bytes = random_size(traffic);
+        op.tier = below(traffic, 4) == 0 ? ZR_TIER_HOST : ZR_TIER_DEVICE;
+        op.tag = (zr_tag_t)below(traffic, ZR_N_TAGS);
+        op.lifetime = (zr_lifetime_t)(class_index == MIXED ? below(traffic, ZR_N_LIFETIMES)
+                                                           : (size_t)class_index);
     }
-    assert_null(pointer);
-}
-
-static void do_something_rare(oracle_t *oracle) {
-    size_t dice = below(oracle, 4);
-    if (dice == 0) {
-        oracle->allocator->is_frugal = !oracle->allocator->is_frugal;
+    zr_status_t status = steps_do(steps, &op);
+    assert_true(status == ZR_OK || status == ZR_ERR_BUDGET);
+    if (op.kind == STEP_ALLOCATE)
+        note_place(traffic, &op, status);
+    if (!traffic->setting->is_checked)
         return;
-    }
-    if (dice == 1) {
-        zr_allocator_reset_peaks(oracle->allocator);
-        for (int tier = 0; tier < N_TIERS_TESTED; tier++) {
-            zr_tier_statistics_t *expected = &oracle->expected[tier];
-            expected->live.peak = expected->live.live;
-            for (int i = 0; i < ZR_N_TAGS; i++)
-                expected->by_tag[i].peak = expected->by_tag[i].live;
-            for (int i = 0; i < ZR_N_LIFETIMES; i++)
-                expected->by_lifetime[i].peak = expected->by_lifetime[i].live;
-        }
-        return;
-    }
-    zr_tier_t tier = (zr_tier_t)below(oracle, N_TIERS_TESTED);
-    assert_ok(zr_allocator_trim(oracle->allocator, tier));
+    steps_check_counts(steps);
+    for (int tier = 0; tier < STEPS_N_TIERS; tier++)
+        note(traffic, steps_memory(steps, (zr_tier_t)tier).reserved.live);
 }
 
-static void do_one(oracle_t *oracle, size_t n_wanted) {
-    size_t dice = below(oracle, 1000);
-    if (dice == 0)
-        do_something_rare(oracle);
-    else if (dice < 100)
-        fake_stream_pass(oracle->streams[below(oracle, N_STREAMS)], 1 + below(oracle, 8));
-    else if (oracle->n_live < n_wanted && dice < 800)
-        try_allocate(oracle);
-    else if (oracle->n_live > 0)
-        free_one(oracle, below(oracle, oracle->n_live), true);
-    for (size_t i = 0; i < oracle->n_pending; i += 7) {
-        if (is_in_use(&oracle->pending[i]))
-            check_pattern(&oracle->pending[i]);
-    }
-    forget_passed(oracle);
+static void do_something_rare(traffic_t *traffic, size_t i) {
+    steps_t *steps = traffic->steps;
+    if (i % 8 == 0)
+        fake_stream_pass(steps->streams[below(traffic, N_STREAMS_USED)], 1 + below(traffic, 8));
+    if (i % 500 == 0)
+        traffic->n_wanted = 1 + below(traffic, traffic->setting->n_slots);
+    if (i % 1000 == 0)
+        steps_check(steps);
+    if (below(traffic, 4000) == 0)
+        assert_ok(zr_allocator_trim(steps->allocator, (zr_tier_t)below(traffic, 2)));
+    if (below(traffic, 4000) == 0)
+        steps->allocator->is_frugal = !steps->allocator->is_frugal;
+    if (below(traffic, 4000) == 0)
+        steps_reset_peaks(steps);
+    if (steps->fake->n_logged[ZR_LOG_ERROR] > 0)
+        fake_log_clear(steps->fake);
 }
-
-/* ---- runs ----------------------------------------------------------------------------------- */
-
-static void check_all_free(oracle_t *oracle) {
-    for (int i = 0; i < N_STREAMS; i++)
-        fake_stream_pass(oracle->streams[i], SIZE_MAX);
-    for (int tier = 0; tier < N_TIERS_TESTED; tier++) {
-        assert_ok(zr_allocator_trim(oracle->allocator, (zr_tier_t)tier));
-        zr_tier_statistics_t statistics;
-        zr_allocator_statistics(oracle->allocator, (zr_tier_t)tier, &statistics);
-        assert_int_equal(statistics.live.live, 0);
-        assert_int_equal(statistics.n_live, 0);
-        assert_int_equal(statistics.pending.live, 0);
-        assert_int_equal(statistics.reserved.live, 0);
-        for (int i = 0; i < ZR_N_ARENAS; i++) {
-            const zr_arena_t *arena = &oracle->allocator->tiers[tier].arenas[i];
-            assert_ptr_equal(arena->first, arena->last);
-            assert_int_equal(arena->first->size_bytes, arena->size_bytes);
-        }
-    }
-    assert_true(zr_allocator_is_valid(oracle->allocator));
-}
-
-typedef struct setting {
-    uint64_t seed;
-    size_t granule_bytes, budget_bytes;
-    bool is_late, cannot_move;
-    size_t n_operations;
-} setting_t;
 
 /* A run; returns the hash of everything that has to be the same when it is run again. */
 static uint64_t run(const setting_t *setting) {
-    oracle_t *oracle = calloc(1, sizeof(*oracle));
-    assert_non_null(oracle);
-    oracle->random = setting->seed;
-    oracle->fake = fake_open(setting->granule_bytes, setting->is_late);
-    oracle->fake->cannot_move = setting->cannot_move;
-    zr_allocator_options_t options = zr_allocator_options_default();
-    options.log = fake_log(oracle->fake);
-    options.budget_bytes[ZR_TIER_DEVICE] = oracle->budget[ZR_TIER_DEVICE] = setting->budget_bytes;
-    options.budget_bytes[ZR_TIER_HOST] = oracle->budget[ZR_TIER_HOST] =
-        setting->budget_bytes / 2 + 1000;
-    assert_ok(zr_allocator_create(oracle->fake->device, &options, &oracle->allocator));
-    for (int i = 0; i < N_STREAMS; i++)
-        assert_ok(zr_stream_create(oracle->fake->device, "test", &oracle->streams[i]));
-
-    size_t n_wanted = MAX_LIVE;
-    for (size_t i = 0; i < setting->n_operations; i++) {
-        if (i % 500 == 0)
-            n_wanted = 1 + below(oracle, MAX_LIVE);
-        do_one(oracle, n_wanted);
-        check_statistics(oracle);
-        if (i % 997 == 0)
-            assert_true(zr_allocator_is_valid(oracle->allocator));
-        if (oracle->n_refused > 0)
-            fake_log_clear(oracle->fake);
+    steps_options_t options = {.granule_bytes = setting->granule_bytes,
+                               .is_late = setting->is_late,
+                               .budget_bytes = setting->budget_bytes};
+    traffic_t traffic = {.setting = setting,
+                         .steps = steps_open(&options),
+                         .random = setting->seed,
+                         .n_wanted = setting->n_slots};
+    const fake_t *fake = traffic.steps->fake;
+    traffic.steps->fake->cannot_move = setting->cannot_move;
+    for (size_t i = 0; traffic.steps->n_operations < setting->n_operations; i++) {
+        do_something_rare(&traffic, i);
+        do_one(&traffic);
     }
-    assert_true(zr_allocator_is_valid(oracle->allocator));
-    while (oracle->n_live > 0)
-        free_one(oracle, oracle->n_live - 1, true);
-    check_all_free(oracle);
-
-    uint64_t hash = oracle->hash;
-    printf("seed %llu: %zu refused, %zu maps, %zu unmaps, %zu moves, %zu waits\n",
-           (unsigned long long)setting->seed, oracle->n_refused, oracle->fake->n_maps,
-           oracle->fake->n_unmaps, oracle->fake->n_moves, oracle->fake->n_waits);
-    assert_true(oracle->n_refused > 0); /* the budget was felt */
-    assert_true(setting->cannot_move == (oracle->fake->n_moves == 0));
-    assert_true(oracle->fake->n_unmaps > 0);
-    assert_true(!setting->is_late || oracle->fake->n_waits > 0);
-    for (int i = 0; i < N_STREAMS; i++)
-        zr_stream_destroy(&oracle->streams[i]);
-    fake_log_clear(oracle->fake);
-    zr_allocator_destroy(&oracle->allocator);
-    assert_string_equal(oracle->fake->text, ""); /* no leak to tell of */
-    fake_close(oracle->fake);
-    free(oracle);
-    return hash;
+    printf("%s, seed %llu: %zu operations, %zu refused, %zu maps, %zu unmaps, %zu moves, %zu "
+           "waits\n",
+           setting->class_index == MIXED ? "mixed" : zr_class_name(setting->class_index),
+           (unsigned long long)setting->seed, traffic.steps->n_operations, traffic.steps->n_refused,
+           fake->n_maps, fake->n_unmaps, fake->n_moves, fake->n_waits);
+    assert_true(traffic.steps->n_refused > 0); /* the budget was felt */
+    assert_true(fake->n_unmaps > 0);
+    assert_true(!setting->cannot_move || fake->n_moves == 0);
+    assert_true(!setting->is_late || fake->n_waits > 0);
+    steps_close(&traffic.steps);
+    return traffic.hash;
 }
 
-TEST(test_synchronous_small_granule) {
-    run(&(setting_t){.seed = 1,
-                     .granule_bytes = 4 * KIB,
-                     .budget_bytes = 8 * MIB,
-                     .n_operations = N_OPERATIONS});
+TEST(test_every_call_is_checked) {
+    static const setting_t settings[] = {
+        {1, 4 * KIB, 8 * MIB + 1000, false, false, N_CHECKED, true, MIXED, MAX_SLOTS},
+        {2, 256 * KIB, 9 * MIB, false, false, N_CHECKED, true, MIXED, MAX_SLOTS},
+        {3, 4 * KIB, 8 * MIB, true, false, N_CHECKED, true, MIXED, MAX_SLOTS},
+        {4, 64 * KIB, 7 * MIB + 1000, true, false, N_CHECKED, true, MIXED, MAX_SLOTS},
+        {7, 16 * KIB, 6 * MIB, false, true, N_CHECKED / 4, true, MIXED, MAX_SLOTS}};
+    for (size_t i = 0; i < N_OF(settings); i++)
+        run(&settings[i]);
 }
 
-TEST(test_synchronous_large_granule) {
-    run(&(setting_t){.seed = 2,
-                     .granule_bytes = 256 * KIB,
-                     .budget_bytes = 12 * MIB,
-                     .n_operations = N_OPERATIONS});
-}
-
-TEST(test_late_small_granule) {
-    run(&(setting_t){.seed = 3,
-                     .granule_bytes = 4 * KIB,
-                     .budget_bytes = 8 * MIB,
-                     .is_late = true,
-                     .n_operations = N_OPERATIONS});
-}
-
-TEST(test_late_large_granule) {
-    run(&(setting_t){.seed = 4,
-                     .granule_bytes = 64 * KIB,
-                     .budget_bytes = 10 * MIB,
-                     .is_late = true,
-                     .n_operations = N_OPERATIONS});
-}
-
-TEST(test_a_device_that_cannot_move) {
-    run(&(setting_t){.seed = 7,
-                     .granule_bytes = 16 * KIB,
-                     .budget_bytes = 8 * MIB,
-                     .cannot_move = true,
-                     .n_operations = N_OPERATIONS / 4});
+TEST(test_each_class_and_all) {
+    for (int i = 0; i <= MIXED; i++)
+        run(&(setting_t){.seed = 77 + (uint64_t)i,
+                         .granule_bytes = i % 3 == 0 && i < MIXED ? 16384 : 4096,
+                         .budget_bytes = i == MIXED ? 250000 : 200000,
+                         .is_late = i % 2 == 0 || i == MIXED,
+                         .n_operations = N_OF_CLASS,
+                         .class_index = i,
+                         .n_slots = 48});
 }
 
 TEST(test_same_calls_same_places) {
     for (int is_late = 0; is_late < 2; is_late++) {
-        setting_t setting = {.seed = 5,
-                             .granule_bytes = 16 * KIB,
-                             .budget_bytes = 8 * MIB,
-                             .is_late = is_late != 0,
-                             .n_operations = N_OPERATIONS / 10};
+        setting_t setting = {5,    16 * KIB, 6 * MIB,  is_late != 0, false, N_CHECKED / 2,
+                             true, MIXED,    MAX_SLOTS};
         uint64_t first = run(&setting), again = run(&setting);
         setting.seed = 6;
-        uint64_t other = run(&setting);
         assert_true(first == again);
-        assert_true(first != other);
+        assert_true(first != run(&setting));
     }
 }

@@ -31,7 +31,7 @@ typedef struct run {
 } run_t;
 
 static size_t draw(run_t *run, size_t below) {
-    return (size_t)(fixture_random(&run->random) % below);
+    return (size_t)(random_bits(&run->random) % below);
 }
 
 static void make_tensor(run_t *run, size_t granule) {

@@ -12,7 +12,7 @@
 #include <sanitizer/asan_interface.h>
 #endif
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define IS_POISONED /* the library is: allocator/poison.h */
+#define IS_POISONED /* the library is: allocator/poison_internal.h */
 #endif
 
 #define GRANULE ((size_t)16384)
@@ -92,7 +92,7 @@ static void make_idle(const fixture_t *fixture, size_t n_granules, zr_lifetime_t
 }
 
 static size_t below(uint64_t *state, size_t n) {
-    return (size_t)(fake_random(state) % n);
+    return (size_t)(random_bits(state) % n);
 }
 
 /* ---- who is asked first ------------------------------------------------------------------ */
@@ -234,7 +234,7 @@ TEST_WITH(test_a_full_machine, setup, teardown) {
     void *unit = allocate(fixture, 6 * GRANULE, ZR_LIFETIME_UNIT), *more = NULL;
     assert_string_equal(fixture->fake->calls, "mvv"); /* all six: nobody says that two are left */
     assert_int_equal(try_allocate(fixture, 3 * GRANULE, ZR_LIFETIME_STEP, &more), ZR_ERR_BUDGET);
-    assert_non_null(strstr(fixture->fake->text, "the machine is the cause"));
+    assert_has(fixture->fake->text, "the machine is the cause");
     make_idle(fixture, 2, ZR_LIFETIME_COLLECTIVE);
     fake_forget_calls(fixture->fake);
     give(fixture, unit);
@@ -387,7 +387,7 @@ TEST_WITH(test_memory_lost_to_the_machine, setup, teardown) {
     fixture->fake->cannot_move = true;
     fixture->fake->machine_bytes = 0;
     assert_int_equal(try_allocate(fixture, 6 * GRANULE, ZR_LIFETIME_UNIT, &unit), ZR_ERR_BUDGET);
-    assert_non_null(strstr(fixture->fake->text, "the machine is the cause"));
+    assert_has(fixture->fake->text, "the machine is the cause");
     assert_true(zr_allocator_is_valid(fixture->allocator));
     assert_int_equal(statistics_of(fixture).reserved.live,
                      fixture->fake->mapped_bytes[ZR_TIER_DEVICE]);

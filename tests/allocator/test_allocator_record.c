@@ -24,13 +24,12 @@
 #define N_OPERATIONS 8000
 #endif
 
-
 /* With all that a format may stumble over. */
 static const char *const names[] = {"h.0 parameters", "a,b",      "say \"x\"",         "",
                                     "two\nlines",     "\xff\xc3", "\xc3\xa9t\xc3\xa9", "=1+1"};
 static const char *const written_names[] = {"h.0 parameters", "a,b", "say \"x\"",         "",
                                             "two?lines",      "??",  "\xc3\xa9t\xc3\xa9", "=1+1"};
-#define N_NAMES (sizeof(names) / sizeof(names[0]))
+#define N_NAMES N_OF(names)
 
 /* What the oracle knows of a life. Times are intervals: what an operation took. */
 typedef struct expected {
@@ -59,7 +58,7 @@ typedef struct oracle {
 } oracle_t;
 
 static size_t below(oracle_t *oracle, size_t n) {
-    return (size_t)(fake_random(&oracle->random) % n);
+    return (size_t)(random_bits(&oracle->random) % n);
 }
 
 static int64_t now(const oracle_t *oracle) {
@@ -625,7 +624,7 @@ TEST(test_limit) {
     for (int i = 0; i < 500; i++)
         pointers[i] = take(oracle.allocator, "one", 256);
     assert_int_equal(oracle.fake->n_logged[ZR_LOG_WARNING], 1);
-    assert_non_null(strstr(oracle.fake->text, "recording"));
+    assert_has(oracle.fake->text, "recording");
     assert_true(zr_allocator_is_valid(oracle.allocator));
     for (int i = 0; i < 450; i++)
         zr_free(oracle.allocator, &pointers[i], NULL);
@@ -634,7 +633,7 @@ TEST(test_limit) {
     assert_false(info.is_complete);
     assert_true(info.n_lives > 50 && info.n_lives < 500);
     assert_int_equal(zr_snapshot_save(recording, "limit.csv", &log), ZR_ERR_STATE);
-    assert_non_null(strstr(oracle.fake->text, "limit.csv"));
+    assert_has(oracle.fake->text, "limit.csv");
     assert_int_not_equal(access("limit.csv", F_OK), 0);
     zr_recording_destroy(&recording);
 
@@ -669,14 +668,14 @@ TEST(test_unwritable) {
         snprintf(path, sizeof(path), "/absent/x.%s", endings[i]);
         assert_int_equal(zr_snapshot_save(recording, path, &log), ZR_ERR_IO);
         assert_non_null(strstr(oracle.fake->text, path));
-        assert_non_null(strstr(oracle.fake->text, "No such file"));
+        assert_has(oracle.fake->text, "No such file");
         if (access("/dev/full", W_OK) != 0)
             continue;
         fake_log_clear(oracle.fake);
         snprintf(path, sizeof(path), "full.%s", endings[i]);
         assert_int_equal(symlink("/dev/full", path), 0);
         assert_int_equal(zr_snapshot_save(recording, path, &log), ZR_ERR_IO);
-        assert_non_null(strstr(oracle.fake->text, "No space left"));
+        assert_has(oracle.fake->text, "No space left");
     }
     zr_recording_destroy(&recording);
     destroy(&oracle);

@@ -47,7 +47,7 @@ static void expect_same(const made_t *a, const made_t *b) {
 TEST(plans_are_those_without) {
     static const size_t sizes[] = {(size_t)1 << 20, 5 * N_BUFFERS * 40, 100};
     zr_plan_buffer_t buffers[N_BUFFERS];
-    for (size_t k = 0; k < sizeof(sizes) / sizeof(sizes[0]); k++) {
+    for (size_t k = 0; k < N_OF(sizes); k++) {
         zr_plan_cache_t *cache = zr_plan_cache_create(sizes[k]);
         zr_plan_options_t with = options_with(cache), without = options_with(NULL);
         assert_non_null(cache);

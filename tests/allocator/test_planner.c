@@ -86,7 +86,7 @@ TEST(test_unavoidable_hole) {
         {5, 8, 2, 0}, {4, 5, 2, 0}, {0, 1, 2, 0},
     };
     memcpy(buffers, hole, sizeof(hole));
-    plan_small(sizeof(hole) / sizeof(hole[0]));
+    plan_small(N_OF(hole));
 }
 
 /* ---- cut rectangles ------------------------------------------------------------------------ */

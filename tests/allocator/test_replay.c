@@ -122,13 +122,7 @@ static void check_follows(bool is_late) {
     assert_int_equal(replay.plans[ZR_TIER_HOST].n_allocations, 1);
 
     size_t calls = n_calls(steps), n_waits = steps->fake->n_waits, n_events = steps->fake->n_events;
-    zr_allocator_reset_peaks(steps->allocator);
-    for (int tier = 0; tier < STEPS_N_TIERS; tier++)
-        memset(&steps->expected[tier].by_tag, 0, sizeof(steps->expected[tier].by_tag));
-    for (int tier = 0; tier < STEPS_N_TIERS; tier++) {
-        memset(&steps->expected[tier].by_lifetime, 0, sizeof(steps->expected[tier].by_lifetime));
-        steps->expected[tier].live = (zr_byte_count_t){0};
-    }
+    steps_reset_peaks(steps);
     for (int i = 0; i < 20; i++)
         assert_true(steps_run(steps, &step) == places);
     assert_int_equal(n_calls(steps), calls);
@@ -278,7 +272,7 @@ static const divergence_t divergences[] = {
     {"freed behind none", change_free_by_none, 0, true, false, false},
     {"outlives its step", change_outlives, 5, false, false, true},
 };
-#define N_DIVERGENCES (sizeof(divergences) / sizeof(divergences[0]))
+#define N_DIVERGENCES N_OF(divergences)
 
 static void check_divergence(const divergence_t *divergence, bool is_late) {
     steps_t *steps = open_plain(is_late);
@@ -626,7 +620,7 @@ TEST(test_too_many_allocations_are_said_once) {
     step_t step = base_step();
     steps_run_times(steps, &step, 6);
     assert_int_equal(steps->fake->n_logged[ZR_LOG_WARNING], 1);
-    assert_non_null(strstr(steps->fake->text, "max_allocations"));
+    assert_has(steps->fake->text, "max_allocations");
     assert_false(steps_replay(steps).has_plan);
     steps_close(&steps);
     steps = open_with(true, PLENTY, N_ALLOCATIONS);
@@ -769,7 +763,7 @@ TEST(test_leaks_of_planned_memory_are_told) {
         assert_int_equal(steps_memory(steps, ZR_TIER_DEVICE).by_class[ZR_CLASS_PLANNED].live.live,
                          30000);
         zr_allocator_destroy(&steps->allocator);
-        assert_non_null(strstr(steps->fake->text, "activations"));
+        assert_has(steps->fake->text, "activations");
         for (int i = 0; i < STEPS_N_STREAMS; i++)
             zr_stream_destroy(&steps->streams[i]);
         fake_close(steps->fake);

@@ -36,7 +36,7 @@ typedef struct training {
 } training_t;
 
 static size_t below(training_t *training, size_t n) {
-    return (size_t)(fake_random(&training->random) % n);
+    return (size_t)(random_bits(&training->random) % n);
 }
 
 /* ---- making a step ------------------------------------------------------------------------ */

@@ -6,7 +6,7 @@
 #include <sched.h>
 
 #include "allocator/internal.h"
-#include "allocator/replay_search.h"
+#include "allocator/replay_search_internal.h"
 #include "tests/allocator/fake_device.h"
 #include "tests/allocator/plan_cases.h"
 #include "tests/common/test.h"

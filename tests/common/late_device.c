@@ -13,7 +13,7 @@
 #include <stdlib.h>
 
 #include "allocator/internal.h"
-#include "tests/common/late_nn.h"
+#include "kernels/nn/nn.h"
 
 typedef struct late_device {
     zr_device_t base;
@@ -30,20 +30,13 @@ typedef struct late_event {
 
 /* Arguments of a kernel or copy, as they were when it was queued. */
 typedef struct late_args {
-    const zr_update_rule_t *rule;
+    zr_kernel_work_t kernel; /* of a copy dst, src, and its bytes */
     zr_update_t update;
-    void *dst;
-    const void *src;
-    zr_dtype_t dst_dtype, src_dtype;
-    size_t n; /* elements, or bytes of a copy */
-    float value;
-    double *result;
-    void *workspace;
     zr_copy_t kind;
-    const void **sources; /* owned */
-    int n_sources;
-    late_nn_run_fn nn_run;
-    late_nn_args_t nn;
+    void *dst;            /* of a sum */
+    const void **sources; /* of it; owned */
+    zr_nn_work_t nn;      /* a transformer's kernel, with these arguments */
+    _Alignas(16) unsigned char nn_args[256];
 } late_args_t;
 
 typedef zr_status_t (*late_run_fn)(zr_stream_t *host_stream, const late_args_t *args);
@@ -309,7 +302,8 @@ static zr_status_t late_event_query(zr_event_t *event, bool *passed_p) {
 /* ---- copies and kernels: queued here, run by the host device ---- */
 
 static zr_status_t run_copy(zr_stream_t *stream, const late_args_t *args) {
-    return zr_copy_async(stream, args->dst, args->src, args->n, args->kind);
+    const zr_kernel_work_t *copy = &args->kernel;
+    return zr_copy_async(stream, copy->dst, copy->src, copy->n_elems, args->kind);
 }
 
 static zr_status_t late_copy(zr_stream_t *stream, void *dst, const void *src, size_t size_bytes,
@@ -319,105 +313,73 @@ static zr_status_t late_copy(zr_stream_t *stream, void *dst, const void *src, si
         own->fails_copy = false;
         return zr_fail(&stream->device->log, ZR_ERR_DEVICE, LATE_DEVICE_FAILURE);
     }
-    late_args_t args = {.dst = dst, .src = src, .n = size_bytes, .kind = kind};
+    late_args_t args = {.kernel = {.dst = dst, .src = src, .n_elems = size_bytes}, .kind = kind};
     return queue_run(stream, run_copy, &args);
 }
 
-static zr_status_t run_update(zr_stream_t *stream, const late_args_t *args) {
-    return zr_kernel_update(stream, args->rule, &args->update);
+static zr_status_t run_kernel(zr_stream_t *stream, const late_args_t *args) {
+    zr_kernel_work_t work = args->kernel;
+    work.update = &args->update;
+    work.spread.dsts = &args->dst;
+    work.spread.sources = args->sources;
+    return stream->device->backend->run(stream, &work);
 }
 
-static zr_status_t late_update(zr_stream_t *stream, const zr_update_rule_t *rule,
-                               const zr_update_t *update) {
-    late_args_t args = {.rule = rule, .update = *update};
-    return queue_run(stream, run_update, &args);
+static zr_status_t late_run(zr_stream_t *stream, const zr_kernel_work_t *work) {
+    late_args_t args = {.kernel = *work};
+    const zr_spread_t *sum = &work->spread;
+    args.kernel.update = NULL;
+    if (work->kernel == ZR_KERNEL_UPDATE)
+        args.update = *work->update;
+    if (work->kernel == ZR_KERNEL_SUM) {
+        size_t size_bytes = (size_t)sum->n_sources * sizeof(*sum->sources);
+        args.dst = sum->dsts[0];
+        args.sources = malloc(size_bytes);
+        if (args.sources == NULL)
+            abort();
+        memcpy(args.sources, sum->sources, size_bytes);
+    }
+    return queue_run(stream, run_kernel, &args);
 }
 
-static zr_status_t run_sum_of_squares(zr_stream_t *stream, const late_args_t *args) {
-    return zr_kernel_sum_of_squares(stream, args->src, args->src_dtype, args->n, args->result,
-                                    args->workspace);
+/* ---- a transformer's kernels: queued with a copy of their arguments ---- */
+
+static const zr_nn_backend_t *host_nn(const zr_device_t *device) {
+    return zr_nn_backend_of(((const late_device_t *)device)->host);
 }
 
-static zr_status_t late_sum_of_squares(zr_stream_t *stream, const void *x, zr_dtype_t dtype,
-                                       size_t n_elems, double *result, void *workspace) {
-    late_args_t args = {
-        .src = x, .src_dtype = dtype, .n = n_elems, .result = result, .workspace = workspace};
-    return queue_run(stream, run_sum_of_squares, &args);
-}
-
-static zr_status_t run_add(zr_stream_t *stream, const late_args_t *args) {
-    return zr_kernel_add(stream, args->dst, args->dst_dtype, args->src, args->src_dtype, args->n);
-}
-
-static zr_status_t late_add(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype, const void *src,
-                            zr_dtype_t src_dtype, size_t n_elems) {
-    late_args_t args = {
-        .dst = dst, .dst_dtype = dst_dtype, .src = src, .src_dtype = src_dtype, .n = n_elems};
-    return queue_run(stream, run_add, &args);
-}
-
-static zr_status_t run_cast(zr_stream_t *stream, const late_args_t *args) {
-    return zr_kernel_cast(stream, args->dst, args->dst_dtype, args->src, args->src_dtype, args->n);
-}
-
-static zr_status_t late_cast(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype, const void *src,
-                             zr_dtype_t src_dtype, size_t n_elems) {
-    late_args_t args = {
-        .dst = dst, .dst_dtype = dst_dtype, .src = src, .src_dtype = src_dtype, .n = n_elems};
-    return queue_run(stream, run_cast, &args);
-}
-
-static zr_status_t run_scale(zr_stream_t *stream, const late_args_t *args) {
-    return zr_kernel_scale(stream, args->dst, args->dst_dtype, args->n, args->value);
-}
-
-static zr_status_t late_scale(zr_stream_t *stream, void *x, zr_dtype_t dtype, size_t n_elems,
-                              float factor) {
-    late_args_t args = {.dst = x, .dst_dtype = dtype, .n = n_elems, .value = factor};
-    return queue_run(stream, run_scale, &args);
-}
-
-static zr_status_t run_fill(zr_stream_t *stream, const late_args_t *args) {
-    return zr_kernel_fill(stream, args->dst, args->dst_dtype, args->n, args->value);
-}
-
-static zr_status_t late_fill(zr_stream_t *stream, void *x, zr_dtype_t dtype, size_t n_elems,
-                             float value) {
-    late_args_t args = {.dst = x, .dst_dtype = dtype, .n = n_elems, .value = value};
-    return queue_run(stream, run_fill, &args);
-}
-
-static zr_status_t run_sum(zr_stream_t *stream, const late_args_t *args) {
-    return zr_kernel_sum(stream, args->dst, args->sources, args->n_sources, args->dst_dtype,
-                         args->n);
-}
-
-static zr_status_t late_sum(zr_stream_t *stream, void *dst, const void *const *sources,
-                            int n_sources, zr_dtype_t dtype, size_t n_elems) {
-    size_t size_bytes = (size_t)n_sources * sizeof(*sources);
-    late_args_t args = {.dst = dst,
-                        .dst_dtype = dtype,
-                        .n = n_elems,
-                        .sources = malloc(size_bytes),
-                        .n_sources = n_sources};
-    if (args.sources == NULL)
-        abort();
-    memcpy(args.sources, sources, size_bytes);
-    return queue_run(stream, run_sum, &args);
+static zr_status_t late_activation_dtype(const zr_device_t *device, zr_dtype_t param_dtype,
+                                         zr_dtype_t *dtype_p) {
+    return host_nn(device)->activation_dtype(((const late_device_t *)device)->host, param_dtype,
+                                             dtype_p);
 }
 
 static zr_status_t run_nn(zr_stream_t *stream, const late_args_t *args) {
-    return args->nn_run(stream, &args->nn);
+    zr_nn_work_t work = args->nn;
+    work.args = args->nn_args;
+    return zr_nn_backend_of(stream->device)->run(stream, &work);
 }
 
-zr_status_t late_queue_nn(zr_stream_t *stream, late_nn_run_fn run, const late_nn_args_t *args) {
-    late_args_t late_args = {.nn_run = run, .nn = *args};
-    return queue_run(stream, run_nn, &late_args);
+static zr_status_t late_nn(zr_stream_t *stream, const zr_nn_work_t *work) {
+    late_args_t args = {.nn = *work};
+    if (work->args_bytes > sizeof(args.nn_args))
+        abort();
+    memcpy(args.nn_args, work->args, work->args_bytes);
+    return queue_run(stream, run_nn, &args);
 }
 
-const zr_device_t *late_host_of(const zr_device_t *device) {
-    return ((const late_device_t *)device)->host;
+/* No kernel is without, as some are on the host and none on a GPU: each workspace is freed behind
+ * its kernel, and late devices see whether it is. */
+static size_t late_workspace_bytes(const zr_device_t *device, zr_nn_kernel_t kernel,
+                                   const void *args) {
+    const zr_device_t *host = ((const late_device_t *)device)->host;
+    return host_nn(device)->workspace_bytes(host, kernel, args) + 1;
 }
+
+static const zr_nn_backend_t late_nn_backend = {.name = "late",
+                                                .activation_dtype = late_activation_dtype,
+                                                .run = late_nn,
+                                                .workspace_bytes = late_workspace_bytes};
 
 /* ---- memory that is given back ---- */
 
@@ -464,7 +426,8 @@ static bool uses(const work_t *work, uintptr_t memory, size_t n_bytes) {
     const late_args_t *args = &work->args;
     return work->event == NULL &&
            (points_into(args, sizeof(*args), memory, n_bytes) ||
-            points_into(args->sources, (size_t)args->n_sources * sizeof(*args->sources), memory,
+            points_into(args->sources,
+                        (size_t)args->kernel.spread.n_sources * sizeof(*args->sources), memory,
                         n_bytes));
 }
 
@@ -559,13 +522,7 @@ const zr_device_backend_t late_device_backend = {
     .event_synchronize = late_event_synchronize,
     .event_query = late_event_query,
     .copy_async = late_copy,
-    .update = late_update,
-    .sum_of_squares = late_sum_of_squares,
-    .add = late_add,
-    .scale = late_scale,
-    .cast = late_cast,
-    .fill = late_fill,
-    .sum = late_sum,
+    .run = late_run,
     .nn = &late_nn_backend,
 };
 

@@ -27,6 +27,23 @@ int run_all_tests(CMFixtureFunction setup, CMFixtureFunction teardown) {
     return _cmocka_run_group_tests("tests", tests, n_tests, setup, teardown);
 }
 
+void assert_has(const char *text, const char *parts) {
+    char copy[2048], *rest = copy;
+    assert_true(strlen(parts) < sizeof(copy));
+    strcpy(copy, parts);
+    for (char *part = strsep(&rest, "|"); part != NULL; part = strsep(&rest, "|"))
+        if (strstr(text, part) == NULL)
+            fail_msg("\"%s\" is not in: %s", part, text);
+}
+
+/* Steele, Lea and Flood 2014: SplitMix64. */
+uint64_t random_bits(uint64_t *state) {
+    uint64_t z = (*state += 0x9e3779b97f4a7c15u);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
 static char folder[] = "/tmp/zr-test-XXXXXX";
 
 int enter_test_folder(void **state) {

@@ -42,6 +42,21 @@
 /** A call of the library has to succeed. */
 #define assert_ok(call) assert_int_equal(call, 0)
 
+#define N_OF(array) (sizeof(array) / sizeof((array)[0]))
+
+/** The texts that stand between bars are all in this one. */
+void assert_has(const char *text, const char *parts);
+
+/** The function that calls of `name` go to where the linker is told so (--wrap=name); what it
+ * stands for is __real_name. */
+#define WRAP(type, name, ...)                                                                      \
+    type __real_##name(__VA_ARGS__);                                                               \
+    type __wrap_##name(__VA_ARGS__);                                                               \
+    type __wrap_##name(__VA_ARGS__)
+
+/** 64 bits that are the same everywhere for the same state, which moves on. */
+uint64_t random_bits(uint64_t *state);
+
 /** What TEST does with a test: remember it, before main(). */
 void add_test(struct CMUnitTest test, int line);
 

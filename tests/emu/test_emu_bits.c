@@ -4,6 +4,7 @@
  * that fit nothing.
  */
 #include "kernels/device_fixture.h"
+#include "kernels/nn/nn.h"
 #include "zero/optim/optimizer.h"
 
 #define MAX_ELEMS 100003
@@ -42,10 +43,10 @@ static int teardown(void **state) {
 /* Any exponent, and now and then something odd; no NaN, whose bits are not promised. */
 static float draw_value(uint64_t *random, bool is_positive) {
     static const float odd[] = {0.0f, -0.0f, 0x1p-149f, -0x1p-130f, 0x1p127f};
-    uint64_t bits = fixture_random(random);
+    uint64_t bits = random_bits(random);
     float value = ldexpf(fixture_random_float(random), (int)(bits >> 8 & 63) - 40);
     if ((bits & 63) == 0)
-        value = odd[(bits >> 16) % (sizeof(odd) / sizeof(odd[0]))];
+        value = odd[(bits >> 16) % (N_OF(odd))];
     return is_positive ? fabsf(value) : value;
 }
 
@@ -127,7 +128,7 @@ TEST(test_updates) {
     size_t n_optimizers = 0;
     const zr_optimizer_type_t *const *optimizers = zr_optimizers(&n_optimizers);
     for (size_t i = 0; i < n_optimizers; i++)
-        for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++)
+        for (size_t s = 0; s < N_OF(sizes); s++)
             for (size_t mix = 0; mix < 8; mix++) {
                 begin(pair, sizes[s]);
                 check_update(pair, &optimizers[i]->rule, dtypes[mix / 2 % 2], dtypes[mix % 2],
@@ -137,7 +138,7 @@ TEST(test_updates) {
 
 TEST(test_two_arrays) {
     pair_t *pair = *state;
-    for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++)
+    for (size_t s = 0; s < N_OF(sizes); s++)
         for (size_t mix = 0; mix < 8; mix++) {
             zr_dtype_t to = dtypes[mix / 2 % 2], from = dtypes[mix % 2];
             size_t n = sizes[s];
@@ -153,6 +154,48 @@ TEST(test_two_arrays) {
             ON_BOTH(pair, zr_kernel_fill(stream, at[1], from, n, 0.1f));
             assert_same(pair, "fill", 1, from);
         }
+}
+
+/* What is computed element by element of a transformer's kernels: positions far from 0, and gates.
+ */
+TEST(test_rotary_and_swiglu) {
+    static const size_t head_sizes[] = {2, 6, 64, 128, 256};
+    static const zr_nn_rotary_positions_t positions = {.theta = 500000};
+    float frequencies[ZR_NN_ROTARY_MAX_HEAD_SIZE / 2];
+    zr_log_t log = zr_log_default();
+    pair_t *pair = *state;
+    for (size_t h = 0; h < sizeof(head_sizes) / sizeof(head_sizes[0]); h++) {
+        size_t size = head_sizes[h], seq = 15000 / size;
+        zr_nn_qkv_shape_t shape = {
+            .batch = 1, .seq = seq, .heads = 3, .kv_heads = 1, .head_size = size};
+        assert_ok(zr_nn_rotary_frequencies(&positions, size, &log, frequencies));
+        begin(pair, seq * 5 * size);
+        for (int array = 0; array < 4; array++)
+            place(pair, array, ZR_DTYPE_F32, h % 2, false, (uint64_t)array + h);
+        const size_t n_rows = pair->n_elems / (2 * (size + 1));
+        ON_BOTH(pair, zr_nn_rotary(stream, &(zr_nn_rotary_t){.shape = shape,
+                                                             .qkv = at[0],
+                                                             .out = at[1],
+                                                             .frequencies = frequencies}));
+        assert_same(pair, "rotary", 1, ZR_DTYPE_F32);
+        ON_BOTH(pair, zr_nn_rotary_backward(stream,
+                                            &(zr_nn_rotary_backward_t){.shape = shape,
+                                                                       .dqkv = at[1],
+                                                                       .frequencies = frequencies},
+                                            (zr_nn_workspace_t){NULL, 0}));
+        assert_same(pair, "rotary_backward", 1, ZR_DTYPE_F32);
+        ON_BOTH(pair, zr_nn_swiglu(stream, &(zr_nn_swiglu_t){.n_rows = n_rows,
+                                                             .channels = size + 1,
+                                                             .gate_up = at[0],
+                                                             .y = at[2]}));
+        assert_same(pair, "swiglu", 2, ZR_DTYPE_F32);
+        ON_BOTH(pair, zr_nn_swiglu_backward(stream, &(zr_nn_swiglu_backward_t){.n_rows = n_rows,
+                                                                               .channels = size + 1,
+                                                                               .dy = at[2],
+                                                                               .gate_up = at[0],
+                                                                               .dgate_up = at[3]}));
+        assert_same(pair, "swiglu_backward", 3, ZR_DTYPE_F32);
+    }
 }
 
 static void check_sums(pair_t *pair, zr_dtype_t dtype, size_t skip) {
@@ -182,7 +225,7 @@ static void check_sums(pair_t *pair, zr_dtype_t dtype, size_t skip) {
 
 TEST(test_sums) {
     pair_t *pair = *state;
-    for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++)
+    for (size_t s = 0; s < N_OF(sizes); s++)
         for (size_t mix = 0; mix < 4; mix++) {
             begin(pair, sizes[s]);
             check_sums(pair, dtypes[mix % 2], mix / 2);

@@ -24,7 +24,7 @@ static int teardown(void **state) {
 /* Small whole numbers: every sum is exact, in any order. */
 static void draw_small(zr_bf16_t *values, uint64_t seed) {
     for (int i = 0; i < 256; i++)
-        values[i] = zr_bf16_from_f32((float)(int)(fixture_random(&seed) % 17) - 8.0f);
+        values[i] = zr_bf16_from_f32((float)(int)(random_bits(&seed) % 17) - 8.0f);
 }
 
 static void check_product(fixture_t *f, probe_layout_t layout) {

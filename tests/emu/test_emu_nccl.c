@@ -57,9 +57,7 @@ static zr_status_t gather(rank_t *self) {
 /* The clock that limits are measured by, which the test can move on, and how often it was read. */
 static atomic_uint clock_offset_s, n_clock_reads;
 
-double __real_zr_comm_clock(void);
-double __wrap_zr_comm_clock(void);
-double __wrap_zr_comm_clock(void) {
+WRAP(double, zr_comm_clock, void) {
     double now = __real_zr_comm_clock() + clock_offset_s;
     n_clock_reads++;
     return now;
@@ -439,7 +437,7 @@ TEST_WITH(test_each_call_failing, set_up, NULL) {
         "ncclRecv",        "ncclCommFinalize",       "ncclCommDestroy",       "ncclCommAbort",
         "cudaEventRecord", "cudaEventCreate",        "cudaEventQuery",
     };
-    for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
+    for (size_t i = 0; i < N_OF(calls); i++) {
         bool is_cuda = strncmp(calls[i], "cuda", 4) == 0;
         for (int nth = 1; nth <= 9; nth += 4) {
             emu_fail_call(calls[i], nth, is_cuda ? 1 : ncclInternalError);

@@ -22,19 +22,16 @@ typedef struct run {
 static run_t read_run(const char *arguments) {
     run_t run = {.hash = ""};
     char line[4096];
-    json_t *object = json_loads(out, JSON_REJECT_DUPLICATES, NULL);
+    json_t *object = kept_json(out);
     if (object == NULL)
         fail_msg("%s: no JSON: %s", arguments, out);
     strncpy(run.hash, text(object, "weights_xxh3"), sizeof(run.hash) - 1);
-    json_decref(object);
     FILE *log = fopen("log", "r");
     assert_non_null(log);
     for (size_t i = 0; i < N_STEPS; i++) {
         assert_non_null(fgets(line, sizeof(line), log));
-        json_t *step = json_loads(line, 0, NULL);
-        assert_non_null(step);
-        run.losses[i] = number(step, "loss", NULL);
-        json_decref(step);
+        json_t *step = kept_json(line);
+        run.losses[i] = number(step, "loss");
     }
     assert_int_equal(fclose(log), 0);
     return run;
@@ -43,7 +40,7 @@ static run_t read_run(const char *arguments) {
 static run_t train(const char *device, const char *arguments) {
     char command[1024];
     snprintf(command, sizeof(command), RUN "--json --device %s %s", device, arguments);
-    assert_ran(command, 0);
+    assert_ran(0, "%s", command);
     return read_run(arguments);
 }
 
@@ -169,7 +166,7 @@ TEST(test_killed_process) {
 static void expect_refused(const char *arguments, const char *words) {
     char command[1024];
     snprintf(command, sizeof(command), RUN "%s", arguments);
-    assert_ran(command, 2);
+    assert_ran(2, "%s", command);
     assert_said(arguments, words);
 }
 
@@ -190,7 +187,7 @@ TEST(test_environment) {
     expect_refused("--device cuda --comm threads", "--comm threads: WORLD_SIZE");
     expect_refused("--device cuda --ranks 3", "--ranks 3: WORLD_SIZE says that 2");
     assert_int_equal(setenv("MASTER_PORT", "29431", 1), 0);
-    assert_ran(RUN "--device cuda --comm-timeout 1", 1);
+    assert_ran(1, RUN "--device cuda --comm-timeout 1");
     assert_said("one of two", strstr(err, "cannot listen") != NULL /* the port is in use */
                                   ? "MASTER_PORT"
                                   : "these ranks of 2 have not come to 127.0.0.1:29431: 1");
@@ -229,8 +226,8 @@ TEST(test_placements) {
         "--recompute unit", "--recompute unit --offload-activations cpu",
         "--recompute unit --stage 3 --offload-activations nvme --nvme-path drive"};
     run_t runs[2];
-    check_placements(kept, sizeof(kept) / sizeof(kept[0]), &runs[0]);
-    check_placements(again, sizeof(again) / sizeof(again[0]), &runs[1]);
+    check_placements(kept, N_OF(kept), &runs[0]);
+    check_placements(again, N_OF(again), &runs[1]);
     /* Backward has GELU of what was kept; what is computed again has it from the product, before
      * anything was rounded. */
     assert_near("recomputed", &runs[1], &runs[0], 1e-2);
@@ -247,7 +244,7 @@ TEST(test_variants) {
     static const char *const variants[] = {
         "--model layers=1,channels=64,heads=1,seq=16,vocab=256 --micro-batch 1 --dtype bf16",
         "--grad-accum 2 --dtype bf16", "--stage 3 --grad-accum 2 --dtype fp32"};
-    for (size_t i = 0; i < sizeof(variants) / sizeof(variants[0]); i++) {
+    for (size_t i = 0; i < N_OF(variants); i++) {
         double tolerance = strstr(variants[i], "bf16") != NULL ? 1e-2 : 1e-4;
         run_t host = train("host", variants[i]), cuda = train("cuda", variants[i]);
         assert_near(variants[i], &cuda, &host, tolerance);
@@ -263,16 +260,16 @@ TEST(test_variants) {
 /* auto is the GPU where there is one. Where there is none, it is the host, with the reason, and
  * cuda is refused. */
 TEST(test_device) {
-    assert_ran(TINY "--steps 1", 0);
+    assert_ran(0, TINY "--steps 1");
     assert_said("auto", "device: cuda:0 (auto)");
-    assert_ran(TINY "--steps 1 --device cuda:1 --json", 0);
-    assert_non_null(strstr(out, "emulated device 1"));
-    assert_ran(TINY "--steps 1 --device cuda:2", 2);
+    assert_ran(0, TINY "--steps 1 --device cuda:1 --json");
+    assert_has(out, "emulated device 1");
+    assert_ran(2, TINY "--steps 1 --device cuda:2");
     assert_said("cuda:2", "here are 2, which count from 0");
     assert_int_equal(setenv("EMU_DEVICES", "0", 1), 0);
-    assert_ran(TINY "--steps 1", 0);
+    assert_ran(0, TINY "--steps 1");
     assert_said("auto", "device: host (auto; device \"cuda\": no GPU can be used here");
-    assert_ran(TINY "--steps 1 --device cuda", 2);
+    assert_ran(2, TINY "--steps 1 --device cuda");
     assert_said("cuda", "--device cuda: not available here: device \"cuda\": no GPU");
     assert_said("cuda", "allowed are auto, host");
     assert_string_equal(out, "");

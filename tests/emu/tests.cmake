@@ -39,7 +39,7 @@ zr_add_emu_test(test_emu_kernels kernels/test_kernels.c kernels/device_fixture.c
                 ref/ref_kernels.c NO_SANITIZERS)
 zr_add_emu_test(test_emu_encoding kernels/test_encoding.c kernels/device_fixture.c ref/ref_kernels.c
                 LABELS asan)
-zr_add_emu_test(test_emu_own_optimizer zero/test_own_optimizer.c zero/toy.c ${RANKS} NO_SANITIZERS)
+zr_add_emu_test(test_emu_own_optimizer zero/test_own_optimizer.c common/eight_bits.c zero/toy.c ${RANKS} NO_SANITIZERS)
 zr_add_emu_test(test_emu_parity zero/test_parity.c zero/toy.c ${RANKS} NO_SANITIZERS)
 zr_add_emu_test(test_emu_faults emu/test_emu_faults.c zero/toy.c ${RANKS} NO_SANITIZERS)
 zr_add_emu_test(test_emu_offload zero/test_offload.c zero/toy.c ${RANKS} NO_SANITIZERS)
@@ -47,8 +47,6 @@ zr_add_emu_test(test_emu emu/test_emu.c emu/emu_probe.cc emu/native_kernel.cc
                 kernels/device_fixture.c LABELS asan)
 zr_add_emu_test(test_emu_matrix emu/test_emu_matrix.c emu/emu_matrix_probe.cc
                 kernels/device_fixture.c LABELS asan)
-zr_add_emu_test(test_emu_attention kernels/cuda/test_attention.c ref/attention_bounds.c
-                kernels/device_fixture.c ref/ref_nn.c LABELS asan)
 zr_add_emu_test(test_emu_attention_fails emu/test_emu_attention_fails.c kernels/device_fixture.c
                 LABELS asan)
 zr_add_emu_test(test_emu_bits emu/test_emu_bits.c kernels/device_fixture.c LABELS asan)
@@ -58,18 +56,23 @@ zr_add_emu_test(test_emu_allocator allocator/test_allocator_cuda.c kernels/devic
                 LABELS asan)
 zr_add_emu_test(test_emu_checkpoint zero/test_checkpoint.c zero/toy.c ${RANKS} NO_SANITIZERS)
 zr_add_emu_test(test_emu_late zero/test_late.c zero/toy.c ${RANKS} NO_SANITIZERS)
-zr_add_emu_test(test_emu_matmul emu/test_emu_matmul.c emu/nn_array.c kernels/device_fixture.c
-                ref/ref_nn.c LABELS asan)
-add_test(NAME test_emu_matmul_plain COMMAND test_emu_matmul cuda)
-zr_test_properties(test_emu_matmul_plain LABELS asan)
-set_tests_properties(test_emu_matmul_plain PROPERTIES ENVIRONMENT EMU_NO_EPILOGUES=1)
-zr_add_emu_test(test_emu_lm_head emu/test_emu_lm_head.c emu/nn_array.c kernels/device_fixture.c
-                ref/ref_nn.c LABELS asan)
+zr_add_emu_test(test_emu_matmul emu/test_emu_matmul.c kernels/device_fixture.c LABELS asan)
+zr_add_emu_test(test_emu_lm_head emu/test_emu_lm_head.c kernels/device_fixture.c LABELS asan)
 zr_add_emu_test(test_emu_native kernels/test_native.c kernels/device_fixture.c emu/native_kernel.cc
                 LABELS asan)
 # The transformer's kernels against their oracles.
-foreach(kernels attention lm_head matmul rows)
+foreach(kernels rotary rows)
   zr_add_emu_test(test_emu_nn_${kernels} kernels/nn/test_nn_${kernels}.c ${NN_TEST} NO_SANITIZERS)
+endforeach()
+foreach(kernels attention lm_head matmul)
+  zr_add_emu_test(test_emu_nn_${kernels} kernels/nn/test_nn_${kernels}.c ref/attention_bounds.c
+                  ${NN_TEST} LABELS asan)
+endforeach()
+# Where cuBLASLt has no epilogues.
+foreach(test test_emu_nn_matmul test_emu_matmul)
+  add_test(NAME ${test}_plain COMMAND ${test} cuda)
+  zr_test_properties(${test}_plain LABELS asan)
+  set_tests_properties(${test}_plain PROPERTIES ENVIRONMENT EMU_NO_EPILOGUES=1)
 endforeach()
 
 zr_add_emu_test(test_emu_gpt_sim ref/test_gpt_sim.c ${RANKS} LINK zero_models NO_SANITIZERS)

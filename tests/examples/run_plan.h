@@ -10,13 +10,13 @@ static inline int plan(const char *arguments) {
     return run_program("", ZERO_PLAN, arguments);
 }
 
-static inline json_t *plan_json(const char *arguments, int expected) {
-    return program_json(ZERO_PLAN, arguments, expected);
+FORMATTED(2) static inline json_t *plan_json(int expected, const char *format, ...) {
+    char text[2048];
+    FORMAT_INTO(text, format);
+    return program_json(ZERO_PLAN, expected, text);
 }
 
 /* The plan that is recommended; borrowed. */
 static inline json_t *recommended_plan(json_t *object) {
-    json_t *recommended = json_object_get(object, "recommended");
-    return json_array_get(json_object_get(object, "plans"),
-                          (size_t)number(recommended, "plan", NULL));
+    return json_array_get(field(object, "plans"), (size_t)number(object, "recommended.plan"));
 }

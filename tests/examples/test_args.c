@@ -3,15 +3,14 @@
  * valid one.
  */
 #include "examples/common/args.h"
+
+#include <sys/stat.h>
+
+#include "examples/common/files.h"
 #include "tests/common/kept_log.h"
 #include "tests/common/test.h"
 
 static kept_log_t captured;
-
-static void assert_said(const char *part) {
-    if (strstr(captured.text, part) == NULL)
-        fail_msg("\"%s\" is not in: %s", part, captured.text);
-}
 
 TEST(sizes_with_units) {
     static const struct {
@@ -31,9 +30,9 @@ TEST(sizes_with_units) {
         {"18446744073709551614", SIZE_MAX - 1},
     };
     zr_log_t log = kept_log(&captured, ZR_LOG_INFO);
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    for (size_t i = 0; i < N_OF(cases); i++) {
         size_t bytes = 1;
-        assert_int_equal(args_size("--device-memory", cases[i].text, &log, &bytes), ZR_OK);
+        assert_ok(args_size("--device-memory", cases[i].text, &log, &bytes));
         assert_int_equal(bytes, cases[i].bytes);
     }
 }
@@ -57,16 +56,28 @@ TEST(wrong_sizes) {
         {"99999999999999999999999", "overflows"},
         {"18446744073709551616B", "overflows"},
     };
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    for (size_t i = 0; i < N_OF(cases); i++) {
         size_t bytes = 77;
         zr_log_t log = kept_log(&captured, ZR_LOG_INFO);
         assert_int_equal(args_size("--device-memory", cases[i].text, &log, &bytes),
                          ZR_ERR_ARGUMENT);
         assert_int_equal(bytes, 77);
-        assert_said("--device-memory");
-        assert_said(cases[i].text);
-        assert_said(cases[i].said);
+        assert_has(captured.text, "--device-memory");
+        assert_has(captured.text, cases[i].text);
+        assert_has(captured.text, cases[i].said);
     }
+}
+
+static zr_status_t set_number(const char *label, const char *text, const zr_log_t *log,
+                              double *number_p) {
+    const zr_option_t option = {.type = ZR_OPTION_NUMBER, .most = 1};
+    return zr_option_set(&option, label, text, log, number_p);
+}
+
+static zr_status_t set_u64(const char *label, const char *text, const zr_log_t *log,
+                           uint64_t *value_p) {
+    const zr_option_t option = {.type = ZR_OPTION_U64};
+    return zr_option_set(&option, label, text, log, value_p);
 }
 
 TEST(counts_and_numbers) {
@@ -74,35 +85,35 @@ TEST(counts_and_numbers) {
     double number = 0;
     uint64_t value = 0;
     zr_log_t log = kept_log(&captured, ZR_LOG_INFO);
-    assert_int_equal(args_count("--ranks", "8", 1, 1024, &log, &count), ZR_OK);
+    assert_ok(args_count("--ranks", "8", 1, 1024, &log, &count));
     assert_int_equal(count, 8);
-    assert_int_equal(args_number("--lr", "3e-4", 0, 1, &log, &number), ZR_OK);
+    assert_ok(set_number("--lr", "3e-4", &log, &number));
     assert_true(number == 3e-4);
-    assert_int_equal(args_u64("--seed", "0xffffffffffffffff", &log, &value), ZR_OK);
+    assert_ok(set_u64("--seed", "0xffffffffffffffff", &log, &value));
     assert_true(value == UINT64_MAX);
-    assert_int_equal(args_u64("--seed", "12", &log, &value), ZR_OK);
+    assert_ok(set_u64("--seed", "12", &log, &value));
     assert_true(value == 12);
     assert_string_equal(captured.text, "");
 
     assert_int_equal(args_count("--ranks", "0", 1, 1024, &log, &count), ZR_ERR_ARGUMENT);
-    assert_said("--ranks 0: allowed are 1 to 1024; the nearest is 1\n");
+    assert_has(captured.text, "--ranks 0: allowed are 1 to 1024; the nearest is 1\n");
     assert_int_equal(args_count("--ranks", "-3", 1, 1024, &log, &count), ZR_ERR_ARGUMENT);
-    assert_said("--ranks -3: allowed are 1 to 1024; the nearest is 1\n");
+    assert_has(captured.text, "--ranks -3: allowed are 1 to 1024; the nearest is 1\n");
     assert_int_equal(args_count("--ranks", "1025", 1, 1024, &log, &count), ZR_ERR_ARGUMENT);
-    assert_said("--ranks 1025: allowed are 1 to 1024; the nearest is 1024\n");
+    assert_has(captured.text, "--ranks 1025: allowed are 1 to 1024; the nearest is 1024\n");
     assert_int_equal(args_count("--ranks", "99999999999999999999", 1, 1024, &log, &count),
                      ZR_ERR_ARGUMENT);
-    assert_said("--ranks 99999999999999999999: allowed");
+    assert_has(captured.text, "--ranks 99999999999999999999: allowed");
     assert_int_equal(args_count("--ranks", "2x", 1, 1024, &log, &count), ZR_ERR_ARGUMENT);
-    assert_said("--ranks 2x: not a whole number");
-    assert_int_equal(args_number("--lr", "nan", 0, 1, &log, &number), ZR_ERR_ARGUMENT);
-    assert_said("--lr nan: not a number");
-    assert_int_equal(args_number("--lr", "2", 0, 1, &log, &number), ZR_ERR_ARGUMENT);
-    assert_said("--lr 2: allowed are 0 to 1; the nearest is 1\n");
-    assert_int_equal(args_u64("--seed", "-1", &log, &value), ZR_ERR_ARGUMENT);
-    assert_said("--seed -1: not a whole number");
-    assert_int_equal(args_u64("--seed", "99999999999999999999", &log, &value), ZR_ERR_ARGUMENT);
-    assert_said("--seed 99999999999999999999: too large");
+    assert_has(captured.text, "--ranks 2x: not a whole number");
+    assert_int_equal(set_number("--lr", "nan", &log, &number), ZR_ERR_ARGUMENT);
+    assert_has(captured.text, "--lr nan: not a number");
+    assert_int_equal(set_number("--lr", "2", &log, &number), ZR_ERR_ARGUMENT);
+    assert_has(captured.text, "--lr 2: allowed are 0 to 1; the nearest is 1\n");
+    assert_int_equal(set_u64("--seed", "-1", &log, &value), ZR_ERR_ARGUMENT);
+    assert_has(captured.text, "--seed -1: not a whole number");
+    assert_int_equal(set_u64("--seed", "99999999999999999999", &log, &value), ZR_ERR_ARGUMENT);
+    assert_has(captured.text, "--seed 99999999999999999999: too large");
 }
 
 TEST(choices) {
@@ -110,14 +121,14 @@ TEST(choices) {
     static const char *const dtypes[] = {"fp32", "bf16"};
     size_t choice = 9;
     zr_log_t log = kept_log(&captured, ZR_LOG_INFO);
-    assert_int_equal(args_choice("--stage", "2", stages, 5, &log, &choice), ZR_OK);
+    assert_ok(args_choice("--stage", "2", stages, 5, &log, &choice));
     assert_int_equal(choice, 2);
     assert_int_equal(args_choice("--stage", "4", stages, 5, &log, &choice), ZR_ERR_ARGUMENT);
-    assert_said("--stage 4: allowed are 0, 1, 2, 3, auto; the nearest is 3\n");
+    assert_has(captured.text, "--stage 4: allowed are 0, 1, 2, 3, auto; the nearest is 3\n");
     assert_int_equal(args_choice("--dtype", "b16", dtypes, 2, &log, &choice), ZR_ERR_ARGUMENT);
-    assert_said("--dtype b16: allowed are fp32, bf16; the nearest is bf16\n");
+    assert_has(captured.text, "--dtype b16: allowed are fp32, bf16; the nearest is bf16\n");
     assert_int_equal(args_choice("--dtype", "float", dtypes, 2, &log, &choice), ZR_ERR_ARGUMENT);
-    assert_said("--dtype float: allowed are fp32, bf16\n");
+    assert_has(captured.text, "--dtype float: allowed are fp32, bf16\n");
 }
 
 TEST(nearest_name) {
@@ -176,8 +187,8 @@ TEST(command_lines) {
         {"--st 3", "4=3 ", ""},
         {"--grad-accum --json", "1=--json ", ""},
         {"-- --stage", "arg=--stage ", ""},
-        {"-o path --output=x", "111=path 111=x ", ""},
-        {"-o --json", "111=--json ", ""},
+        {"--output path --output=x", "111=path 111=x ", ""},
+        {"--output --json", "111=--json ", ""},
         {"--sage 3", NULL, "unknown option --sage; the nearest is --stage"},
         {"--jsn", NULL, "unknown option --jsn; the nearest is --json"},
         {"--stages=3", NULL, "unknown option --stages; the nearest is --stage"},
@@ -186,21 +197,20 @@ TEST(command_lines) {
         {"--stage", NULL, "option --stage needs a value: --stage 0|1|2|3"},
         {"--stage= --json", NULL,
          "option --stage needs a value, and \"\" is empty: --stage 0|1|2|3"},
-        {"-o", NULL, "option --output needs a value: --output PATH"},
-        {"-opath", NULL, "unknown option -opath: options begin with two dashes"},
+        {"--output", NULL, "option --output needs a value: --output PATH"},
         {"-s 3", NULL, "unknown option -s: options begin with two dashes (--help lists all)"},
         {"--json=yes", NULL, "option --json takes no value, but got \"yes\""},
         {"-stage 3", NULL,
          "unknown option -stage: options begin with two dashes; the nearest is "
          "--stage"},
     };
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    for (size_t i = 0; i < N_OF(cases); i++) {
         zr_status_t status = parse(cases[i].line);
         assert_int_equal(status, cases[i].seen != NULL ? ZR_OK : ZR_ERR_ARGUMENT);
         if (cases[i].seen != NULL)
             assert_string_equal(seen, cases[i].seen);
         else
-            assert_said(cases[i].said);
+            assert_has(captured.text, cases[i].said);
     }
 }
 
@@ -232,7 +242,7 @@ TEST(help_in_order) {
                                    "      --just-as-long-as-fits beside\n"
                                    "\n"
                                    " Then:\n"
-                                   "  -a, --apple                words that fill a line to its "
+                                   "      --apple                words that fill a line to its "
                                    "seventy-ninth column\n"
                                    "                             and then one word more\n"
                                    "\n"
@@ -245,4 +255,22 @@ TEST(help_in_order) {
     text[fread(text, 1, sizeof(text) - 1, file)] = '\0';
     fclose(file);
     assert_string_equal(text, expected);
+}
+
+/* Opening a pipe would wait for its reader, and looking for one would take the reader away. */
+TEST(pipes_to_write_to) {
+    char folder[] = "/tmp/zero-pipe-XXXXXX", path[64];
+    int ends[2];
+    zr_log_t log = kept_log(&captured, ZR_LOG_INFO);
+    assert_non_null(mkdtemp(folder));
+    assert_int_equal(chdir(folder), 0);
+    assert_int_equal(mkfifo("named", 0600), 0);
+    assert_int_equal(files_check_writable("--log", "named", &log), ZR_ERR_IO);
+    assert_has(captured.text, "cannot write --log named: is a named pipe");
+    assert_int_equal(unlink("named"), 0);
+    assert_int_equal(rmdir(folder), 0);
+    assert_int_equal(pipe(ends), 0);
+    snprintf(path, sizeof(path), "/dev/fd/%d", ends[1]);
+    assert_ok(files_check_writable("--log", path, &log));
+    assert_ok(files_check_writable("--log", "/dev/null", &log));
 }

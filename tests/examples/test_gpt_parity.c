@@ -4,15 +4,16 @@
  * accumulation; its embedding is tied. Recomputation changes no bit.
  */
 #include "allocator/replay.h"
-#include "examples/models/gpt2/gpt.h"
+#include "models/gpt2/gpt.h"
 #include "tests/common/ranks.h"
 #include "tests/common/test.h"
+#include "tests/ref/low_rank.h"
 
 enum { BATCH = 2, SEQ = 13, VOCAB = 61, N_STEPS = 3 };
 
 typedef struct gpt_run {
     zr_config_t config;
-    gpt_options_t options;
+    zr_gpt_options_t options;
     zr_activation_options_t activations;
     size_t n_steps;
     uint64_t hash[TEST_MAX_RANKS];
@@ -35,7 +36,7 @@ static zr_status_t train(test_rank_t *rank, gpt_run_t *run, zr_runtime_t *runtim
         double loss;
         for (size_t k = 0; k < run->config.grad_accum; k++) {
             make_tokens(rank->rank, step, k, tokens, targets);
-            ZR_TRY(gpt_train_micro_batch(gpt, tokens, targets, BATCH, SEQ));
+            ZR_TRY(zr_gpt_train_micro_batch(gpt, tokens, targets, BATCH, SEQ));
         }
         ZR_TRY(zr_model_take_loss(gpt, &loss));
         ZR_TRY(zr_runtime_step(runtime, NULL));
@@ -47,11 +48,11 @@ static zr_status_t train(test_rank_t *rank, gpt_run_t *run, zr_runtime_t *runtim
 
 static zr_status_t run_rank(test_rank_t *rank) {
     gpt_run_t *run = rank->context;
-    gpt_shape_t shape = {.n_layers = 2, .channels = 24, .heads = 3, .seq = SEQ, .vocab = VOCAB};
+    zr_gpt_shape_t shape = {.n_layers = 2, .channels = 24, .heads = 3, .seq = SEQ, .vocab = VOCAB};
     zr_runtime_t *runtime = NULL;
     zr_model_t *gpt = NULL;
     ZR_TRY(zr_runtime_create(&run->config, rank->comm, rank->device, &rank->log, &runtime));
-    zr_status_t status = gpt_create(runtime, &shape, &run->options, &run->activations, &gpt);
+    zr_status_t status = zr_gpt_create(runtime, &shape, &run->options, &run->activations, &gpt);
     if (status == ZR_OK)
         status = zr_model_commit(gpt);
     if (status == ZR_OK)
@@ -82,6 +83,7 @@ static gpt_run_t variant(zr_dtype_t dtype, unsigned flags) {
     run.config.clip = flags & 2 ? 0.5 : 0;
     run.activations.recompute = (flags & 4) != 0;
     run.options.freeze = flags & 8 ? "wpe,h.0" : NULL;
+    run.options.adapter = flags & 16 ? &low_rank_adapter : NULL;
     return run;
 }
 
@@ -103,6 +105,18 @@ TEST(all_stages_agree) {
                 if (flags & 1)
                     run.config.reduce = ZR_REDUCE_EVERY_MICRO_BATCH;
                 expect_same(&run, rank_counts[i], 0, 3);
+            }
+}
+
+/* Beside weights that are trained, and beside frozen ones. */
+TEST(all_stages_agree_with_adapters) {
+    for (int n_ranks = 2; n_ranks <= 3; n_ranks++)
+        for (int dtype = ZR_DTYPE_F32; dtype <= ZR_DTYPE_BF16; dtype++)
+            for (int frozen = 0; frozen <= 1; frozen++) {
+                gpt_run_t run = variant((zr_dtype_t)dtype, 16 | 4 | 2);
+                if (frozen)
+                    run.options.freeze = "wte,wpe,ln_f,h.0.attn.c_attn.weight,h.0.mlp.c_fc.weight";
+                expect_same(&run, n_ranks, 0, 3);
             }
 }
 
@@ -142,10 +156,12 @@ TEST(plans_change_no_bit) {
 TEST(what_should_matter_matters) {
     gpt_run_t plain = variant(ZR_DTYPE_F32, 0), clipped = variant(ZR_DTYPE_F32, 2);
     gpt_run_t frozen = variant(ZR_DTYPE_F32, 8), seeded = variant(ZR_DTYPE_F32, 0);
+    gpt_run_t adapted = variant(ZR_DTYPE_F32, 16);
     seeded.options.seed = 6;
     uint64_t reference = hash_of(&plain, 2);
     assert_true(hash_of(&clipped, 2) != reference);
     assert_true(hash_of(&frozen, 2) != reference);
     assert_true(hash_of(&seeded, 2) != reference);
+    assert_true(hash_of(&adapted, 2) != reference);
     assert_true(hash_of(&plain, 1) != reference);
 }

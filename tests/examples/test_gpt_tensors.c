@@ -2,25 +2,25 @@
  * The table of a GPT's parameters: each is found by its name, and nothing else is. That the model
  * has just these is seen in tests/ref/, which knows their names and shapes from elsewhere.
  */
-#include "examples/models/gpt2/tensors.h"
+#include "models/gpt2/tensors.h"
 #include "tests/common/test.h"
 
-static const gpt_shape_t shape = {
+static const zr_gpt_shape_t shape = {
     .n_layers = 12, .channels = 64, .heads = 4, .seq = 32, .vocab = 100};
 
 TEST(test_each_is_found_by_its_name) {
     size_t n_elems = 0;
-    for (size_t i = 0; i < gpt_n_tensors(&shape); i++) {
-        gpt_tensor_t tensor = gpt_tensor_at(&shape, i), found;
-        assert_true(gpt_tensor_find(&shape, tensor.name, &found));
+    for (size_t i = 0; i < zr_gpt_n_tensors(&shape); i++) {
+        zr_gpt_tensor_t tensor = zr_gpt_tensor_at(&shape, i), found;
+        assert_true(zr_gpt_tensor_find(&shape, tensor.name, &found));
         assert_memory_equal(&found, &tensor, sizeof(tensor));
         n_elems += tensor.n_elems;
     }
-    assert_int_equal(n_elems, gpt_n_params(&shape));
+    assert_int_equal(n_elems, zr_gpt_n_params(&shape));
 }
 
 static void expect(size_t index, const char *name, size_t rows, size_t columns) {
-    gpt_tensor_t tensor = gpt_tensor_at(&shape, index);
+    zr_gpt_tensor_t tensor = zr_gpt_tensor_at(&shape, index);
     assert_string_equal(tensor.name, name);
     assert_int_equal(tensor.n_dims, columns == 0 ? 1 : 2);
     assert_int_equal(tensor.dims[0], rows);
@@ -28,7 +28,7 @@ static void expect(size_t index, const char *name, size_t rows, size_t columns) 
 }
 
 TEST(test_order_and_shapes) {
-    assert_int_equal(gpt_n_tensors(&shape), 148);
+    assert_int_equal(zr_gpt_n_tensors(&shape), 148);
     expect(0, "wte.weight", 100, 64);
     expect(1, "wpe.weight", 32, 64);
     expect(2, "h.0.ln_1.weight", 64, 0);
@@ -57,9 +57,9 @@ TEST(test_other_names_are_none) {
                                         "h.0.ln_1.weight.x",
                                         "h.-1.ln_1.weight",
                                         "h.99999999999999999999.ln_1.weight"};
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        gpt_tensor_t tensor;
-        if (gpt_tensor_find(&shape, names[i], &tensor))
+    for (size_t i = 0; i < N_OF(names); i++) {
+        zr_gpt_tensor_t tensor;
+        if (zr_gpt_tensor_find(&shape, names[i], &tensor))
             fail_msg("\"%s\" is taken for %s", names[i], tensor.name);
     }
 }

@@ -6,7 +6,7 @@
 #include <inttypes.h>
 #include <sys/resource.h>
 
-#include "allocator/planner.h"
+#include "allocator/planner_internal.h"
 #include "examples/plan/ask.h"
 #include "kernels/simulation.h"
 #include "tests/common/test.h"
@@ -17,27 +17,18 @@
 static size_t n_works;   /* pieces of simulated work */
 static uint64_t n_steps; /* of searches for places in memory */
 
-double __real_zr_sim_clock_work(zr_sim_clock_t *clock, zr_sim_part_t part, const char *name,
-                                double earliest, double seconds);
-double __wrap_zr_sim_clock_work(zr_sim_clock_t *clock, zr_sim_part_t part, const char *name,
-                                double earliest, double seconds);
-double __wrap_zr_sim_clock_work(zr_sim_clock_t *clock, zr_sim_part_t part, const char *name,
-                                double earliest, double seconds) {
+WRAP(double, zr_sim_clock_work, zr_sim_clock_t *clock, zr_sim_part_t part, const char *name,
+     double earliest, double seconds) {
     n_works++;
     return __real_zr_sim_clock_work(clock, part, name, earliest, seconds);
 }
 
-zr_status_t __real_zr_plan_offsets(const zr_plan_buffer_t *buffers, size_t n_buffers,
-                                   const zr_plan_options_t *options, size_t *offsets_p,
-                                   zr_plan_result_t *result_p);
-zr_status_t __wrap_zr_plan_offsets(const zr_plan_buffer_t *buffers, size_t n_buffers,
-                                   const zr_plan_options_t *options, size_t *offsets_p,
-                                   zr_plan_result_t *result_p);
-zr_status_t __wrap_zr_plan_offsets(const zr_plan_buffer_t *buffers, size_t n_buffers,
-                                   const zr_plan_options_t *options, size_t *offsets_p,
-                                   zr_plan_result_t *result_p) {
+WRAP(zr_status_t, zr_plan_offsets_in, zr_heap_t *counted_in, const zr_plan_buffer_t *buffers,
+     size_t n_buffers, const zr_plan_options_t *options, size_t *offsets_p,
+     zr_plan_result_t *result_p) {
     zr_plan_result_t result = {0};
-    zr_status_t status = __real_zr_plan_offsets(buffers, n_buffers, options, offsets_p, &result);
+    zr_status_t status =
+        __real_zr_plan_offsets_in(counted_in, buffers, n_buffers, options, offsets_p, &result);
     n_steps += result.n_steps;
     if (status == ZR_OK && result_p != NULL)
         *result_p = result;
@@ -57,8 +48,8 @@ TEST(test_planning_is_cheap) {
     plan_options_t options;
     zr_run_rows_t rows = {0};
     struct rusage usage;
-    assert_int_equal(plan_options_parse(5, words, &log, &options), ZR_OK);
-    assert_int_equal(plan_search(&options, &log, NULL, &rows), ZR_OK);
+    assert_ok(plan_options_parse(5, words, &log, &options));
+    assert_ok(plan_search(&options, &log, NULL, &rows));
     print_message("%zu plans of %zu tried, %zu pieces of work, %" PRIu64 " steps of searches\n",
                   rows.n, rows.n_tried, n_works, n_steps);
     zr_run_rows_free(&rows);

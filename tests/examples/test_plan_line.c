@@ -2,7 +2,7 @@
  * The time line of a step: what is drawn of it is the work that the virtual clock told of, in the
  * lanes of the parts that did it, where and as long as they did.
  */
-#include "examples/models/gpt2/gpt.h"
+#include "models/gpt2/gpt.h"
 #include "examples/plan/plot_time.h"
 #include "tests/common/test.h"
 
@@ -29,7 +29,7 @@ TEST(pieces_are_where_they_were) {
                                   {ZR_SIM_DISK_WRITE, "put", 3.0, 3.2, false},
                                   {ZR_SIM_DISK, "put", 3.0, 3.1, false},
                                   {ZR_SIM_HOST, "checksum", 2.5, 2.75, false}};
-    zr_run_spans_t spans = {.all = all, .n = sizeof(all) / sizeof(all[0]), .begin = 2, .end = 4};
+    zr_run_spans_t spans = {.all = all, .n = N_OF(all), .begin = 2, .end = 4};
     plan_line_t *line = malloc(sizeof(*line));
     assert_non_null(line);
     plan_line_make(&spans, line);
@@ -53,8 +53,8 @@ TEST(pieces_are_where_they_were) {
 TEST(a_plan_is_all_there) {
     zr_run_spans_t spans = {0};
     zr_run_plan_t plan;
-    gpt_shape_t shape = {.n_layers = 3, .channels = 64, .heads = 2, .seq = 32, .vocab = 256};
-    zr_run_request_t request = {.model = gpt_maker(&shape, &(gpt_options_t){.seed = 1}),
+    zr_gpt_shape_t shape = {.n_layers = 3, .channels = 64, .heads = 2, .seq = 32, .vocab = 256};
+    zr_run_request_t request = {.model = zr_gpt_maker(&shape, &(zr_gpt_options_t){.seed = 1}),
                                 .recompute = true,
                                 .config = zr_config_default(),
                                 .seq = 32,
@@ -69,8 +69,8 @@ TEST(a_plan_is_all_there) {
     request.config.stage = 3;
     request.config.offload_optimizer.device = ZR_OFFLOAD_CPU;
     request.config.sub_group_elems = 4096;
-    assert_int_equal(zr_config_resolve(&request.config, 4, NULL), ZR_OK);
-    assert_int_equal(zr_run_plan(&request, &plan), ZR_OK);
+    assert_ok(zr_config_resolve(&request.config, 4, NULL));
+    assert_ok(zr_run_plan(&request, &plan));
     plan_line_make(&spans, line);
     expect_near(line->seconds, plan.step_seconds);
     expect_near(line->busy[0], plan.times.busy[ZR_RUN_COMPUTE]);

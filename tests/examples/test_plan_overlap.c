@@ -30,7 +30,7 @@ static zr_run_request_t request_of(int ranks_per_node, int stage, train_overlap_
     options.config.micro_batch = 1;
     options.steps = 3;
     options.model = "layers=4,channels=256,heads=4,seq=64,vocab=256";
-    assert_int_equal(train_options_resolve_run(&options, &quiet), ZR_OK);
+    assert_ok(train_options_resolve_run(&options, &quiet));
     zr_run_request_t request = train_plan_request(&options, &hardware);
     request.log = quiet;
     return request;
@@ -39,7 +39,7 @@ static zr_run_request_t request_of(int ranks_per_node, int stage, train_overlap_
 static zr_run_plan_t plan(int ranks_per_node, int stage, train_overlap_t overlap) {
     zr_run_request_t request = request_of(ranks_per_node, stage, overlap);
     zr_run_plan_t plan;
-    assert_int_equal(zr_run_plan(&request, &plan), ZR_OK);
+    assert_ok(zr_run_plan(&request, &plan));
     return plan;
 }
 

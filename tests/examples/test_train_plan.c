@@ -30,10 +30,10 @@ static const char *warn(zr_tier_t tier, size_t there_bytes, size_t budget_bytes,
 
 TEST(the_machine_is_warned_of) {
     train_plan_t plan = {.is_made = true};
-    assert_non_null(strstr(warn(ZR_TIER_DEVICE, 3 * GIB, ZR_CONFIG_NO_BUDGET, plan),
-                           "needs 4.0 GiB of device memory, and its part of this machine is 3.0 "
-                           "GiB"));
-    assert_non_null(strstr(warn(ZR_TIER_HOST, 3 * GIB, 5 * GIB, plan), "of host memory"));
+    assert_has(warn(ZR_TIER_DEVICE, 3 * GIB, ZR_CONFIG_NO_BUDGET, plan),
+               "needs 4.0 GiB of device memory, and its part of this machine is 3.0 "
+               "GiB");
+    assert_has(warn(ZR_TIER_HOST, 3 * GIB, 5 * GIB, plan), "of host memory");
 }
 
 TEST(what_is_refused_is_not) {
@@ -58,7 +58,7 @@ TEST(the_longest_run_is_planned) {
     zr_log_t log = zr_log_default();
     train_options_t options;
     train_plan_t plan;
-    assert_int_equal(train_options_parse(11, argv, &log, &options), ZR_OK);
+    assert_ok(train_options_parse(11, argv, &log, &options));
     train_plan_make(&options, 0, &plan);
     assert_true(plan.is_made);
     assert_true(plan.on_host.fits);

@@ -9,12 +9,9 @@
 #include "tests/common/test.h"
 #include "tests/zero/comm/free_port.h"
 
-static char folder[] = "/tmp/zr-test-train-results-XXXXXX";
 static int number, failing_rank; /* this process's rank; who cannot tell; -1: none */
 
-zr_status_t __real_zr_stream_create(zr_device_t *device, const char *name, zr_stream_t **stream_p);
-zr_status_t __wrap_zr_stream_create(zr_device_t *device, const char *name, zr_stream_t **stream_p);
-zr_status_t __wrap_zr_stream_create(zr_device_t *device, const char *name, zr_stream_t **stream_p) {
+WRAP(zr_status_t, zr_stream_create, zr_device_t *device, const char *name, zr_stream_t **stream_p) {
     if (number == failing_rank && strcmp(name, "results") == 0)
         return ZR_ERR_MEMORY;
     return __real_zr_stream_create(device, name, stream_p);
@@ -36,7 +33,7 @@ static train_result_t train_as(int rank, int port) {
     setenv("WORLD_SIZE", "2", 1);
     setenv("RANK", rank == 0 ? "0" : "1", 1);
     setenv("LOCAL_RANK", rank == 0 ? "0" : "1", 1);
-    assert_int_equal(train_options_parse(7, words, &log, &options), ZR_OK);
+    assert_ok(train_options_parse(7, words, &log, &options));
     result.status = zero_train_run(&options, &log, NULL, &result);
     train_options_free(&options);
     return result;
@@ -68,19 +65,8 @@ TEST(failed_runs_have_their_own) {
     }
 }
 
-/* ---- a folder with data ---------------------------------------------------------------------- */
-
 static int prepare(void **state) {
-    if (mkdtemp(folder) == NULL || chdir(folder) != 0)
-        return 1;
-    FILE *file = fopen("data", "w");
-    for (int i = 0; file != NULL && i < 4096; i++)
-        fputc('a' + i * i % 26, file);
-    return file != NULL && fclose(file) == 0 ? 0 : 1;
+    return enter_test_folder(state) | system("seq 2000 >data");
 }
 
-static int clean(void **state) {
-    return unlink("data") == 0 && chdir("/") == 0 && rmdir(folder) == 0 ? 0 : 1;
-}
-
-const test_group_t test_group = {prepare, clean};
+const test_group_t test_group = {prepare, leave_test_folder};

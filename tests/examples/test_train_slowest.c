@@ -12,7 +12,7 @@
 #include "examples/data/data.h"
 #include "examples/train/train.h"
 #include "tests/common/test.h"
-#include "zero/comm/roll.h"
+#include "zero/comm/roll_internal.h"
 
 #define WHILE_SECONDS 1000000
 
@@ -23,31 +23,21 @@ static int slow_rank;
 static _Thread_local bool is_slow;
 static _Thread_local time_t ahead_seconds;
 
-int __real_clock_gettime(clockid_t clock, struct timespec *now);
-int __wrap_clock_gettime(clockid_t clock, struct timespec *now);
-int __wrap_clock_gettime(clockid_t clock, struct timespec *now) {
+WRAP(int, clock_gettime, clockid_t clock, struct timespec *now) {
     int error = __real_clock_gettime(clock, now);
     now->tv_sec += ahead_seconds;
     return error;
 }
 
-zr_status_t __real_data_reader_create(const data_t *data, const data_part_t *part,
-                                      data_reader_t **reader_p);
-zr_status_t __wrap_data_reader_create(const data_t *data, const data_part_t *part,
-                                      data_reader_t **reader_p);
-zr_status_t __wrap_data_reader_create(const data_t *data, const data_part_t *part,
-                                      data_reader_t **reader_p) {
+WRAP(zr_status_t, data_reader_create, const data_t *data, const data_part_t *part,
+     data_reader_t **reader_p) {
     is_slow = part->rank == slow_rank;
     ahead_seconds = 0;
     return __real_data_reader_create(data, part, reader_p);
 }
 
-zr_status_t __real_data_reader_next(data_reader_t *reader, size_t *length_p,
-                                    const int32_t **tokens_p, const int32_t **targets_p);
-zr_status_t __wrap_data_reader_next(data_reader_t *reader, size_t *length_p,
-                                    const int32_t **tokens_p, const int32_t **targets_p);
-zr_status_t __wrap_data_reader_next(data_reader_t *reader, size_t *length_p,
-                                    const int32_t **tokens_p, const int32_t **targets_p) {
+WRAP(zr_status_t, data_reader_next, data_reader_t *reader, size_t *length_p,
+     const int32_t **tokens_p, const int32_t **targets_p) {
     if (is_slow)
         ahead_seconds += WHILE_SECONDS;
     return __real_data_reader_next(reader, length_p, tokens_p, targets_p);
@@ -58,9 +48,7 @@ zr_status_t __wrap_data_reader_next(data_reader_t *reader, size_t *length_p,
 static atomic_long latest_seconds;
 static _Thread_local bool is_meeting;
 
-void __real_zr_roll_arrive(zr_roll_t *roll, int rank, const zr_post_t *post);
-void __wrap_zr_roll_arrive(zr_roll_t *roll, int rank, const zr_post_t *post);
-void __wrap_zr_roll_arrive(zr_roll_t *roll, int rank, const zr_post_t *post) {
+WRAP(void, zr_roll_arrive, zr_roll_t *roll, int rank, const zr_post_t *post) {
     if (ahead_seconds > atomic_load(&latest_seconds)) /* the roll is locked */
         atomic_store(&latest_seconds, ahead_seconds);
     is_meeting = true;
@@ -68,9 +56,7 @@ void __wrap_zr_roll_arrive(zr_roll_t *roll, int rank, const zr_post_t *post) {
 }
 
 /* The first that a rank does when all have come. */
-int __real_pthread_mutex_unlock(pthread_mutex_t *mutex);
-int __wrap_pthread_mutex_unlock(pthread_mutex_t *mutex);
-int __wrap_pthread_mutex_unlock(pthread_mutex_t *mutex) {
+WRAP(int, pthread_mutex_unlock, pthread_mutex_t *mutex) {
     if (is_meeting)
         ahead_seconds = atomic_load(&latest_seconds);
     is_meeting = false;
@@ -79,8 +65,6 @@ int __wrap_pthread_mutex_unlock(pthread_mutex_t *mutex) {
 
 /* ---- a run ------------------------------------------------------------------------------------
  */
-
-static char folder[] = "/tmp/zr-test-train-slowest-XXXXXX";
 
 static void train(const char *n_ranks, const char *stage, train_result_t *result) {
     char *words[] = {"zero-train",
@@ -96,8 +80,8 @@ static void train(const char *n_ranks, const char *stage, train_result_t *result
                      NULL};
     zr_log_t log = zr_log_default();
     train_options_t options;
-    assert_int_equal(train_options_parse(10, words, &log, &options), ZR_OK);
-    assert_int_equal(zero_train_run(&options, &log, NULL, result), ZR_OK);
+    assert_ok(train_options_parse(10, words, &log, &options));
+    assert_ok(zero_train_run(&options, &log, NULL, result));
     train_options_free(&options);
 }
 
@@ -133,7 +117,7 @@ TEST(test_runs) {
         const char *n_ranks, *stage;
         int slow;
     } runs[] = {{"3", "2", 1}, {"2", "3", 0}, {"2", "0", 1}, {"4", "1", 3}, {"1", "0", 0}};
-    for (size_t i = 0; i < sizeof(runs) / sizeof(runs[0]); i++) {
+    for (size_t i = 0; i < N_OF(runs); i++) {
         train_result_t result = {0};
         int n_ranks = atoi(runs[i].n_ranks);
         slow_rank = runs[i].slow;
@@ -179,16 +163,8 @@ TEST(test_slowest_of_all_steps) {
     assert_int_equal(train_slowest_of_all(delays + 2, 2), 1);
 }
 
-int main(void) {
-    if (mkdtemp(folder) == NULL || chdir(folder) != 0)
-        return 1;
-    FILE *file = fopen("data", "w");
-    for (int i = 0; file != NULL && i < 4000; i++)
-        fputc("the quick brown fox "[i % 20], file);
-    if (file == NULL || fclose(file) != 0)
-        return 1;
-    int n_failed = run_all_tests(NULL, NULL);
-    unlink("data");
-    unlink("log");
-    return n_failed | (rmdir(folder) != 0);
+static int prepare(void **state) {
+    return enter_test_folder(state) | system("seq 1000 >data");
 }
+
+const test_group_t test_group = {prepare, leave_test_folder};

@@ -12,82 +12,118 @@ static void write_text(const char *name, const char *text) {
 }
 
 static int prepare(void **state) {
-    if (make_folder(state) != 0 || mkdir("other", 0777) != 0)
+    static const struct {
+        const char *name, *text;
+    } files[] = {{"there.csv", ""},
+                 {"high", "\xff\xfe\xfd\xfc"},
+                 {"not.json", "{\"train_batch_size\": }"},
+                 {"unknown.json", "{\"train_batch_sise\": 4}"},
+                 {"size.json", "{\"request_bytes\": 5000}"},
+                 {"depth.json", "{\"depth\": 4000}"},
+                 {"no_paths.json", "{\"paths\": []}"},
+                 {"files.json", "{\"files_per_path\": 9, \"paths\": [\"drive\", \"other\"]}"},
+                 {"settings.json", "{\"depth\": 5, \"paths\": [\"other\"]}"},
+                 {"lost.json", "{\"paths\": [\"lost\"]}"},
+                 {"config.json", "{\"zero_optimization\": {\"stage\": 3, \"offload_optimizer\":"
+                                 " {\"device\": \"nvme\", \"nvme_path\": \"absent\"}}}"},
+                 {"two.json",
+                  "{\"zero_optimization\": {\"stage\": 3, \"offload_optimizer\":"
+                  " {\"device\": \"nvme\", \"nvme_path\": \"absent\"}, \"offload_param\":"
+                  " {\"device\": \"nvme\", \"nvme_path\": \"drive\"}}}"}};
+    if (make_folder(state) != 0 || mkdir("other", 0777) != 0 || mkdir("folder.json", 0700) != 0)
         return -1;
-    write_text("there.csv", "");
-    if (link("there.csv", "link.csv") != 0)
-        return -1;
-    write_text("size.json", "{\"request_bytes\": 5000}");
-    write_text("depth.json", "{\"depth\": 4000}");
-    write_text("files.json", "{\"files_per_path\": 9, \"paths\": [\"drive\", \"other\"]}");
-    write_text("settings.json", "{\"depth\": 5, \"paths\": [\"other\"]}");
-    write_text("lost.json", "{\"paths\": [\"lost\"]}");
-    write_text("config.json", "{\"zero_optimization\": {\"stage\": 3, \"offload_optimizer\":"
-                              " {\"device\": \"nvme\", \"nvme_path\": \"absent\"}}}");
-    write_text("two.json", "{\"zero_optimization\": {\"stage\": 3, \"offload_optimizer\":"
-                           " {\"device\": \"nvme\", \"nvme_path\": \"absent\"}, \"offload_param\":"
-                           " {\"device\": \"nvme\", \"nvme_path\": \"drive\"}}}");
-    return 0;
+    for (size_t i = 0; i < N_OF(files); i++)
+        write_text(files[i].name, files[i].text);
+    return link("there.csv", "link.csv");
 }
 
 /* ---- what is refused -------------------------------------------------------------------- */
 
-/* Option, file, key, value and what is allowed, before anything is made. */
+/* Option, file, key, value and what is allowed, before anything is made. Rows of the tables of
+ * options and their conditions are tested by test_options.c, files by tests of what reads them;
+ * here is what zero-train makes of them, each reason once. */
 TEST(refusals) {
-    static const struct {
-        const char *arguments;
-        const char *said[4];
-    } cases[] = {
+    static const said_t cases[] = {
+        {TINY "--ranks 6 --shard-group-size 4",
+         "--shard-group-size) is 4|divide the number of ranks, 6|below that does is 3"},
+        {TINY "--device cuda", "--device cuda|not available here|allowed are auto, host"},
+        {TINY "--device cuda:1", "--device cuda:1|not available here"},
+        {TINY "--micro-batch 1000000000000 --steps 1000000000000", "--micro-batch|overflows"},
+        {TINY "--seq 17", "--seq 17|1 to 16; the nearest is 16"},
+        {TINY "--seq 8 --seq-min 9", "--seq-min 9|1 to 8; the nearest is 8"},
+        {TINY "--warmup 101", "--warmup 101|nearest is 100"},
+        {TINY "--warmup 7 --schedule constant", "--warmup 7|--schedule cosine"},
+        {TINY "--freeze wte,wtf", "--freeze \"wte,wtf\": \"wtf\" names no parameter"},
+        {TINY "--offload-params cpu --stage 2", "--offload-params) is cpu at stage 2|at stage 3"},
+        {TINY "--offload-optimizer cpu --stage 1 --offload-gradients-ratio 0.5",
+         "--offload-gradients-ratio 0.5: below stage 2|at --stage 2 or 3"},
+        {TINY "--offload-activations cpu", "--offload-activations|add --recompute unit"},
+        {TINY "--recompute unit --offload-activations nvme",
+         "--offload-activations nvme|add --nvme-path DIR"},
+        {TINY "--checkpoint-dir ck --resume-data continue",
+         "--resume-data continue: requires --resume; add --resume"},
+        {TINY "--log ''", "option --log needs a value, and \"\" is empty: --log FILE"},
+        /* drives */
+        {TINY "--offload-optimizer auto --nvme-capacity 1GB",
+         "--nvme-capacity 1GB: no drives are named|add --nvme-path DIR"},
+        {TINY "--offload-optimizer auto --param-buffers 2",
+         "--param-buffers 2: no parameters are offloaded|add --offload-params nvme"},
+        {TINY "--offload-optimizer nvme", "no path is named|--nvme-path DIR"},
+        {TINY "--offload-optimizer nvme --nvme-path drive,absent", "--nvme-path absent|No such"},
+        {TINY "--offload-optimizer nvme --nvme-path there.csv",
+         "--nvme-path there.csv|not a folder"},
         {TINY "--offload-optimizer nvme --nvme-path /proc",
-         {"--nvme-path /proc", "no files can be made there"}},
-        {TINY "--config config.json", {"--config config.json: nvme_path absent", "No such file"}},
-        {TINY "--offload-optimizer nvme --io-settings lost.json",
-         {"--io-settings lost.json: paths lost", "No such file", "or with --nvme-path"}},
-        {TINY "--config two.json", {"two.json", "only the same for both"}},
+         "--nvme-path /proc|no files can be made there"},
+        {TINY "--config config.json", "--config config.json: nvme_path absent|No such file"},
+        {TINY "--config two.json", "two.json|only the same for both"},
+        {TINY NVME "--stage 3 --offload-params nvme --param-buffer 2047 --dtype bf16",
+         "--param-buffer|is 2047|4096 bytes of bf16|nearest is 2048"},
+        {TINY NVME "--offload-optimizer nvme --nvme-tbw 0TB",
+         "--nvme-tbw 0TB: allowed are sizes of at least 1"},
+        {TINY NVME "--offload-optimizer nvme --io-settings absent",
+         "--io-settings absent|No such file"},
+        {TINY NVME "--offload-optimizer nvme --io-settings not.json",
+         "--io-settings not.json|line 1"},
+        {TINY NVME "--offload-optimizer nvme --io-settings unknown.json",
+         "train_batch_sise|request_bytes, depth"},
         {TINY NVME "--offload-optimizer nvme --io-settings size.json",
-         {"--io-settings size.json: request_bytes is 5000", "multiples of 4096",
-          "nearest is 4096"}},
+         "--io-settings size.json: request_bytes is 5000|multiples of 4096|nearest is 4096"},
         {TINY NVME "--offload-optimizer nvme --io-settings depth.json",
-         {"--io-settings depth.json: depth is 4000", "nearest is 1024"}},
+         "--io-settings depth.json: depth is 4000|nearest is 1024"},
+        {TINY "--offload-optimizer nvme --io-settings no_paths.json", "paths has to be a list"},
         {TINY "--offload-optimizer nvme --io-settings files.json",
-         {"--io-settings files.json: files_per_path is 9, with 2 folders", "16 files together"}},
+         "--io-settings files.json: files_per_path is 9, with 2 folders|16 files together"},
+        {TINY "--offload-optimizer nvme --io-settings lost.json",
+         "--io-settings lost.json: paths lost|No such file|or with --nvme-path"},
+        /* files */
+        {"", "--data"},
+        {TINY "absent", "--data absent: cannot read it|No such file"},
+        {"--data high --seq 2 --model layers=1,channels=8,heads=2,seq=8,vocab=250",
+         "high: token 0 is 255|vocabulary of 250"},
+        {"--data text --model layers=2,chanels=16,heads=2,seq=16,vocab=256", "chanels|channels"},
+        {TINY "--config absent.json", "--config absent.json: cannot open it: No such file"},
+        {TINY "--config unknown.json", "train_batch_sise|train_batch_size"},
+        {TINY "--log /absent/log", "/absent/log|No such file"},
+        {TINY "--memory-snapshot x.txt", "--memory-snapshot x.txt|.csv|.pickle"},
+        {TINY "--memory-snapshot folder.json", "folder.json|Is a directory"},
+        {TINY "--trace-steps 1:2", "--trace-steps 1:2|add --trace FILE"},
+        {TINY "--trace t --trace-steps 3", "--trace-steps 3|FIRST:LAST"},
+        {TINY "--trace t --trace-steps 3:1", "--trace-steps 3:1: LAST 1: allowed are 3 to"},
+        {TINY "--trace t --trace-steps 1:2:3", "--trace-steps 1:2:3: LAST 2:3: not a whole"},
+        {TINY "--trace t.json --steps 2 --trace-steps 3:3", "--trace-steps 3:3|steps 1 to 2"},
+        {TINY "--trace text", "--data text and --trace text|are one file"},
+        {TINY "--trace same.json --log same.json", "--trace same.json|one file"},
         {TINY "--log same.csv --memory-snapshot ./same.csv",
-         {"--log same.csv and --memory-snapshot ./same.csv", "are one file"}},
-        {TINY "--ranks 2 --log m.rank1.csv --memory-snapshot m.csv", {"m.rank1.csv", "one file"}},
-        {TINY "--log link.csv --memory-snapshot there.csv", {"link.csv", "are one file"}},
+         "--log same.csv and --memory-snapshot ./same.csv|are one file"},
+        {TINY "--ranks 2 --log m.rank1.csv --memory-snapshot m.csv", "m.rank1.csv|one file"},
+        {TINY "--log link.csv --memory-snapshot there.csv", "link.csv|are one file"},
         {TINY "--config config.json --log config.json",
-         {"--log config.json", "one of the files of --config"}},
+         "--config config.json and --log config.json|are one file"},
         {TINY NVME "--offload-optimizer nvme --io-settings settings.json --memory-snapshot "
                    "settings.json",
-         {"--memory-snapshot settings.json", "one of the files of --io-settings"}},
-        {TINY "--schedule constant --warmup 7", {"--warmup 7", "--schedule cosine"}},
-        {TINY "--warmup 7 --schedule constant", {"--warmup 7", "--schedule cosine"}},
-        {TINY "--min-lr-ratio 0.3 --schedule constant", {"--min-lr-ratio 0.3"}},
-        {TINY "--log ''", {"option --log needs a value, and \"\" is empty: --log FILE"}},
-        {TINY "--lr 1e-400", {"--lr 1e-400: too small to be told from 0; allowed are 0 to 1000"}},
-        {TINY "--trace t --trace-steps 3:1", {"--trace-steps 3:1: LAST 1: allowed are 3 to"}},
-        {TINY "--trace t --trace-steps 1:2:3", {"--trace-steps 1:2:3: LAST 2:3: not a whole"}},
-        {TINY "--checkpoint-dir ck --resume-data continue",
-         {"--resume-data continue: requires --resume; add --resume"}},
-        {TINY NVME "--offload-optimizer nvme --nvme-tbw 0TB",
-         {"--nvme-tbw 0TB: allowed are sizes of at least 1"}},
-        {TINY "--offload-optimizer auto --nvme-capacity 1GB",
-         {"--nvme-capacity 1GB: no drives are named", "add --nvme-path DIR"}},
-        {TINY "--offload-optimizer auto --param-buffers 2",
-         {"--param-buffers 2: no parameters are offloaded", "add --offload-params nvme"}},
-        {TINY "--offload-optimizer cpu --sub-group 10",
-         {"--sub-group", "is 10", "nearest is 1024"}},
-        {TINY NVME "--stage 3 --offload-params nvme --param-buffer 1",
-         {"--param-buffer", "is 1;", "nearest is 1024"}},
-        {TINY NVME "--stage 3 --offload-params nvme --param-buffer 2047 --dtype bf16",
-         {"--param-buffer", "is 2047", "4096 bytes of bf16", "nearest is 2048"}},
+         "--io-settings settings.json and --memory-snapshot settings.json|are one file"},
     };
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        assert_ran(cases[i].arguments, 2);
-        assert_string_equal(out, "");
-        for (size_t k = 0; k < 4 && cases[i].said[k] != NULL; k++)
-            assert_said(cases[i].arguments, cases[i].said[k]);
-    }
+    expect_all_said(ZERO_TRAIN, 2, cases, N_OF(cases));
 }
 
 /* ---- what has no effect ------------------------------------------------------------------- */
@@ -118,17 +154,16 @@ TEST(what_has_no_effect) {
     write_text("stage1.json",
                "{\"zero_optimization\": {\"stage\": 1, \"stage3_prefetch_bucket_size\": \"auto\", "
                "\"stage3_max_live_parameters\": 1e9, \"stage3_max_reuse_distance\": 0}}");
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        char arguments[512], warning[256];
-        snprintf(arguments, sizeof(arguments), TINY "--steps 1 --quiet %s", cases[i].arguments);
-        assert_ran(arguments, 0);
+    for (size_t i = 0; i < N_OF(cases); i++) {
+        char warning[256];
+        assert_ran(0, TINY "--steps 1 --quiet %s", cases[i].arguments);
         snprintf(warning, sizeof(warning), "zero-train: warning: %s",
                  cases[i].said != NULL ? cases[i].said : "");
         if (cases[i].said == NULL)
             assert_string_equal(err, "");
         else if (strncmp(err, warning, strlen(warning)) != 0 ||
                  strchr(err, '\n') != err + strlen(err) - 1)
-            fail_msg("%s: \"%s\" instead of one line \"%s\"", arguments, err, warning);
+            fail_msg("%s: \"%s\" instead of one line \"%s\"", cases[i].arguments, err, warning);
     }
 }
 
@@ -137,31 +172,27 @@ TEST(what_has_no_effect) {
 /* The folder of an option is used, whatever the file names, and it is said. */
 TEST(options_override_folders) {
     static const struct {
-        const char *arguments;
-        const char *said;
-        const char *paths;
+        const char *arguments, *said, *paths;
     } cases[] = {
-        {TINY "--config config.json " NVME "--json --steps 1",
+        {"--config config.json " NVME,
          "--nvme-path: drive is used instead of nvme_path \"absent\" of --config config.json",
          "drive"},
-        {TINY "--config two.json --json --steps 1 --nvme-path other", "used is \"other\"", "other"},
-        {TINY "--config config.json --io-settings settings.json --json --steps 1",
+        {"--config two.json --nvme-path other", "used is \"other\"", "other"},
+        {"--config config.json --io-settings settings.json",
          "--io-settings: other is used instead of nvme_path \"absent\"", "other"},
-        {TINY "--config config.json --io-settings settings.json --json --steps 1 " NVME,
+        {"--config config.json --io-settings settings.json " NVME,
          "--nvme-path: drive is used instead", "drive"},
     };
     if (!has_nvme())
         skip();
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        json_t *object = run_json(cases[i].arguments, 0);
-        const json_t *nvme = json_object_get(json_object_get(object, "offload"), "nvme");
-        assert_string_equal(json_string_value(json_object_get(nvme, "paths")), cases[i].paths);
+    for (size_t i = 0; i < N_OF(cases); i++) {
+        json_t *object = run_json(0, TINY "--steps 1 %s", cases[i].arguments);
+        expect_fields(object, "offload.nvme.paths=%s", cases[i].paths);
         assert_said(cases[i].arguments, cases[i].said);
-        json_decref(object);
     }
-    assert_ran(TINY "--config config.json --quiet --steps 1 " NVME, 0);
+    assert_ran(0, TINY "--config config.json --quiet --steps 1 " NVME);
     assert_string_equal(err, "");
-    assert_ran(TINY "--steps 1 --offload-optimizer nvme --io-settings settings.json " NVME, 0);
+    assert_ran(0, TINY "--steps 1 --offload-optimizer nvme --io-settings settings.json " NVME);
     assert_not_said("without a configuration", "instead of");
 }
 
@@ -170,112 +201,68 @@ TEST(options_override_folders) {
 /* The advice is for the tier that is full, and for what fills it. */
 TEST(budgets) {
     static const struct {
-        const char *arguments;
-        const char *said[4];
+        said_t said;
         const char *not_said;
     } cases[] = {
-        {TINY "--ranks 2 --device-memory 64KiB",
-         {"device memory", "try a larger --device-memory, --stage 1, 2 or 3"},
+        {{TINY "--ranks 2 --device-memory 64KiB",
+          "device memory|try a larger --device-memory, --stage 1, 2 or 3"},
          "host-memory"},
-        {TINY "--device-memory 64KiB",
-         {"device memory", "try a larger --device-memory, --stage 3 with --offload-params cpu"},
+        {{TINY "--device-memory 64KiB",
+          "device memory|try a larger --device-memory, --stage 3 with --offload-params cpu"},
          "--stage 1"},
-        {TINY "--offload-optimizer cpu --host-memory 64KiB",
-         {"host memory", "try a larger --host-memory", "--offload-optimizer nvme"},
+        {{TINY "--offload-optimizer cpu --host-memory 64KiB",
+          "host memory|try a larger --host-memory|--offload-optimizer nvme"},
          "--stage"},
-        {TINY "--stage 3 --offload-params cpu --host-memory 100KiB",
-         {"host memory", "a larger --host-memory", "--offload-params nvme"},
+        {{TINY "--stage 3 --offload-params cpu --host-memory 100KiB",
+          "host memory|a larger --host-memory|--offload-params nvme"},
          "cpu"},
-        {TINY NVME "--offload-optimizer nvme --host-memory 700KiB",
-         {"host memory", "a larger --host-memory", "--nvme-buffers, --sub-group"},
+        {{TINY NVME "--offload-optimizer nvme --host-memory 700KiB",
+          "host memory|a larger --host-memory|--nvme-buffers, --sub-group"},
          "cpu"},
-        {TINY NVME "--offload-optimizer nvme --host-memory 80KiB",
-         {"the store's bounce buffers", "a larger --host-memory", "request_bytes"},
+        {{TINY NVME "--offload-optimizer nvme --host-memory 80KiB",
+          "the store's bounce buffers|a larger --host-memory|request_bytes"},
          "--stage"},
-        {TINY "--recompute unit --offload-activations cpu --micro-batch 64 --host-memory 140KiB",
-         {"host memory", "a larger --host-memory", "--offload-activations nvme"},
+        {{TINY "--recompute unit --offload-activations cpu --micro-batch 64 --host-memory 140KiB",
+          "host memory|a larger --host-memory|--offload-activations nvme"},
          "--stage"},
     };
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        assert_ran(cases[i].arguments, 1);
-        for (size_t k = 0; k < 4 && cases[i].said[k] != NULL; k++)
-            assert_said(cases[i].arguments, cases[i].said[k]);
-        assert_not_said(cases[i].arguments, cases[i].not_said);
+    for (size_t i = 0; i < N_OF(cases); i++) {
+        expect_all_said(ZERO_TRAIN, 1, &cases[i].said, 1);
+        assert_not_said(cases[i].said.arguments, cases[i].not_said);
     }
 }
 
 /* ---- the summary ------------------------------------------------------------------------- */
 
 TEST(numbers_and_nouns_agree) {
-    assert_ran(TINY "--steps 2 --threads 1", 0);
-    assert_non_null(strstr(out, " 1 file, "));
-    assert_non_null(strstr(out, " 1 rank with 1 thread each"));
-    assert_non_null(strstr(out, " 1 plan; "));
-    assert_non_null(strstr(out, " 1 allocation in ")); /* of the host */
-    assert_ran(TINY "text --steps 2 --threads 2 --ranks 2", 0);
-    assert_non_null(strstr(out, " 2 ranks with 2 threads each"));
-    assert_non_null(strstr(out, ", in 1 of 1 step; "));
-    assert_ran(TINY "--seq 4000 --model layers=1,channels=16,heads=2,seq=4000,vocab=256 --steps 1",
-               0);
-    assert_non_null(strstr(out, ", 1 sequence of 4000 per epoch"));
+    assert_ran(0, TINY "--steps 2 --threads 1");
+    expect_out(
+        " 1 file, | 1 rank with 1 thread each| 1 plan; | 1 allocation in "); /* of the host */
+    assert_ran(0, TINY "text --steps 2 --threads 2 --ranks 2");
+    expect_out(" 2 ranks with 2 threads each|, in 1 of 1 step; ");
+    assert_ran(0, "--seq 4000 --model layers=1,channels=16,heads=2,seq=4000,vocab=256 --steps 1 "
+                  "--data text");
+    expect_out(", 1 sequence of 4000 per epoch");
 }
 
 /* ---- the document ------------------------------------------------------------------------- */
 
-static char document[131072];
-
-static void assert_documented(const char *name, const char *before, const char *after) {
-    char wanted[128];
-    snprintf(wanted, sizeof(wanted), "%s%s%s", before, name, after);
-    if (strstr(document, wanted) == NULL)
-        fail_msg("docs/config.md says nothing of %s", wanted);
-}
-
 TEST(every_option_is_documented) {
-    size_t n = 0;
-    read_file(CONFIG_DOC, document, sizeof(document));
-    assert_ran("--help", 0);
-    for (const char *at = out; (at = strstr(at, "\n      --")) != NULL; n++) {
-        char name[64];
-        at += 9;
-        snprintf(name, sizeof(name), "%.*s", (int)strcspn(at, "=[ \n"), at);
-        assert_documented(name, "`--", "");
-    }
-    assert_true(n > 50);
+    expect_options_documented(CONFIG_DOC, ZERO_TRAIN, "--help", 50);
 }
 
 /* Keys of tables of tags and classes are said by their tables' names. */
-static void assert_keys_documented(json_t *object) {
-    static const char *const lists[] = {"tags", "classes", "comm_bytes", "comm_control_bytes"};
-    const char *key;
-    json_t *value;
-    json_object_foreach(object, key, value) {
-        bool is_list = false;
-        assert_documented(key, "`", "`");
-        for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++)
-            is_list |= strcmp(key, lists[i]) == 0;
-        json_t *inner = json_is_array(value) ? json_array_get(value, 0) : value;
-        if (json_is_object(inner) && !is_list)
-            assert_keys_documented(inner);
-    }
-}
-
 TEST(every_field_is_documented) {
-    read_file(CONFIG_DOC, document, sizeof(document));
-    json_t *object = run_json(TINY "--json --steps 3 --ranks 2", 0);
-    assert_keys_documented(object);
-    json_decref(object);
-    object = run_json(TINY "--json --device-memory 64KiB", 1);
-    assert_keys_documented(object);
-    json_decref(object);
+    static const char lists[] = " tags classes comm_bytes comm_control_bytes ";
+    expect_fields_documented(CONFIG_DOC, run_json(0, TINY "--steps 3 --ranks 2"), "", lists);
+    expect_fields_documented(CONFIG_DOC, run_json(1, TINY "--device-memory 64KiB"), "", lists);
     if (!has_nvme())
         skip();
-    object = run_json(TINY NVME "--json --steps 3 --ranks 2 --stage 3 --offload-optimizer nvme "
-                                "--offload-params nvme --recompute unit --offload-activations nvme "
-                                "--nvme-tbw 600TB",
-                      0);
-    assert_keys_documented(object);
-    json_decref(object);
+    json_t *object =
+        run_json(0, TINY NVME "--steps 3 --ranks 2 --stage 3 --offload-optimizer nvme "
+                              "--offload-params nvme --recompute unit --offload-activations nvme "
+                              "--nvme-tbw 600TB");
+    expect_fields_documented(CONFIG_DOC, object, "", lists);
 }
 
 const test_group_t test_group = {prepare, leave_test_folder};

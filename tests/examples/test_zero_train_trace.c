@@ -19,28 +19,40 @@ static double arg(json_t *slice, const char *key) {
 
 /* ---- a run ---- */
 
+/* So many slices have names that begin so, in a lane; -1: at least one in each of three steps. */
+static void expect_slices(json_t *file, int process, const char *lane, const char *name, int n) {
+    size_t found = trace_file_count(file, process, lane, name);
+    if (n < 0 ? found < 3 : found != (size_t)n)
+        fail_msg("%s: \"%s\" is there %zu times", lane, name, found);
+}
+
 static void check_names(json_t *file, int process) {
-    static const char *const schedule[] = {
-        "micro-batch 1", "micro-batch 2", "forward embed", "forward h.0", "backward h.1",
-        "forward ln_f",  "loss",          "norm",          "update h.0",  "sub-group 1"};
-    static const char *const comm[] = {
-        "all_gather embed parameters",   "all_gather h.0 parameters",
-        "all_gather h.1 parameters",     "all_gather ln_f parameters",
-        "reduce_scatter h.0 gradients",  "reduce_scatter h.1 gradients",
-        "reduce_scatter ln_f gradients", "reduce_scatter embed gradients",
-        "all_gather gradient norm"};
-    static const char *const compute[] = {"matmul", "attention",      "layernorm",
-                                          "adamw",  "sum_of_squares", "lm_head"};
-    assert_int_equal(trace_file_count(file, process, "schedule", "step "), 3);
-    for (size_t i = 0; i < sizeof(schedule) / sizeof(schedule[0]); i++)
-        if (trace_file_count(file, process, "schedule", schedule[i]) < 3)
-            fail_msg("schedule: \"%s\" is not there in every step", schedule[i]);
-    for (size_t i = 0; i < sizeof(comm) / sizeof(comm[0]); i++)
-        if (trace_file_count(file, process, "comm", comm[i]) < 3)
-            fail_msg("comm: \"%s\" is not there in every step", comm[i]);
-    for (size_t i = 0; i < sizeof(compute) / sizeof(compute[0]); i++)
-        if (trace_file_count(file, process, "compute", compute[i]) < 3)
-            fail_msg("compute: \"%s\" is not there in every step", compute[i]);
+    static const char *const names[][2] = {{"schedule", "micro-batch 1"},
+                                           {"schedule", "micro-batch 2"},
+                                           {"schedule", "forward embed"},
+                                           {"schedule", "forward h.0"},
+                                           {"schedule", "backward h.1"},
+                                           {"schedule", "forward ln_f"},
+                                           {"schedule", "loss"},
+                                           {"schedule", "norm"},
+                                           {"schedule", "update h.0"},
+                                           {"schedule", "sub-group 1"},
+                                           {"comm", "all_gather embed parameters"},
+                                           {"comm", "all_gather h.0 parameters"},
+                                           {"comm", "all_gather ln_f parameters"},
+                                           {"comm", "reduce_scatter h.0 gradients"},
+                                           {"comm", "reduce_scatter ln_f gradients"},
+                                           {"comm", "reduce_scatter embed gradients"},
+                                           {"comm", "all_gather gradient norm"},
+                                           {"compute", "matmul"},
+                                           {"compute", "attention"},
+                                           {"compute", "layernorm"},
+                                           {"compute", "adamw"},
+                                           {"compute", "sum_of_squares"},
+                                           {"compute", "lm_head"}};
+    expect_slices(file, process, "schedule", "step ", 3);
+    for (size_t i = 0; i < N_OF(names); i++)
+        expect_slices(file, process, names[i][0], names[i][1], -1);
     assert_true(trace_file_count(file, process, "stalls", "wait for ranks") > 0);
 }
 
@@ -62,37 +74,31 @@ static void check_bytes(json_t *file, int process, json_t *result) {
     assert_true(gathered == json_number_value(json_object_get(sent, "all_gather")));
 }
 
-/* Each counter's largest value is the peak of that name, on the rank where it is largest. */
+/* A counter's largest value, on the rank where it is largest, is this peak. */
+static void expect_peak(json_t *file, int n_ranks, const char *tier, const char *tag, double peak) {
+    char name[128];
+    double most = -1;
+    snprintf(name, sizeof(name), "%s memory%s%s", tier, tag[0] != '\0' ? ": " : "", tag);
+    for (int rank = 0; rank < n_ranks; rank++)
+        most = fmax(most, trace_file_peak(file, rank + 1, name));
+    if (fmax(most, 0) != peak)
+        fail_msg("%s: %g instead of %g", name, most, peak);
+}
+
 static void check_peaks(json_t *file, int n_ranks, json_t *result) {
     static const char *const tiers[] = {"device", "host"};
     for (int tier = 0; tier < 2; tier++) {
-        json_t *own = json_object_get(json_object_get(result, "peak_bytes"), tiers[tier]);
-        json_t *value;
+        json_t *own = field(result, "peak_bytes.%s", tiers[tier]), *value;
         const char *tag;
-        char name[128];
-        double live = -1;
-        snprintf(name, sizeof(name), "%s memory", tiers[tier]);
-        for (int rank = 0; rank < n_ranks; rank++) {
-            double peak = trace_file_peak(file, rank + 1, name);
-            live = peak > live ? peak : live;
-        }
-        assert_true(live == json_number_value(json_object_get(own, "live")));
-        json_object_foreach(json_object_get(own, "tags"), tag, value) {
-            double most = 0;
-            snprintf(name, sizeof(name), "%s memory: %s", tiers[tier], tag);
-            for (int rank = 0; rank < n_ranks; rank++) {
-                double peak = trace_file_peak(file, rank + 1, name);
-                most = peak > most ? peak : most;
-            }
-            if (most != json_number_value(value))
-                fail_msg("%s: %g instead of %g", name, most, json_number_value(value));
-        }
+        expect_peak(file, n_ranks, tiers[tier], "", number(own, "live"));
+        json_object_foreach(field(own, "tags"), tag, value)
+            expect_peak(file, n_ranks, tiers[tier], tag, json_number_value(value));
     }
 }
 
 TEST(two_ranks) {
-    json_t *result = run_json(STAGE3 "--trace t.json --json", 0);
-    json_t *file = trace_file_load("t.json"), *said = json_object_get(result, "trace");
+    json_t *result = run_json(0, STAGE3 "--trace t.json");
+    json_t *file = kept(trace_file_load("t.json")), *said = json_object_get(result, "trace");
     for (int rank = 0; rank < 2; rank++) {
         check_names(file, rank + 1);
         check_bytes(file, rank + 1, result);
@@ -101,83 +107,60 @@ TEST(two_ranks) {
     }
     check_peaks(file, 2, result);
     assert_string_equal(text(said, "file"), "t.json");
-    assert_int_equal(number(said, "first_step", NULL), 1);
-    assert_int_equal(number(said, "last_step", NULL), 3);
-    assert_int_equal(number(said, "left_out", NULL), 0);
-    assert_true(number(said, "events", NULL) > 1000);
-    json_decref(file);
-    json_decref(result);
+    expect_fields(said, "first_step=1 last_step=3 left_out=0");
+    assert_true(number(said, "events") > 1000);
 }
 
 /* The same weights, the same peaks, and no field of it. */
 TEST(a_run_is_the_same_without) {
-    json_t *with = run_json(STAGE3 "--trace t.json --json", 0);
-    json_t *without = run_json(STAGE3 "--json", 0);
-    assert_string_equal(text(with, "weights_xxh3"), text(without, "weights_xxh3"));
-    assert_true(
-        json_equal(json_object_get(with, "peak_bytes"), json_object_get(without, "peak_bytes")));
-    assert_true(
-        json_equal(json_object_get(with, "comm_bytes"), json_object_get(without, "comm_bytes")));
-    assert_null(json_object_get(without, "trace"));
-    json_decref(with);
-    json_decref(without);
+    static const char *const fields[] = {"weights_xxh3", "peak_bytes", "comm_bytes"};
+    json_t *with = run_json(0, STAGE3 "--trace t.json");
+    json_t *without = run_json(0, STAGE3 "");
+    for (size_t i = 0; i < N_OF(fields); i++)
+        assert_true(json_equal(field(with, "%s", fields[i]), field(without, "%s", fields[i])));
+    expect_fields(without, "trace=absent");
 }
 
 TEST(some_steps) {
-    assert_ran(TINY "--steps 4 --checkpoint-dir saved --checkpoint-every 2 --trace t.json "
-                    "--trace-steps 2:3",
-               0);
+    assert_ran(0, TINY "--steps 4 --checkpoint-dir saved --checkpoint-every 2 --trace t.json "
+                       "--trace-steps 2:3");
     assert_said("--trace-steps", "steps 2 to 3");
-    json_t *file = trace_file_load("t.json");
-    assert_int_equal(trace_file_count(file, 1, "schedule", "step "), 2);
-    assert_int_equal(trace_file_count(file, 1, "schedule", "step 2"), 1);
-    assert_int_equal(trace_file_count(file, 1, "schedule", "checkpoint"), 1);
+    json_t *file = kept(trace_file_load("t.json"));
+    expect_slices(file, 1, "schedule", "step ", 2);
+    expect_slices(file, 1, "schedule", "step 2", 1);
+    expect_slices(file, 1, "schedule", "checkpoint", 1);
     assert_true(trace_file_count(file, 1, "write", "write") > 0);
-    assert_int_equal(trace_file_count(file, 1, "schedule", "hash"), 0);
-    json_decref(file);
-    assert_ran(TINY "--steps 6 --checkpoint-dir saved --resume --trace t.json", 0);
-    file = trace_file_load("t.json");
-    assert_int_equal(trace_file_count(file, 1, "schedule", "step 5"), 1);
-    assert_int_equal(trace_file_count(file, 1, "schedule", "hash of the weights"), 1);
-    json_decref(file);
+    expect_slices(file, 1, "schedule", "hash", 0);
+    assert_ran(0, TINY "--steps 6 --checkpoint-dir saved --resume --trace t.json");
+    file = kept(trace_file_load("t.json"));
+    expect_slices(file, 1, "schedule", "step 5", 1);
+    expect_slices(file, 1, "schedule", "hash of the weights", 1);
 }
 
 /* A command that is given again goes on, and leaves what it has traced. */
 TEST(steps_that_are_done) {
-    static const char again[] = TINY "--steps 4 --checkpoint-dir again --checkpoint-every 2 "
-                                     "--resume --trace t.json --trace-steps 1:2 --json";
-    for (int i = 0; i < 3; i++) {
-        json_t *result = run_json(i == 0 ? TINY "--steps 2 --checkpoint-dir again --resume "
-                                                "--trace t.json --trace-steps 1:2 --json"
-                                         : again,
-                                  0);
-        assert_int_equal(json_object_get(result, "trace") != NULL, i == 0);
-        json_decref(result);
-        if (i == 0)
-            assert_not_said("the first time", "warning");
-        else if (i == 1)
-            assert_said("given again", "warning: rank 0: --trace t.json: nothing is traced: the "
-                                       "run goes on after step 2, and --trace-steps 1:2 are done");
-    }
-    assert_ran(TINY "--steps 4 --checkpoint-dir again --resume --ranks 2 --trace t.json", 0);
+#define AGAIN TINY "--checkpoint-dir again --resume --trace t.json "
+    expect_fields(run_json(0, AGAIN "--steps 2 --trace-steps 1:2"), "trace.last_step=2");
+    assert_not_said("the first time", "warning");
+    json_t *result = run_json(0, AGAIN "--steps 4 --checkpoint-every 2 --trace-steps 1:2");
+    expect_fields(result, "trace=absent");
+    assert_said("given again", "warning: rank 0: --trace t.json: nothing is traced: the run goes "
+                               "on after step 2, and --trace-steps 1:2 are done");
+    assert_ran(0, AGAIN "--steps 4 --ranks 2");
     assert_said("no step", "--trace t.json: nothing is traced: no step of the run is left");
-    json_t *file = trace_file_load("t.json");
-    assert_int_equal(trace_file_count(file, 1, "schedule", "step "), 2);
-    json_decref(file);
+    expect_slices(kept(trace_file_load("t.json")), 1, "schedule", "step ", 2);
 }
 
 /* Where the time of a run that failed went is asked, too. */
 TEST(a_run_that_fails) {
-    assert_ran(TINY "--steps 3 --device-memory 300KiB --trace failed.json", 1);
-    json_t *file = trace_file_load("failed.json");
+    assert_ran(1, TINY "--steps 3 --device-memory 300KiB --trace failed.json");
+    json_t *file = kept(trace_file_load("failed.json"));
     assert_true(trace_file_count(file, 1, "compute", "fill") > 0);
-    json_decref(file);
 }
 
 TEST(full_disk) {
-    assert_ran(TINY "--steps 1 --trace /dev/full", 1);
-    assert_said("--trace /dev/full", "/dev/full");
-    assert_said("--trace /dev/full", "No space left");
+    assert_ran(1, TINY "--steps 1 --trace /dev/full");
+    assert_said("--trace /dev/full", "/dev/full|No space left");
 }
 
 /* ---- ranks that are processes ---- */
@@ -211,16 +194,14 @@ TEST(processes) {
                                    "--json");
     if (code != 0)
         fail_msg("exit %d: %s", code, err);
-    json_t *first = trace_file_load("p.json"), *second = trace_file_load("p.rank1.json");
-    json_t *result = json_loads(out, 0, NULL); /* of rank 0's file */
-    json_t *about = json_object_get(json_object_get(first, "otherData"), "rank 0");
-    assert_true(number(result, "trace", "events") == number(about, "events", NULL));
-    json_decref(result);
+    json_t *first = kept(trace_file_load("p.json")),
+           *second = kept(trace_file_load("p.rank1.json"));
+    json_t *result = kept_json(out); /* of rank 0's file */
+    json_t *about = field(first, "otherData.rank 0");
+    assert_true(number(result, "trace.events") == number(about, "events"));
     check_time(first, second);
-    assert_int_equal(trace_file_count(first, 1, "schedule", "step "), 2);
-    assert_int_equal(trace_file_count(second, 2, "schedule", "step "), 2);
-    json_decref(first);
-    json_decref(second);
+    expect_slices(first, 1, "schedule", "step ", 2);
+    expect_slices(second, 2, "schedule", "step ", 2);
 }
 
 /* ---- a plan ---- */
@@ -273,7 +254,7 @@ static void compare(const char *options, const char *const *lanes, size_t n_lane
     char arguments[1024];
     snprintf(arguments, sizeof(arguments),
              TINY "--threads 1 --steps 3 --trace ran.json --trace-steps 3:3 --quiet %s", options);
-    assert_ran(arguments, 0);
+    assert_ran(0, "%s", arguments);
     snprintf(arguments, sizeof(arguments),
              "--model layers=2,channels=16,heads=2,seq=16,vocab=256 --threads 1 --trace plan.json "
              "--quiet %s",
@@ -281,12 +262,10 @@ static void compare(const char *options, const char *const *lanes, size_t n_lane
     int code = plan(arguments);
     if (code != 0)
         fail_msg("zero-plan %s: exit %d: %s", arguments, code, err);
-    json_t *run = trace_file_load("ran.json"), *planned = trace_file_load("plan.json");
+    json_t *run = kept(trace_file_load("ran.json")), *planned = kept(trace_file_load("plan.json"));
     compare_schedule(run, planned, PLANNED_PROCESS);
     for (size_t i = 0; i < n_lanes; i++)
         assert_true(compare_lane(run, planned, PLANNED_PROCESS, lanes[i]) > 0);
-    json_decref(run);
-    json_decref(planned);
 }
 
 #define LEAVE_NOTHING_OPEN "--micro-batch 2 --recompute none "
@@ -300,10 +279,9 @@ TEST(the_schedule_is_the_plan) {
                                     "--offload-params none",
                  stage);
         compare(options, lanes, 2);
-        json_t *file = trace_file_load("ran.json");
+        json_t *file = kept(trace_file_load("ran.json"));
         size_t n_published = stage == 1 || stage == 2;
-        assert_int_equal(trace_file_count(file, 1, "schedule", "publish h.0"), n_published);
-        json_decref(file);
+        expect_slices(file, 1, "schedule", "publish h.0", n_published);
     }
     compare("--micro-batch 1 --recompute unit --stage 3 --ranks 1 --offload-optimizer cpu "
             "--offload-params cpu --sub-group 2048",

@@ -4,6 +4,8 @@
  */
 #include "tests/fault/fault_wrap.h"
 
+#include "tests/common/test.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <pthread.h>
@@ -83,43 +85,28 @@ static void *counted(void *pointer) {
     return pointer;
 }
 
-#define REAL(type, name, ...)                                                                      \
-    type __real_##name(__VA_ARGS__);                                                               \
-    type __wrap_##name(__VA_ARGS__)
-
 /* ---- memory ----------------------------------------------------------------------------- */
 
-REAL(void *, malloc, size_t size);
-REAL(void *, calloc, size_t n, size_t size);
-REAL(void *, realloc, void *pointer, size_t size);
-REAL(void *, aligned_alloc, size_t alignment, size_t size);
-REAL(int, posix_memalign, void **pointer_p, size_t alignment, size_t size);
-REAL(char *, strdup, const char *text);
-REAL(char *, strndup, const char *text, size_t n);
-REAL(int, vasprintf, char **text_p, const char *format, va_list arguments);
-int __wrap_asprintf(char **text_p, const char *format, ...);
-REAL(void, free, void *pointer);
-
-void *__wrap_malloc(size_t size) {
+WRAP(void *, malloc, size_t size) {
     return is_refused(ENOMEM) ? NULL : counted(__real_malloc(size));
 }
 
-void *__wrap_calloc(size_t n, size_t size) {
+WRAP(void *, calloc, size_t n, size_t size) {
     return is_refused(ENOMEM) ? NULL : counted(__real_calloc(n, size));
 }
 
-void *__wrap_realloc(void *pointer, size_t size) {
+WRAP(void *, realloc, void *pointer, size_t size) {
     if (is_refused(ENOMEM))
         return NULL;
     void *grown = __real_realloc(pointer, size);
     return pointer == NULL ? counted(grown) : grown;
 }
 
-void *__wrap_aligned_alloc(size_t alignment, size_t size) {
+WRAP(void *, aligned_alloc, size_t alignment, size_t size) {
     return is_refused(ENOMEM) ? NULL : counted(__real_aligned_alloc(alignment, size));
 }
 
-int __wrap_posix_memalign(void **pointer_p, size_t alignment, size_t size) {
+WRAP(int, posix_memalign, void **pointer_p, size_t alignment, size_t size) {
     if (is_refused(ENOMEM))
         return ENOMEM;
     int error = __real_posix_memalign(pointer_p, alignment, size);
@@ -128,15 +115,15 @@ int __wrap_posix_memalign(void **pointer_p, size_t alignment, size_t size) {
     return error;
 }
 
-char *__wrap_strdup(const char *text) {
+WRAP(char *, strdup, const char *text) {
     return is_refused(ENOMEM) ? NULL : counted(__real_strdup(text));
 }
 
-char *__wrap_strndup(const char *text, size_t n) {
+WRAP(char *, strndup, const char *text, size_t n) {
     return is_refused(ENOMEM) ? NULL : counted(__real_strndup(text, n));
 }
 
-int __wrap_vasprintf(char **text_p, const char *format, va_list arguments) {
+WRAP(int, vasprintf, char **text_p, const char *format, va_list arguments) {
     if (is_refused(ENOMEM))
         return -1;
     int length = __real_vasprintf(text_p, format, arguments);
@@ -145,7 +132,7 @@ int __wrap_vasprintf(char **text_p, const char *format, va_list arguments) {
     return length;
 }
 
-int __wrap_asprintf(char **text_p, const char *format, ...) {
+WRAP(int, asprintf, char **text_p, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
     int length = __wrap_vasprintf(text_p, format, arguments);
@@ -153,11 +140,27 @@ int __wrap_asprintf(char **text_p, const char *format, ...) {
     return length;
 }
 
-void __wrap_free(void *pointer) {
+WRAP(void, free, void *pointer) {
     if (pointer != NULL)
         atomic_fetch_sub(&n_live, 1);
     __real_free(pointer);
 }
+
+#ifdef ZR_HAVE_MIMALLOC
+/* What is in a heap is not counted: it goes with the heap, which is. */
+
+WRAP(void *, mi_heap_new, void) {
+    return is_refused(ENOMEM) ? NULL : __real_mi_heap_new();
+}
+
+WRAP(void *, mi_heap_zalloc, void *heap, size_t size) {
+    return is_refused(ENOMEM) ? NULL : __real_mi_heap_zalloc(heap, size);
+}
+
+WRAP(void *, mi_heap_realloc, void *heap, void *pointer, size_t size) {
+    return is_refused(ENOMEM) ? NULL : __real_mi_heap_realloc(heap, pointer, size);
+}
+#endif
 
 void *fault_malloc(size_t size_bytes) {
     return __wrap_malloc(size_bytes);
@@ -173,11 +176,7 @@ void fault_free(void *pointer) {
 
 /* ---- mappings --------------------------------------------------------------------------- */
 
-REAL(void *, mmap, void *address, size_t size, int protection, int flags, int file, off_t offset);
-REAL(int, munmap, void *address, size_t size);
-REAL(int, mprotect, void *address, size_t size, int protection);
-
-void *__wrap_mmap(void *address, size_t size, int protection, int flags, int file, off_t offset) {
+WRAP(void *, mmap, void *address, size_t size, int protection, int flags, int file, off_t offset) {
     if (is_refused(ENOMEM))
         return MAP_FAILED;
     void *pointer = __real_mmap(address, size, protection, flags, file, offset);
@@ -186,41 +185,37 @@ void *__wrap_mmap(void *address, size_t size, int protection, int flags, int fil
     return pointer;
 }
 
-int __wrap_munmap(void *address, size_t size) {
+WRAP(int, munmap, void *address, size_t size) {
     atomic_fetch_sub(&mapped_bytes, (long)size);
     return __real_munmap(address, size);
 }
 
-int __wrap_mprotect(void *address, size_t size, int protection) {
+WRAP(int, mprotect, void *address, size_t size, int protection) {
     return is_refused(ENOMEM) ? -1 : __real_mprotect(address, size, protection);
 }
 
 /* ---- files and threads ------------------------------------------------------------------ */
 
-REAL(FILE *, fopen, const char *path, const char *mode);
-REAL(int, fclose, FILE *file);
-REAL(DIR *, opendir, const char *path);
-REAL(DIR *, fdopendir, int fd);
-REAL(int, closedir, DIR *folder);
-REAL(int, pthread_create, pthread_t *thread, const pthread_attr_t *attributes,
-     void *(*start)(void *), void *argument);
-REAL(int, pthread_join, pthread_t thread, void **result);
-
-FILE *__wrap_fopen(const char *path, const char *mode) {
+WRAP(FILE *, fopen, const char *path, const char *mode) {
     return is_refused(ENOMEM) ? NULL : counted(__real_fopen(path, mode));
 }
 
-int __wrap_fclose(FILE *file) {
+WRAP(int, fclose, FILE *file) {
     atomic_fetch_sub(&n_live, 1);
     return __real_fclose(file);
 }
 
-DIR *__wrap_opendir(const char *path) {
+WRAP(DIR *, opendir, const char *path) {
     return is_refused(ENOMEM) ? NULL : counted(__real_opendir(path));
 }
 
-DIR *__wrap_fdopendir(int fd) {
+WRAP(DIR *, fdopendir, int fd) {
     return is_refused(ENOMEM) ? NULL : counted(__real_fdopendir(fd));
+}
+
+WRAP(int, closedir, DIR *folder) {
+    atomic_fetch_sub(&n_live, 1);
+    return __real_closedir(folder);
 }
 
 size_t fault_descriptors(void) {
@@ -234,13 +229,8 @@ size_t fault_descriptors(void) {
     return n;
 }
 
-int __wrap_closedir(DIR *folder) {
-    atomic_fetch_sub(&n_live, 1);
-    return __real_closedir(folder);
-}
-
-int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
-                          void *(*start)(void *), void *argument) {
+WRAP(int, pthread_create, pthread_t *thread, const pthread_attr_t *attributes,
+     void *(*start)(void *), void *argument) {
     if (is_refused(EAGAIN))
         return EAGAIN;
     int error = __real_pthread_create(thread, attributes, start, argument);
@@ -249,7 +239,7 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
     return error;
 }
 
-int __wrap_pthread_join(pthread_t thread, void **result) {
+WRAP(int, pthread_join, pthread_t thread, void **result) {
     int error = __real_pthread_join(thread, result);
     if (error == 0)
         atomic_fetch_sub(&n_live, 1);

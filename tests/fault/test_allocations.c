@@ -21,7 +21,6 @@
 /* A run takes milliseconds; one that takes this long hangs. */
 #define WATCHDOG_SECONDS 100
 
-
 typedef struct error_count {
     pthread_mutex_t lock;
     size_t n_errors;
@@ -148,12 +147,12 @@ static int clean(void **state) {
 TEST(stage_3_with_config) {
     static const char *const words[] = {TINY("10"),  "--config", "config.json", "--steps", "2",
                                         "--threads", "2",        "--recompute", "unit"};
-    assert_true(refuse_each(words, sizeof(words) / sizeof(words[0])) >= MOST);
+    assert_true(refuse_each(words, N_OF(words)) >= MOST);
 }
 
 TEST(stage_0) {
     static const char *const words[] = {TINY("1"), "--steps", "1", "--threads", "1"};
-    assert_true(refuse_each(words, sizeof(words) / sizeof(words[0])) > 100);
+    assert_true(refuse_each(words, N_OF(words)) > 100);
 }
 
 TEST(offload_to_host) {
@@ -161,7 +160,7 @@ TEST(offload_to_host) {
         TINY("2"), "--steps", "1", "--threads",       "1",   "--offload-optimizer",
         "cpu",     "--stage", "2", "--offload-ratio", "0.5", "--sub-group",
         "1024"};
-    assert_true(refuse_each(words, sizeof(words) / sizeof(words[0])) > 100);
+    assert_true(refuse_each(words, N_OF(words)) > 100);
 }
 
 TEST(offload_to_nvme) {
@@ -171,9 +170,9 @@ TEST(offload_to_nvme) {
         "1024"};
     train_result_t result;
     zr_log_t log = {.level = ZR_LOG_WARNING, .rank = -1};
-    if (run(words, sizeof(words) / sizeof(words[0]), &log, &result) == ZR_ERR_UNSUPPORTED)
+    if (run(words, N_OF(words), &log, &result) == ZR_ERR_UNSUPPORTED)
         skip(); /* said why */
-    assert_true(refuse_each(words, sizeof(words) / sizeof(words[0])) > 150);
+    assert_true(refuse_each(words, N_OF(words)) > 150);
 }
 
 static void shell(const char *command) {
@@ -204,12 +203,12 @@ TEST(checkpoints) {
     train_result_t result;
     zr_log_t log = {.level = ZR_LOG_WARNING, .rank = -1};
     prepare_run = remove_checkpoints;
-    assert_true(refuse_each(saves, sizeof(saves) / sizeof(saves[0])) > 250);
+    assert_true(refuse_each(saves, N_OF(saves)) > 250);
     remove_checkpoints();
-    assert_int_equal(run(one_step, sizeof(one_step) / sizeof(one_step[0]), &log, &result), ZR_OK);
+    assert_ok(run(one_step, N_OF(one_step), &log, &result));
     shell("cp -r .ckpt .first");
     prepare_run = put_first_checkpoint;
-    assert_true(refuse_each(resumes, sizeof(resumes) / sizeof(resumes[0])) > 250);
+    assert_true(refuse_each(resumes, N_OF(resumes)) > 250);
     prepare_run = NULL;
 }
 
@@ -217,7 +216,7 @@ TEST(checkpoints) {
 TEST(memory_snapshot) {
     static const char *const words[] = {TINY("1"),           "--steps",       "2", "--threads", "1",
                                         "--memory-snapshot", ".memory.pickle"};
-    assert_true(refuse_each(words, sizeof(words) / sizeof(words[0])) > 150);
+    assert_true(refuse_each(words, N_OF(words)) > 150);
 }
 
 /* A report that cannot be made is not half made. */
@@ -229,7 +228,7 @@ TEST(report) {
     train_result_t result = {.status = ZR_ERR_BUDGET, .data_kind = "text", .n_steps = 1};
     train_step_line_t line = {.loss = 1};
     char *arguments[32];
-    int n_words = sizeof(words) / sizeof(words[0]);
+    int n_words = N_OF(words);
     bool printed = false;
     for (int i = 0; i < n_words; i++)
         arguments[i] = (char *)words[i];
@@ -237,7 +236,7 @@ TEST(report) {
     zr_log_t log = {.sink = count_errors, .context = &count, .level = ZR_LOG_WARNING, .rank = -1};
     FILE *file = tmpfile();
     assert_non_null(file);
-    assert_int_equal(train_options_parse(n_words, arguments, &log, &options), ZR_OK);
+    assert_ok(train_options_parse(n_words, arguments, &log, &options));
     json_set_alloc_funcs(fault_malloc, fault_free);
     long live = fault_live(), n = 0;
     while (!printed) {

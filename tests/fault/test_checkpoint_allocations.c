@@ -14,7 +14,6 @@
 #define ERROR_BYTES 512
 #define N_ELEMS ((size_t)3000)
 
-
 static void count_errors(void *context, zr_log_level_t level, int rank, const char *message) {
     expect_one_thing(message);
     *(int *)context += level == ZR_LOG_ERROR;
@@ -92,9 +91,9 @@ static bool refuse(zr_status_t (*run)(const zr_log_t *log), long n) {
 
 TEST(test_each) {
     long n_written = 0, n_read = 0;
-    assert_int_equal(write_it(NULL), ZR_OK);
+    assert_ok(write_it(NULL));
     while (refuse(write_it, ++n_written))
-        assert_int_equal(look(NULL), ZR_OK);
+        assert_ok(look(NULL));
     while (refuse(look, ++n_read))
         continue;
     print_message("writing has %ld allocations, reading %ld\n", n_written - 1, n_read - 1);
@@ -110,14 +109,14 @@ static void keep_error(void *context, zr_log_level_t level, int rank, const char
 /* Nobody knows whether it is whole then, so nobody says that it is not. */
 TEST(test_verify) {
     char error[ERROR_BYTES] = "";
-    char *words[] = {"verify", "c", NULL};
     zr_log_t log = {.sink = keep_error, .context = error, .level = ZR_LOG_ERROR, .rank = -1};
+    command_common_t common = {.words = {"c"}, .n_words = 1, .log = &log};
     bool was_hit = true;
     long n = 0;
     while (was_hit) {
         long live = fault_live();
         fault_arm(++n);
-        int code = checkpoint_verify.run(2, words, &log);
+        int code = checkpoint_verify.run(&common);
         was_hit = fault_hit();
         fault_arm(0);
         assert_int_equal(fault_live(), live);

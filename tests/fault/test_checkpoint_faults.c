@@ -13,12 +13,13 @@
 #include <dirent.h>
 #include <jansson.h>
 
-#include "offload/uring_ring.h"
+#include "offload/uring_ring_internal.h"
 #include "tests/common/test.h"
 #include "tests/fault/fault_wrap.h"
 #include "tests/zero/checkpoint/folder_fixture.h"
 #include "tests/zero/toy.h"
 #include "zero/checkpoint/save_internal.h"
+#include "zero/runtime_internal.h"
 
 #define N_RANKS 2
 #define N_STEPS 3
@@ -107,31 +108,31 @@ static void note_begin(int rank) {
 
 WRAP(zr_status_t, zr_runtime_save, zr_runtime_t *runtime, const zr_save_options_t *options,
      zr_save_report_t *report_p) {
-    note_begin(runtime->rank);
+    note_begin(runtime->base.rank);
     zr_status_t status = __real_zr_runtime_save(runtime, options, report_p);
-    note_end(runtime->rank, status);
+    note_end(runtime->base.rank, status);
     return status;
 }
 
 WRAP(zr_status_t, zr_runtime_save_begin, zr_runtime_t *runtime, const zr_save_options_t *options) {
-    note_begin(runtime->rank);
+    note_begin(runtime->base.rank);
     zr_status_t status = __real_zr_runtime_save_begin(runtime, options);
-    note_end(runtime->rank, status);
+    note_end(runtime->base.rank, status);
     return status;
 }
 
 WRAP(zr_status_t, zr_runtime_save_end, zr_runtime_t *runtime, bool wait, bool *ended_p,
      zr_save_report_t *report_p) {
-    fault_enter(is_faulty(runtime->rank));
+    fault_enter(is_faulty(runtime->base.rank));
     zr_status_t status = __real_zr_runtime_save_end(runtime, wait, ended_p, report_p);
-    note_end(runtime->rank, status);
+    note_end(runtime->base.rank, status);
     return status;
 }
 
-WRAP(zr_status_t, zr_save_writer_create, zr_runtime_t *runtime, const zr_slices_t *slices,
+WRAP(zr_status_t, zr_save_writer_create, const zr_saves_t *saves, const zr_slices_t *slices,
      const char *path, bool copies, zr_save_writer_t **writer_p) {
-    zr_status_t status = __real_zr_save_writer_create(runtime, slices, path, copies, writer_p);
-    atomic_store(&writer_of[runtime->rank], status == ZR_OK ? *writer_p : NULL);
+    zr_status_t status = __real_zr_save_writer_create(saves, slices, path, copies, writer_p);
+    atomic_store(&writer_of[saves->base->rank], status == ZR_OK ? *writer_p : NULL);
     return status;
 }
 
@@ -145,7 +146,7 @@ WRAP(zr_status_t, zr_save_writer_finish, zr_save_writer_t *writer, zr_written_fi
 }
 
 WRAP(zr_status_t, zr_runtime_commit, zr_runtime_t *runtime) {
-    fault_enter(is_restoring && runtime->rank == faulty_rank);
+    fault_enter(is_restoring && runtime->base.rank == faulty_rank);
     zr_status_t status = __real_zr_runtime_commit(runtime);
     fault_enter(false);
     return status;
@@ -396,7 +397,7 @@ static const way_t ways[] = {
     {"nvme", 3, ZR_OFFLOAD_NVME, ZR_OFFLOAD_NVME, false, true, 2},
     {"nvme, going on", 0, ZR_OFFLOAD_NVME, ZR_OFFLOAD_NONE, true, false, 1},
 };
-#define N_WAYS (sizeof(ways) / sizeof(ways[0]))
+#define N_WAYS (N_OF(ways))
 
 static toy_options_t options_of(const way_t *way) {
     toy_options_t options = toy_options_default(way->stage, N_RANKS);

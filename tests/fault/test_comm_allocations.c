@@ -123,8 +123,8 @@ static void *run_rank(void *argument) {
 static void open_rank(rank_t *self) {
     zr_device_options_t options = zr_device_options_default();
     options.n_threads = 1;
-    assert_int_equal(zr_device_open("host", &options, &self->device), ZR_OK);
-    assert_int_equal(zr_stream_create(self->device, "comm", &self->stream), ZR_OK);
+    assert_ok(zr_device_open("host", &options, &self->device));
+    assert_ok(zr_stream_create(self->device, "comm", &self->stream));
     self->numbers = malloc((1 + N_RANKS) * N_ELEMS * sizeof(float));
     assert_non_null(self->numbers);
 }

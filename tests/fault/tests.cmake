@@ -2,7 +2,8 @@
 function(zr_add_allocation_test source)
   zr_add_test(${source} fault/fault_wrap.c ${ARGN})
   get_filename_component(name ${source} NAME_WE)
-  foreach(function malloc calloc realloc aligned_alloc posix_memalign strdup strndup asprintf
+  zr_wrap_allocations(${name})
+  foreach(function aligned_alloc posix_memalign strdup strndup asprintf
                    vasprintf free mmap munmap mprotect fopen fclose opendir fdopendir closedir
                    pthread_create pthread_join)
     target_link_options(${name} PRIVATE LINKER:--wrap=${function})

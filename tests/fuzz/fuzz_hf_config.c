@@ -7,7 +7,7 @@
 static void try_config(const char *text, size_t n_bytes) {
     int n_errors;
     zr_log_t log = fuzz_log(&n_errors);
-    gpt_shape_t shape;
+    zr_gpt_shape_t shape;
     zr_status_t status = shape_from_hf_config(text, n_bytes, "fuzz", &log, &shape);
     FUZZ_REQUIRE(status == ZR_OK || status == ZR_ERR_FORMAT);
     FUZZ_REQUIRE(n_errors == (status != ZR_OK));

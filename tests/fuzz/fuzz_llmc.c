@@ -11,14 +11,15 @@
 #define INPUT_BYTES (LLMC_HEADER_BYTES + sizeof(uint64_t))
 
 static void ask(const llmc_header_t *header, uint64_t file_bytes) {
-    const gpt_shape_t *shape = &header->shape;
+    const zr_gpt_shape_t *shape = &header->shape;
     uint64_t end = LLMC_HEADER_BYTES;
     FUZZ_REQUIRE(header->padded_vocab >= shape->vocab && shape->channels % shape->heads == 0);
-    for (int kind = 0; kind < GPT_N_KINDS; kind++) {
-        size_t n = gpt_kind_is_of_layer((gpt_kind_t)kind) ? shape->n_layers : 1;
-        gpt_tensor_t first = gpt_tensor(shape, (gpt_kind_t)kind, 0);
-        gpt_tensor_t last = gpt_tensor(shape, (gpt_kind_t)kind, n - 1);
-        size_t n_elems = kind == GPT_WTE ? header->padded_vocab * shape->channels : first.n_elems;
+    for (int kind = 0; kind < ZR_GPT_N_KINDS; kind++) {
+        size_t n = zr_gpt_kind_is_of_layer((zr_gpt_kind_t)kind) ? shape->n_layers : 1;
+        zr_gpt_tensor_t first = zr_gpt_tensor(shape, (zr_gpt_kind_t)kind, 0);
+        zr_gpt_tensor_t last = zr_gpt_tensor(shape, (zr_gpt_kind_t)kind, n - 1);
+        size_t n_elems =
+            kind == ZR_GPT_WTE ? header->padded_vocab * shape->channels : first.n_elems;
         FUZZ_REQUIRE(llmc_offset_bytes(header, &first) == end);
         end =
             llmc_offset_bytes(header, &last) + n_elems * element_type_of(header->kind)->size_bytes;

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "tests/fuzz/fuzz.h"
-#include "zero/checkpoint/manifest.h"
+#include "zero/checkpoint/manifest_internal.h"
 
 /* Asking all pairs takes quadratic time. */
 #define MOST_ASKED 64

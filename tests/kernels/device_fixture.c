@@ -95,16 +95,8 @@ void *fixture_place(fixture_t *fixture, const void *src, size_t size_bytes, size
     return dst;
 }
 
-/* Steele, Lea and Flood 2014: SplitMix64. */
-uint64_t fixture_random(uint64_t *state) {
-    uint64_t z = (*state += 0x9e3779b97f4a7c15u);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
 float fixture_random_float(uint64_t *state) {
-    return (float)((double)(fixture_random(state) >> 40) * 0x1p-23 - 1.0);
+    return (float)((double)(random_bits(state) >> 40) * 0x1p-23 - 1.0);
 }
 
 void fixture_random_values(void *values, zr_dtype_t dtype, size_t n, float scale, uint64_t *state) {

@@ -44,9 +44,7 @@ void *fixture_place(fixture_t *fixture, const void *src, size_t size_bytes, size
 
 /** A log that counts the fixture's errors and prints nothing. */
 zr_log_t fixture_log(fixture_t *fixture);
-
-/** Numbers that are the same everywhere: 64 bits, then floats in [-1, 1). */
-uint64_t fixture_random(uint64_t *state);
+/** In [-1, 1), the same everywhere. */
 float fixture_random_float(uint64_t *state);
 /** Values of the dtype, of magnitude up to `scale`. */
 void fixture_random_values(void *values, zr_dtype_t dtype, size_t n, float scale, uint64_t *state);

@@ -7,7 +7,7 @@
 
 /* For each of the 2^16 upper halves: at, just off, and around the tie. */
 static const uint32_t lower_halves[] = {0x0000, 0x0001, 0x7fff, 0x8000, 0x8001, 0xffff};
-#define N_LOWER (sizeof(lower_halves) / sizeof(lower_halves[0]))
+#define N_LOWER N_OF(lower_halves)
 #define N_PATTERNS (65536 * N_LOWER)
 
 static float *patterns;    /* [N_PATTERNS] */

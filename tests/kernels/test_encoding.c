@@ -37,7 +37,7 @@ TEST(bytes_are_of_whole_blocks) {
 static void draw(float *values) {
     uint64_t random = 5;
     for (size_t i = 0; i < N_ELEMS; i++) {
-        uint32_t bits = (uint32_t)fixture_random(&random);
+        uint32_t bits = (uint32_t)random_bits(&random);
         values[i] = fixture_random_float(&random);
         if (i % 8 == 0)
             memcpy(&values[i], &bits, sizeof(bits));
@@ -56,10 +56,12 @@ TEST(host_and_stream_agree) {
         float *source = fixture_place(f, values, sizeof(values), 0);
         void *target = fixture_take(f, n_bytes, 0);
         float *result = fixture_take(f, sizeof(values), 0);
-        encoding->encode(values, N_ELEMS, blocks);
-        encoding->decode(blocks, N_ELEMS, decoded);
-        assert_int_equal(encoding->queue_encode(f->stream, source, N_ELEMS, target), ZR_OK);
-        assert_int_equal(encoding->queue_decode(f->stream, target, N_ELEMS, result), ZR_OK);
+        encoding->encode(encoding, values, N_ELEMS, blocks);
+        encoding->decode(encoding, blocks, N_ELEMS, decoded);
+        assert_int_equal(encoding->queue_encode(encoding, f->stream, source, N_ELEMS, target),
+                         ZR_OK);
+        assert_int_equal(encoding->queue_decode(encoding, f->stream, target, N_ELEMS, result),
+                         ZR_OK);
         fixture_download(f, encoded, target, n_bytes);
         fixture_download(f, back, result, sizeof(back));
         assert_memory_equal(encoded, blocks, n_bytes);

@@ -171,18 +171,17 @@ static void run_kernels(zr_stream_t *stream, float *const *x) {
                                .weight_decay = 0.1f,
                                .grad_scale = 0.5f,
                                .step = 2};
-    assert_int_equal(zr_kernel_fill(stream, x[3], ZR_DTYPE_F32, N_ELEMS, 0.25f), ZR_OK);
-    assert_int_equal(zr_kernel_scale(stream, x[1], ZR_DTYPE_F32, N_ELEMS - 3, 0.5f), ZR_OK);
+    assert_ok(zr_kernel_fill(stream, x[3], ZR_DTYPE_F32, N_ELEMS, 0.25f));
+    assert_ok(zr_kernel_scale(stream, x[1], ZR_DTYPE_F32, N_ELEMS - 3, 0.5f));
     assert_int_equal(zr_kernel_add(stream, x[0], ZR_DTYPE_F32, x[1], ZR_DTYPE_BF16, N_ELEMS - 1),
                      ZR_OK);
     assert_int_equal(zr_kernel_cast(stream, x[5], ZR_DTYPE_BF16, x[0], ZR_DTYPE_F32, N_ELEMS),
                      ZR_OK);
-    assert_int_equal(zr_kernel_sum(stream, x[4], sources, 3, ZR_DTYPE_F32, N_ELEMS), ZR_OK);
+    assert_ok(zr_kernel_sum(stream, x[4], sources, 3, ZR_DTYPE_F32, N_ELEMS));
     assert_int_equal(zr_kernel_spread(stream, &dst, 1, sources, 2, ZR_DTYPE_F32, N_ELEMS / 2),
                      ZR_OK);
-    assert_int_equal(
-        zr_copy_async(stream, x[5] + N_ELEMS / 2, x[4], N_ELEMS, ZR_COPY_DEVICE_TO_DEVICE), ZR_OK);
-    assert_int_equal(zr_kernel_update(stream, &zr_adamw.rule, &adamw), ZR_OK);
+    assert_ok(zr_copy_async(stream, x[5] + N_ELEMS / 2, x[4], N_ELEMS, ZR_COPY_DEVICE_TO_DEVICE));
+    assert_ok(zr_kernel_update(stream, &zr_adamw.rule, &adamw));
     assert_int_equal(zr_kernel_sum_of_squares(stream, x[0], ZR_DTYPE_F32, N_ELEMS - 7,
                                               (double *)x[4], x[4] + 64),
                      ZR_OK);

@@ -32,25 +32,19 @@ static bool fails(bool always) {
     return true;
 }
 
-void *__real_mremap(void *from, size_t old_size, size_t new_size, int flags, void *to);
-void *__wrap_mremap(void *from, size_t old_size, size_t new_size, int flags, void *to);
-void *__wrap_mremap(void *from, size_t old_size, size_t new_size, int flags, void *to) {
+WRAP(void *, mremap, void *from, size_t old_size, size_t new_size, int flags, void *to) {
     if (fails(system_calls.no_mremap))
         return MAP_FAILED;
     return __real_mremap(from, old_size, new_size, flags, to);
 }
 
-void *__real_mmap(void *address, size_t size, int protection, int flags, int fd, off_t offset);
-void *__wrap_mmap(void *address, size_t size, int protection, int flags, int fd, off_t offset);
-void *__wrap_mmap(void *address, size_t size, int protection, int flags, int fd, off_t offset) {
+WRAP(void *, mmap, void *address, size_t size, int protection, int flags, int fd, off_t offset) {
     if (fails(false))
         return MAP_FAILED;
     return __real_mmap(address, size, protection, flags, fd, offset);
 }
 
-int __real_mprotect(void *address, size_t size, int protection);
-int __wrap_mprotect(void *address, size_t size, int protection);
-int __wrap_mprotect(void *address, size_t size, int protection) {
+WRAP(int, mprotect, void *address, size_t size, int protection) {
     if (fails(system_calls.no_mprotect))
         return -1;
     return __real_mprotect(address, size, protection);

@@ -34,7 +34,7 @@ static zr_device_t *open_host(int n_threads) {
 static void hammer(zr_device_t *device, unsigned n_rounds) {
     const size_t counts[] = {0, 1, 2, 3, 7, 64, MAX_TASKS};
     work_t *work = calloc(1, sizeof(*work));
-    for (size_t c = 0; c < sizeof(counts) / sizeof(counts[0]); c++) {
+    for (size_t c = 0; c < N_OF(counts); c++) {
         memset(work, 0, sizeof(*work));
         unsigned expected = 0;
         for (unsigned round = 1; round <= n_rounds; round++) {

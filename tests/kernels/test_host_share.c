@@ -13,9 +13,7 @@
 
 static long fail_mmap_at; /* the n-th call from now; 0: none */
 
-void *__real_mmap(void *address, size_t size, int protection, int flags, int fd, off_t offset);
-void *__wrap_mmap(void *address, size_t size, int protection, int flags, int fd, off_t offset);
-void *__wrap_mmap(void *address, size_t size, int protection, int flags, int fd, off_t offset) {
+WRAP(void *, mmap, void *address, size_t size, int protection, int flags, int fd, off_t offset) {
     if (fail_mmap_at > 0 && --fail_mmap_at == 0) {
         errno = ENOMEM;
         return MAP_FAILED;
@@ -203,10 +201,10 @@ TEST(test_random_moves) {
     }
     char *view = open_view(f, &view_bytes);
     for (int step = 1; step <= 3000; step++) {
-        int from = (int)(fixture_random(&seed) % 2), to = (int)(fixture_random(&seed) % 2);
-        int a = (int)(fixture_random(&seed) % N_GRANULES);
-        int b = (int)(fixture_random(&seed) % N_GRANULES);
-        int most = 1 + (int)(fixture_random(&seed) % 6);
+        int from = (int)(random_bits(&seed) % 2), to = (int)(random_bits(&seed) % 2);
+        int a = (int)(random_bits(&seed) % N_GRANULES);
+        int b = (int)(random_bits(&seed) % N_GRANULES);
+        int most = 1 + (int)(random_bits(&seed) % 6);
         int n = run_of(model.value[from], a, true, most);
         if (n > 0 && step % 4 == 0) {
             assert_ok(zr_range_unmap(f->device, ZR_TIER_DEVICE, model.base[from],

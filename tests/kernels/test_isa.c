@@ -28,14 +28,14 @@ static void make_inputs(inputs_t *inputs) {
     float *arrays[] = {inputs->a, inputs->b, inputs->c, inputs->v};
     for (int k = 0; k < 4; k++)
         for (size_t i = 0; i < N_ELEMS; i++) {
-            uint32_t bits = (uint32_t)fixture_random(&random);
+            uint32_t bits = (uint32_t)random_bits(&random);
             arrays[k][i] = fixture_random_float(&random);
             if (bits % 16 == 0)
                 memcpy(&arrays[k][i], &bits, sizeof(bits));
         }
     for (size_t i = 0; i < N_ELEMS; i++) {
         inputs->v[i] = fabsf(inputs->v[i]);
-        inputs->a_bf16[i] = (uint16_t)fixture_random(&random);
+        inputs->a_bf16[i] = (uint16_t)random_bits(&random);
         inputs->b_bf16[i] = zr_bf16_from_f32(fixture_random_float(&random));
     }
 }
@@ -57,7 +57,7 @@ static void run_update(zr_stream_t *stream, const zr_update_rule_t *rule, const 
                         .step = 3};
     for (size_t i = 0; i < rule->n_hypers; i++)
         args.hyper[i] = rule->hypers[i].is_switch ? 1.0f : 0.9f;
-    assert_int_equal(zr_kernel_update(stream, rule, &args), ZR_OK);
+    assert_ok(zr_kernel_update(stream, rule, &args));
 }
 
 static void run_sums(zr_stream_t *stream, const inputs_t *in, results_t *out) {

@@ -72,7 +72,7 @@ TEST(test_long_message) {
     text[6000] = '\0';
     zr_log_write(&log, ZR_LOG_ERROR, "%s", text);
     assert_int_equal(strlen(record.message), 4095);
-    assert_non_null(strstr(record.message, "aaa... (cut: 6000 bytes in all)"));
+    assert_has(record.message, "aaa... (cut: 6000 bytes in all)");
     assert_string_equal(strstr(record.message, "... ("), "... (cut: 6000 bytes in all)");
 }
 
@@ -97,7 +97,7 @@ TEST(test_sizes) {
                  {(uint64_t)96 << 20, "96.0 MiB"},
                  {((uint64_t)1 << 40) - 1, "1.0 TiB"},
                  {UINT64_MAX, "16.0 EiB"}};
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+    for (size_t i = 0; i < N_OF(cases); i++)
         assert_string_equal(zr_size_text(cases[i].size_bytes).text, cases[i].text);
 }
 
@@ -185,6 +185,6 @@ TEST(test_counts) {
                  {2, "life", "2 lives"},
                  {2, "more message", "2 more messages"},
                  {UINT64_MAX, "byte", "18446744073709551615 bytes"}};
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+    for (size_t i = 0; i < N_OF(cases); i++)
         assert_string_equal(zr_count_text(cases[i].n, cases[i].noun).text, cases[i].text);
 }

@@ -55,7 +55,7 @@ TEST(test_cost) {
                                  charge_of(NAN, 0.0),
                                  charge_of(0.0, INFINITY),
                                  {.cost = {1.0, 1.0}}};
-    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
+    for (size_t i = 0; i < N_OF(wrong); i++)
         assert_refused(&fixture, ZR_ERR_ARGUMENT, zr_stream_launched(fixture.stream, &wrong[i]));
     assert_refused(&fixture, ZR_ERR_ARGUMENT, zr_stream_launched(fixture.stream, NULL));
     assert_ok(zr_stream_cost(fixture.stream, &before));

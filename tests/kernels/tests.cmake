@@ -1,6 +1,8 @@
 # The bottom layer. The conformance suites take a device's name; one line per device.
 zr_add_test(kernels/test_status.c NO_SANITIZERS)
 zr_add_test(kernels/test_log.c)
+zr_add_test(kernels/test_heap.c)
+zr_add_test(kernels/test_text_file.c LABELS asan)
 zr_add_test(kernels/test_device.c kernels/device_fixture.c)
 add_test(NAME test_device_sim COMMAND test_device sim)
 zr_test_properties(test_device_sim LABELS asan)
@@ -17,7 +19,7 @@ zr_add_test(kernels/test_trace.c common/trace_file.c common/ticking_clock.c LABE
 target_link_options(test_trace PRIVATE LINKER:--wrap=malloc,--wrap=calloc,--wrap=realloc)
 zr_add_test(kernels/test_host_move.c)
 target_link_options(test_host_move PRIVATE -Wl,--wrap=mremap,--wrap=mmap,--wrap=mprotect)
-zr_add_test(kernels/test_late_move.c common/late_device.c common/late_nn.c)
+zr_add_test(kernels/test_late_move.c common/late_device.c)
 zr_add_test(kernels/test_kernels.c kernels/device_fixture.c ref/ref_kernels.c LABELS asan)
 zr_add_test(kernels/test_bf16.c kernels/device_fixture.c ref/ref_kernels.c LABELS asan)
 zr_add_test(kernels/test_native.c kernels/native_kernel_host.c kernels/device_fixture.c LABELS asan)
@@ -33,9 +35,6 @@ if(ZR_WITH_CUDA)
   foreach(test test_device test_kernels test_parity)
     zr_add_gpu_test(${test}_cuda ${test} cuda)
   endforeach()
-  zr_add_gpu_program(test_attention kernels/cuda/test_attention.c ref/attention_bounds.c
-                     kernels/device_fixture.c ref/ref_nn.c)
-  zr_add_gpu_test(test_attention_cuda test_attention cuda)
   zr_add_gpu_program(test_native_cuda kernels/test_native.c kernels/device_fixture.c
                      kernels/cuda/native_kernel.cu)
   zr_add_gpu_test(test_native_cuda test_native_cuda cuda)

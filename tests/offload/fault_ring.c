@@ -8,7 +8,8 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-#include "offload/uring_ring.h"
+#include "offload/uring_ring_internal.h"
+#include "tests/common/test.h"
 
 #define MAX_TAGS 1024
 #define MAX_FILES 16
@@ -50,26 +51,13 @@ static bool hits(fault_kind_t kind) {
 
 /* ---- the ring ---------------------------------------------------------------------------- */
 
-int __real_zr_ring_open(unsigned depth, bool poll, zr_ring_t **ring_p);
-int __wrap_zr_ring_open(unsigned depth, bool poll, zr_ring_t **ring_p);
-int __real_zr_ring_register_files(zr_ring_t *ring, const int *files, unsigned n_files);
-int __wrap_zr_ring_register_files(zr_ring_t *ring, const int *files, unsigned n_files);
-int __real_zr_ring_register_buffers(zr_ring_t *ring, const struct iovec *buffers, unsigned n);
-int __wrap_zr_ring_register_buffers(zr_ring_t *ring, const struct iovec *buffers, unsigned n);
-int __real_zr_ring_queue(zr_ring_t *ring, const zr_ring_request_t *request);
-int __wrap_zr_ring_queue(zr_ring_t *ring, const zr_ring_request_t *request);
-int __real_zr_ring_submit(zr_ring_t *ring);
-int __wrap_zr_ring_submit(zr_ring_t *ring);
-int __real_zr_ring_next(zr_ring_t *ring, int timeout_ms, zr_ring_completion_t *completion_p);
-int __wrap_zr_ring_next(zr_ring_t *ring, int timeout_ms, zr_ring_completion_t *completion_p);
-
-int __wrap_zr_ring_open(unsigned depth, bool poll, zr_ring_t **ring_p) {
+WRAP(int, zr_ring_open, unsigned depth, bool poll, zr_ring_t **ring_p) {
     if (hits(FAULT_OPEN_RING))
         return (int)fault.result;
     return __real_zr_ring_open(depth, poll, ring_p);
 }
 
-int __wrap_zr_ring_register_files(zr_ring_t *ring, const int *files, unsigned n_files) {
+WRAP(int, zr_ring_register_files, zr_ring_t *ring, const int *files, unsigned n_files) {
     if (hits(FAULT_REGISTER_FILES)) {
         n_registered_files = 0;
         return (int)fault.result;
@@ -82,7 +70,7 @@ int __wrap_zr_ring_register_files(zr_ring_t *ring, const int *files, unsigned n_
     return error;
 }
 
-int __wrap_zr_ring_register_buffers(zr_ring_t *ring, const struct iovec *buffers, unsigned n) {
+WRAP(int, zr_ring_register_buffers, zr_ring_t *ring, const struct iovec *buffers, unsigned n) {
     /* Were the real one called with nothing to unregister, it would do that. */
     if (hits(FAULT_REGISTER_BUFFERS))
         return (int)fault.result;
@@ -120,7 +108,7 @@ static uint32_t moved_of_short(const zr_ring_request_t *request) {
     return moved < request->size_bytes ? moved : request->size_bytes;
 }
 
-int __wrap_zr_ring_queue(zr_ring_t *ring, const zr_ring_request_t *request) {
+WRAP(int, zr_ring_queue, zr_ring_t *ring, const zr_ring_request_t *request) {
     zr_ring_request_t changed = *request;
     if (is_spared)
         return __real_zr_ring_queue(ring, request);
@@ -142,7 +130,7 @@ int __wrap_zr_ring_queue(zr_ring_t *ring, const zr_ring_request_t *request) {
     return __real_zr_ring_queue(ring, &changed);
 }
 
-int __wrap_zr_ring_submit(zr_ring_t *ring) {
+WRAP(int, zr_ring_submit, zr_ring_t *ring) {
     if (hits(FAULT_SUBMIT))
         return (int)fault.result;
     int n = __real_zr_ring_submit(ring);
@@ -173,7 +161,7 @@ static void spoil(zr_ring_completion_t *completion) {
     }
 }
 
-int __wrap_zr_ring_next(zr_ring_t *ring, int timeout_ms, zr_ring_completion_t *completion_p) {
+WRAP(int, zr_ring_next, zr_ring_t *ring, int timeout_ms, zr_ring_completion_t *completion_p) {
     if (is_spared)
         return __real_zr_ring_next(ring, timeout_ms, completion_p);
     if (timeout_ms > 0 && hits(FAULT_NEXT))
@@ -196,10 +184,6 @@ int __wrap_zr_ring_next(zr_ring_t *ring, int timeout_ms, zr_ring_completion_t *c
 
 /* ---- the system, when a file is made ------------------------------------------------------- */
 
-int __real_fallocate(int fd, int mode, off_t offset, off_t length);
-int __wrap_fallocate(int fd, int mode, off_t offset, off_t length);
-ssize_t __real_pwrite(int fd, const void *memory, size_t size_bytes, off_t offset);
-ssize_t __wrap_pwrite(int fd, const void *memory, size_t size_bytes, off_t offset);
 int __real_open(const char *path, int flags, ...);
 int __wrap_open(const char *path, int flags, ...);
 int __real_fcntl(int fd, int command, ...);
@@ -210,14 +194,14 @@ static int fail_with(long error) {
     return -1;
 }
 
-int __wrap_fallocate(int fd, int mode, off_t offset, off_t length) {
+WRAP(int, fallocate, int fd, int mode, off_t offset, off_t length) {
     if (fault.kind == FAULT_SPARSE)
         return ftruncate(fd, offset + length);
     return hits(FAULT_FALLOCATE) ? fail_with(fault.result)
                                  : __real_fallocate(fd, mode, offset, length);
 }
 
-ssize_t __wrap_pwrite(int fd, const void *memory, size_t size_bytes, off_t offset) {
+WRAP(ssize_t, pwrite, int fd, const void *memory, size_t size_bytes, off_t offset) {
     if (!is_spared && fault.kind == FAULT_BLOCK && size_bytes % (size_t)fault.result != 0)
         return fail_with(EINVAL);
     if (!is_spared && fault.kind == FAULT_ALIGN && (uintptr_t)memory % (size_t)fault.result != 0)

@@ -123,17 +123,9 @@ void free_buffer(unsigned char *buffer) {
     free((void *)((uintptr_t)buffer & ~(uintptr_t)4095));
 }
 
-uint64_t next_random(uint64_t *state) {
-    *state += 0x9e3779b97f4a7c15u;
-    uint64_t z = *state;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
 void fill_pattern(unsigned char *buffer, size_t size_bytes, uint64_t seed) {
     for (size_t i = 0; i < size_bytes; i += 8) {
-        uint64_t word = next_random(&seed);
+        uint64_t word = random_bits(&seed);
         memcpy(buffer + i, &word, size_bytes - i < 8 ? size_bytes - i : 8);
     }
 }

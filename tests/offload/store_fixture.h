@@ -58,9 +58,6 @@ void free_buffer(unsigned char *buffer);
 /** Bytes that depend on seed and place. */
 void fill_pattern(unsigned char *buffer, size_t size_bytes, uint64_t seed);
 
-/** The next of a sequence of numbers. */
-uint64_t next_random(uint64_t *state);
-
 /** Put or get, and wait. */
 zr_status_t put_now(zr_store_t *store, size_t extent, size_t offset, size_t size, const void *from);
 zr_status_t get_now(zr_store_t *store, size_t extent, size_t offset, size_t size, void *to);

@@ -58,14 +58,14 @@ static void wait_for(oracle_t *o, size_t number) {
 
 static void wait_for_all(oracle_t *o) {
     while (o->n_flights > 0)
-        wait_for(o, next_random(&o->random) % o->n_flights);
+        wait_for(o, random_bits(&o->random) % o->n_flights);
 }
 
 static void put(oracle_t *o, flight_t *flight) {
     /* Puts of these bytes that are in flight are waited for by the store, and do not fail after
      * this one was started. */
     unsigned char *bytes = o->bytes[flight->extent] + flight->offset;
-    fill_pattern(flight->buffer, flight->size, next_random(&o->random));
+    fill_pattern(flight->buffer, flight->size, random_bits(&o->random));
     zr_status_t status = zr_store_put(o->store, flight->extent, flight->offset, flight->size,
                                       flight->buffer, &flight->ticket);
     if (status != ZR_OK) { /* the store is dead */
@@ -111,13 +111,13 @@ static void get(oracle_t *o, flight_t *flight) {
 
 /* Whole chunks, from one up to all; every other buffer is not aligned. */
 static void start_random(oracle_t *o, bool is_put) {
-    flight_t flight = {.is_put = is_put, .extent = next_random(&o->random) % ORACLE_N_EXTENTS};
+    flight_t flight = {.is_put = is_put, .extent = random_bits(&o->random) % ORACLE_N_EXTENTS};
     size_t size = oracle_sizes[flight.extent], n_chunks = (size + CHUNK - 1) / CHUNK;
-    size_t first = next_random(&o->random) % n_chunks;
-    size_t n = 1 + next_random(&o->random) % (n_chunks - first);
+    size_t first = random_bits(&o->random) % n_chunks;
+    size_t n = 1 + random_bits(&o->random) % (n_chunks - first);
     flight.offset = first * CHUNK;
     flight.size = first + n == n_chunks ? size - flight.offset : n * CHUNK;
-    size_t skew = next_random(&o->random) % 2 * (next_random(&o->random) % 4096);
+    size_t skew = random_bits(&o->random) % 2 * (random_bits(&o->random) % 4096);
     flight.buffer = new_buffer(flight.size, skew);
     if (is_put)
         put(o, &flight);
@@ -150,11 +150,11 @@ void oracle_run(zr_store_t *store, size_t n_transfers, size_t most, uint64_t see
     }
     for (size_t i = 0; i < n_transfers; i++) {
         while (o.n_flights >= most)
-            wait_for(&o, next_random(&o.random) % o.n_flights);
-        start_random(&o, next_random(&o.random) % 2 == 0);
-        if (next_random(&o.random) % 8 == 0)
+            wait_for(&o, random_bits(&o.random) % o.n_flights);
+        start_random(&o, random_bits(&o.random) % 2 == 0);
+        if (random_bits(&o.random) % 8 == 0)
             zr_store_progress(store);
-        if (next_random(&o.random) % 64 == 0)
+        if (random_bits(&o.random) % 64 == 0)
             wait_for_all(&o);
     }
     wait_for_all(&o);

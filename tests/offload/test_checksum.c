@@ -3,7 +3,7 @@
  */
 #include <xxhash.h>
 
-#include "offload/checksum.h"
+#include "offload/checksum_internal.h"
 #include "offload/store.h"
 #include "tests/common/test.h"
 

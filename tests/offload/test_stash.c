@@ -158,8 +158,8 @@ static void expect_get(stash_fixture_t *f, size_t slot) {
 
 /* The next full slot after a random one, or the one put last; N_SLOTS: there is none. */
 static size_t choose_full(stash_fixture_t *f) {
-    size_t slot = N_SLOTS, first = next_random(&f->random) % N_SLOTS;
-    bool is_last = next_random(&f->random) % 2 == 0;
+    size_t slot = N_SLOTS, first = random_bits(&f->random) % N_SLOTS;
+    bool is_last = random_bits(&f->random) % 2 == 0;
     for (size_t i = 0; i < N_SLOTS; i++) {
         size_t at = (first + i) % N_SLOTS;
         if (f->is_full[at] && (slot == N_SLOTS || (is_last && f->order[at] > f->order[slot])))
@@ -170,13 +170,13 @@ static size_t choose_full(stash_fixture_t *f) {
 
 static size_t random_size(stash_fixture_t *f) {
     static const size_t some[] = {0, 1, CHUNK, SLOT_BYTES};
-    size_t n = next_random(&f->random) % 8;
-    return n < 4 ? some[n] : next_random(&f->random) % (SLOT_BYTES + 1);
+    size_t n = random_bits(&f->random) % 8;
+    return n < 4 ? some[n] : random_bits(&f->random) % (SLOT_BYTES + 1);
 }
 
 static void operate(stash_fixture_t *f) {
-    size_t n = next_random(&f->random) % 16, slot = next_random(&f->random) % N_SLOTS;
-    if (n == 0 && next_random(&f->random) % 8 == 0) {
+    size_t n = random_bits(&f->random) % 16, slot = random_bits(&f->random) % N_SLOTS;
+    if (n == 0 && random_bits(&f->random) % 8 == 0) {
         zr_stash_clear(f->stash);
         assert_ok(zr_stream_synchronize(f->stream)); /* contents are ours again */
         memset(f->is_full, 0, sizeof(f->is_full));
@@ -441,7 +441,7 @@ TEST(drives_that_fail) {
                  {FAULT_RESULT, -ENOSPC, ZR_ERR_IO, "errno 28"},
                  {FAULT_FLIP, 0, ZR_ERR_FORMAT, "not those that were put"}};
     stash_fixture_t f;
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    for (size_t i = 0; i < N_OF(cases); i++) {
         size_t n_failed = 0;
         bool was_hit = true;
         for (size_t at = 1; was_hit; at++) {

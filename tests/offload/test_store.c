@@ -86,7 +86,7 @@ static const size_t sizes[] = {
     0,         1,           2,         509,       4095,         4096,    4099,
     CHUNK - 1, CHUNK,       CHUNK + 1, 2 * CHUNK, REQUEST - 1,  REQUEST, REQUEST + 1,
     65537,     3 * REQUEST, 104729,    299993,    12 * REQUEST, 0,       (size_t)1 << 20};
-#define N_SIZES (sizeof(sizes) / sizeof(sizes[0]))
+#define N_SIZES N_OF(sizes)
 #define GUARD 64
 
 /* Put each extent, then get each, into buffers that begin `skew` bytes after a page. */
@@ -687,7 +687,7 @@ TEST_WITH(test_budget, setup, teardown) {
 int main(void) {
     bool has_uring = fixture_probe() == 0;
     int n_failed = 0;
-    for (size_t i = 0; i < sizeof(variants) / sizeof(variants[0]); i++) {
+    for (size_t i = 0; i < N_OF(variants); i++) {
         variant = &variants[i];
         if (!has_uring && strcmp(variant->backend, "uring") == 0)
             continue;

@@ -49,7 +49,7 @@ static size_t run_with_faults(fixture_t *f, fault_kind_t kind, long result, size
     size_t n_hits = 0, most = kind == FAULT_RESULT || kind == FAULT_SHORT ? 50 : 20;
     memset(sum_p, 0, sizeof(*sum_p));
     for (size_t run = 0; run < n_runs; run++) {
-        run_with_fault(f, kind, result, 1 + next_random(&random) % most, run, &one);
+        run_with_fault(f, kind, result, 1 + random_bits(&random) % most, run, &one);
         n_hits += fault.n_hits;
         for (size_t i = 0; i < ORACLE_N_STATUSES; i++)
             sum_p->n_ended[i] += one.n_ended[i];
@@ -91,7 +91,7 @@ TEST_WITH(test_what_goes_on, setup, teardown) {
     } cases[] = {{FAULT_SHORT, 4096, N_RUNS}, {FAULT_SHORT, 1, 50},
                  {FAULT_SHORT, 5000, 50},     {FAULT_LATE, 0, N_RUNS},
                  {FAULT_RESULT, -EAGAIN, 50}, {FAULT_RESULT, -EINTR, 50}};
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    for (size_t i = 0; i < N_OF(cases); i++) {
         oracle_result_t sum;
         size_t n_runs = cases[i].n_runs;
         assert_true(run_with_faults(f, cases[i].kind, cases[i].result, n_runs, &sum) > n_runs / 4);
@@ -279,7 +279,7 @@ TEST_WITH(test_refused_creations, setup, teardown) {
         {FAULT_BLOCK, 16384, 1, ZR_ERR_ARGUMENT,
          "multiple of the block size that was found, 16384"},
     };
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    for (size_t i = 0; i < N_OF(cases); i++) {
         fault_arm(cases[i].kind, cases[i].result, cases[i].at, 1);
         assert_refused(f, cases[i].status, fixture_create(f, &one_size, 1), cases[i].text);
         assert_null(f->store);
@@ -296,7 +296,7 @@ TEST_WITH(test_forbidden, setup, teardown) {
         const char *backend;
     } cases[] = {{0, "uring"},       {-EPERM, "posix"},  {-ENOSYS, "posix"},
                  {-EACCES, "posix"}, {-ENOMEM, "uring"}, {-EMFILE, "uring"}};
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    for (size_t i = 0; i < N_OF(cases); i++) {
         fixture_log_clear(f);
         fault_arm(cases[i].error == 0 ? FAULT_NONE : FAULT_OPEN_RING, cases[i].error, 1, 1);
         assert_string_equal(zr_store_drive_backend(&f->options.log), cases[i].backend);

@@ -3,7 +3,7 @@
  * buffers, over both stores; stores whose transfers end late; and one that fails at each request.
  */
 #include "offload/store_backend.h"
-#include "offload/swap.h"
+#include "offload/swap_internal.h"
 #include "tests/offload/store_fixture.h"
 
 #define N_EXTENTS 4
@@ -85,7 +85,7 @@ static void change(unsigned char *bytes, size_t size_bytes, uint64_t key) {
  * at the end. */
 static zr_status_t change_in_slices(swap_fixture_t *f, unsigned char *bytes, size_t size_bytes,
                                     uint64_t key) {
-    size_t third = size_bytes / 3, slice = 1 + next_random(&f->random) % (CHUNK + CHUNK / 2);
+    size_t third = size_bytes / 3, slice = 1 + random_bits(&f->random) % (CHUNK + CHUNK / 2);
     for (size_t at = 0; at < third; at += slice) {
         size_t size = third - at < slice ? third - at : slice;
         for (size_t array = 0; array < 3; array++) {
@@ -305,7 +305,7 @@ static void passes_over(const char *backend) {
     static const size_t counts[] = {1, 2, 3, 4, 7, 40};
     swap_fixture_t f;
     set_up(&f, backend);
-    for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++)
+    for (size_t i = 0; i < N_OF(counts); i++)
         for (int flags = 0; flags < 4; flags++)
             passes_with(&f, counts[i], (flags & 1) != 0, (flags & 2) != 0);
     tear_down(&f);

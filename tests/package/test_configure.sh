@@ -61,6 +61,16 @@ configure "MPI removed" "MPI: left out: neither"
 uses second && fail "an MPI that was removed is used"
 configure "MPI refused" "MPI: left out: -DZR_MPI=OFF" -DZR_MPI=OFF
 
+# Without a transformer's kernels oneDNN is not even looked for, and what would need it is left out.
+said=$(zr_configure . "$work/core" -DZR_CUDA=OFF -DZR_NN=OFF -DCMAKE_DISABLE_FIND_PACKAGE_OneDNN=ON) || fail "-DZR_NN=OFF: $said"
+targets=$(ninja -C "$work/core" -t targets all)
+for target in libzero.a libzero.so install; do
+    [[ $targets = *"$target:"* ]] || fail "-DZR_NN=OFF: there is no $target"
+done
+[[ $targets = *zero_nn* || $targets = *zero-train* ]] && fail "-DZR_NN=OFF builds what needs oneDNN"
+grep -qi dnnl "$work/core/build.ninja" && fail "-DZR_NN=OFF uses oneDNN"
+grep -qE 'zero_nn|zero-train' "$work/core/cmake_install.cmake" && fail "-DZR_NN=OFF installs what it does not build"
+
 # CUDA: not found at first, then by a compiler that is removed.
 nvcc=$(PATH=$PATH:${CUDA_PATH:-/usr/local/cuda}/bin type -P nvcc) || {
     zr_say "NOT CHECKED: CUDA, for there is no nvcc"

@@ -19,7 +19,7 @@ libraries=$(dirname "$(find "$prefix" -name libzero.a)")
 PKG_CONFIG_PATH=$libraries/pkgconfig
 export PKG_CONFIG_PATH
 
-printf '%s\n' "$@" | sort >"$prefix/public"
+printf '%s\n' "$@" | sed 's|^examples/||' | sort >"$prefix/public"
 (cd "$prefix/include/libzero" && find . -name '*' -type f | sed 's|^\./||' | sort) |
     diff "$prefix/public" - || {
     echo "what is installed in include/ is not the list of public headers"
@@ -61,11 +61,17 @@ awk '/^step/ { sub(/^.* /, ""); last = $0; if (!first) first = last }
 }
 grep -q '^weights [0-9a-f]\{16\}$' "$prefix/stage-0"
 
-# A store of the program's own, on the core alone; a transformer's kernel.
+# A store of the program's own, on the core alone; a transformer's kernel; a model of the library's.
 compile "$outside/store.c $outside/inverted_store.c" store libzero
 compile "$outside/gelu.c" gelu libzero_nn
+compile "$outside/gpt.c" gpt libzero_models
 "$prefix/store"
 "$prefix/gelu"
+"$prefix/gpt" 0 3 >"$prefix/gpt-0"
+grep -q '^weights [0-9a-f]\{16\}$' "$prefix/gpt-0"
+for stage in 1 2 3; do
+    "$prefix/gpt" $stage 3 | diff "$prefix/gpt-0" -
+done
 
 # A model of blocks, an optimizer and a store of the program's own: planned to the byte, the same at every
 # stage, and after each kill. The example's blocks are planned to the byte, too.
@@ -89,6 +95,7 @@ grep -q '^step 300: loss 0\.00' "$prefix/said"
 "$prefix/user/outside/store" >/dev/null
 "$prefix/user/outside/whole" "$prefix/run-cmake" 3 3 | diff "$prefix/whole-0" -
 "$prefix/user/outside/gelu"
+"$prefix/user/outside/gpt" 3 3 | diff "$prefix/gpt-0" -
 for program in store regression; do
     if readelf -dW "$prefix/$program" | grep -iE 'NEEDED.*(dnnl|gomp|libzero)'; then
         echo "$program uses the core alone, statically, and needs these libraries"
@@ -99,6 +106,7 @@ readelf -dW "$prefix/gelu" | grep -q 'NEEDED.*dnnl' # so the above would be seen
 if [ -e "$libraries/libzero.so" ]; then
     compile "$outside/store.c $outside/inverted_store.c" store-shared libzero-shared
     compile "$outside/gelu.c" gelu-shared libzero_nn-shared
+    compile "$outside/gpt.c" gpt-shared libzero_models-shared
     compile "$example/regression.c" regression-shared libzero-shared
     readelf -dW "$prefix/gelu-shared" | grep -q 'NEEDED.*libzero_nn\.so\.[0-9]'
     (
@@ -108,12 +116,31 @@ if [ -e "$libraries/libzero.so" ]; then
         "$prefix/user/outside/store-shared" >/dev/null
         "$prefix/user/outside/whole-shared" "$prefix/run-shared" 1 3 | diff "$prefix/whole-0" -
         "$prefix/user/outside/gelu-shared"
+        "$prefix/gpt-shared" 2 3 | diff "$prefix/gpt-0" -
+        "$prefix/user/outside/gpt-shared" 1 3 | diff "$prefix/gpt-0" -
         "$prefix/regression-shared" 3 "$prefix/ds.json" | diff "$prefix/stage-0" -
     )
 fi
 for program in zero-train zero-plan zero-capacity zero-bench zero-checkpoint; do
     "$prefix/bin/$program" --version
 done
+# A user's program keeps its malloc, and zero-train's is mimalloc's where the library has it.
+malloc_of() { LD_BIND_NOW=1 LD_DEBUG=bindings "$@" 2>&1 >/dev/null | sed -n "s/.*binding file .* to \([^ ]*\) .*\`malloc'.*/\1/p"; }
+for program in store store-shared user/outside/store user/outside/store-shared; do
+    [ -e "$prefix/$program" ] || continue
+    LD_LIBRARY_PATH=$libraries malloc_of "$prefix/$program" >"$prefix/said"
+    if ! grep -q '/libc\.so' "$prefix/said" || grep -q mimalloc "$prefix/said"; then
+        echo "the malloc of $program is not the C library's"
+        exit 1
+    fi
+done
+if readelf -dW "$prefix/bin/zero-train" | grep -q 'NEEDED.*mimalloc'; then
+    malloc_of "$prefix/bin/zero-train" --version >"$prefix/said"
+    if ! grep -q mimalloc "$prefix/said" || grep -q '/libc\.so' "$prefix/said"; then
+        echo "the malloc of zero-train is not mimalloc's"
+        exit 1
+    fi
+fi
 # Each kind of MPI that was found has two modules: the library's, and that of zero-bench.
 for module in "$libraries"/libzero/libzero-*.so; do
     [ -e "$module" ] || continue

@@ -808,10 +808,9 @@ void test_products(void **state) {
     int a[16][16], b[16][8];
     for (int i = 0; i < 256; i++)
         *in.a(i / 16, i % 16) =
-            bf16((float)(a[i / 16][i % 16] = (int)(fixture_random(&seed) % 17) - 8));
+            bf16((float)(a[i / 16][i % 16] = (int)(random_bits(&seed) % 17) - 8));
     for (int i = 0; i < 128; i++) {
-        *in.b(i / 8, i % 8) =
-            bf16((float)(b[i / 8][i % 8] = (int)(fixture_random(&seed) % 17) - 8));
+        *in.b(i / 8, i % 8) = bf16((float)(b[i / 8][i % 8] = (int)(random_bits(&seed) % 17) - 8));
         *in.c(i / 8, i % 8) = (float)(i - 50);
     }
     auto results = multiply((fixture_t *)*state, in);

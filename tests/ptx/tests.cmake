@@ -58,10 +58,9 @@ zr_add_ptx_test(test_ptx_barriers ptx/test_ptx_barriers.cc ptx/tour.c kernels/de
 zr_add_ptx_test(test_ptx_device kernels/test_device.c kernels/device_fixture.c)
 zr_add_ptx_test(test_ptx_kernels kernels/test_kernels.c kernels/device_fixture.c ref/ref_kernels.c)
 zr_add_ptx_test(test_ptx_bits emu/test_emu_bits.c kernels/device_fixture.c)
-zr_add_ptx_test(test_ptx_attention kernels/cuda/test_attention.c ref/attention_bounds.c
-                kernels/device_fixture.c ref/ref_nn.c)
-foreach(kernels attention lm_head matmul rows)
-  zr_add_ptx_test(test_ptx_nn_${kernels} kernels/nn/test_nn_${kernels}.c ${NN_TEST})
+foreach(kernels attention lm_head matmul rotary rows)
+  zr_add_ptx_test(test_ptx_nn_${kernels} kernels/nn/test_nn_${kernels}.c ref/attention_bounds.c
+                  ${NN_TEST})
 endforeach()
 zr_add_ptx_test(test_ptx_nccl emu/test_emu_nccl.c zero/comm/comm_cases.c zero/comm/ranks.c)
 target_link_options(test_ptx_nccl PRIVATE LINKER:--wrap=zr_comm_clock)

@@ -27,7 +27,7 @@ static int32_t *tokens(fixture_t *f, size_t n, int vocab) {
     int32_t *host = malloc(n * sizeof(int32_t));
     assert_non_null(host);
     for (size_t i = 0; i < n; i++)
-        host[i] = (int32_t)(fixture_random(&seed) % (uint64_t)vocab);
+        host[i] = (int32_t)(random_bits(&seed) % (uint64_t)vocab);
     int32_t *placed = fixture_place(f, host, n * sizeof(int32_t), 0);
     free(host);
     return placed;
@@ -127,30 +127,89 @@ static void copies(fixture_t *f) {
 
 /* ---- a transformer's ---- */
 
-static void attention(fixture_t *f, zr_dtype_t dtype, size_t head_size, size_t seq) {
-    const size_t heads = 2, channels = heads * head_size;
-    zr_nn_attention_t args = {.batch = 1,
-                              .seq = seq,
-                              .heads = heads,
-                              .head_size = head_size,
-                              .qkv = values(f, dtype, 3 * seq * channels),
-                              .out = values(f, dtype, seq * channels),
-                              .log_sum = floats(f, heads * seq),
+/* Two heads of queries, on as many of keys or on one; all positions in a document of 20 or none. */
+static zr_nn_qkv_shape_t qkv_shape(fixture_t *f, size_t head_size, size_t seq, size_t kv_heads,
+                                   bool hides) {
+    zr_nn_qkv_shape_t shape = {
+        .batch = 1, .seq = seq, .heads = 2, .kv_heads = kv_heads, .head_size = head_size};
+    int32_t *starts = malloc(seq * sizeof(int32_t));
+    assert_non_null(starts);
+    for (size_t t = 0; t < seq; t++)
+        starts[t] = (int32_t)(t / 20 * 20);
+    if (hides)
+        shape.document_starts = fixture_place(f, starts, seq * sizeof(int32_t), 0);
+    free(starts);
+    return shape;
+}
+
+static void attention(fixture_t *f, zr_dtype_t dtype, size_t head_size, size_t seq, size_t kv_heads,
+                      bool hides) {
+    size_t row = (2 + 2 * kv_heads) * head_size;
+    zr_nn_attention_t args = {.shape = qkv_shape(f, head_size, seq, kv_heads, hides),
+                              .window = hides ? 15 : 0,
+                              .qkv = values(f, dtype, seq * row),
+                              .out = values(f, dtype, 2 * seq * head_size),
+                              .log_sum = floats(f, 2 * seq),
                               .activation_dtype = dtype};
-    zr_nn_attention_backward_t backward = {.batch = 1,
-                                           .seq = seq,
-                                           .heads = heads,
-                                           .head_size = head_size,
+    zr_nn_attention_backward_t backward = {.shape = args.shape,
+                                           .window = args.window,
                                            .qkv = args.qkv,
                                            .out = args.out,
                                            .log_sum = args.log_sum,
-                                           .dout = values(f, dtype, seq * channels),
-                                           .dqkv = values(f, dtype, 3 * seq * channels),
+                                           .dout = values(f, dtype, 2 * seq * head_size),
+                                           .dqkv = values(f, dtype, seq * row),
                                            .activation_dtype = dtype};
     zr_nn_workspace_t room = workspace(f, zr_nn_attention_workspace_bytes(f->device, &args));
     assert_int_equal(zr_nn_attention(f->stream, &args, room), ZR_OK);
     room = workspace(f, zr_nn_attention_backward_workspace_bytes(f->device, &backward));
     assert_int_equal(zr_nn_attention_backward(f->stream, &backward, room), ZR_OK);
+}
+
+static void rotary(fixture_t *f, zr_dtype_t dtype, size_t head_size) {
+    static float frequencies[ZR_NN_ROTARY_MAX_HEAD_SIZE / 2] = {1};
+    const size_t seq = 70;
+    void *qkv = values(f, dtype, 4 * seq * head_size);
+    zr_nn_rotary_t args = {.shape = qkv_shape(f, head_size, seq, 1, true),
+                           .qkv = qkv,
+                           .out = values(f, dtype, 4 * seq * head_size),
+                           .frequencies = frequencies,
+                           .q_weight = values(f, dtype, head_size),
+                           .k_weight = values(f, dtype, head_size),
+                           .epsilon = 1e-6f,
+                           .rstd = floats(f, 3 * seq),
+                           .activation_dtype = dtype,
+                           .param_dtype = dtype};
+    zr_nn_rotary_backward_t backward = {.shape = args.shape,
+                                        .dqkv = values(f, dtype, 4 * seq * head_size),
+                                        .frequencies = frequencies,
+                                        .qkv = qkv,
+                                        .q_weight = args.q_weight,
+                                        .k_weight = args.k_weight,
+                                        .rstd = args.rstd,
+                                        .dq_weight = {values(f, dtype, head_size), false},
+                                        .dk_weight = {values(f, dtype, head_size), true},
+                                        .activation_dtype = dtype,
+                                        .param_dtype = dtype};
+    zr_nn_workspace_t room =
+        workspace(f, zr_nn_rotary_backward_workspace_bytes(f->device, &backward));
+    assert_int_equal(zr_nn_rotary(f->stream, &args), ZR_OK);
+    assert_int_equal(zr_nn_rotary_backward(f->stream, &backward, room), ZR_OK);
+}
+
+static void swiglu(fixture_t *f, zr_dtype_t dtype, size_t n_rows, size_t channels) {
+    zr_nn_swiglu_t args = {.n_rows = n_rows,
+                           .channels = channels,
+                           .gate_up = values(f, dtype, 2 * n_rows * channels),
+                           .y = values(f, dtype, n_rows * channels),
+                           .activation_dtype = dtype};
+    zr_nn_swiglu_backward_t backward = {.n_rows = n_rows,
+                                        .channels = channels,
+                                        .dy = args.y,
+                                        .gate_up = args.gate_up,
+                                        .dgate_up = values(f, dtype, 2 * n_rows * channels),
+                                        .activation_dtype = dtype};
+    assert_int_equal(zr_nn_swiglu(f->stream, &args), ZR_OK);
+    assert_int_equal(zr_nn_swiglu_backward(f->stream, &backward), ZR_OK);
 }
 
 static void layernorm(fixture_t *f, zr_dtype_t dtype, size_t rows, size_t channels) {
@@ -197,6 +256,10 @@ static void rows(fixture_t *f, zr_dtype_t dtype) {
     assert_int_equal(zr_nn_bias_grad(f->stream, &bias, room), ZR_OK);
     assert_int_equal(zr_nn_gelu(f->stream, y, x, dtype, n_rows * n_columns), ZR_OK);
     assert_int_equal(zr_nn_gelu_backward(f->stream, y, y, x, dtype, n_rows * n_columns), ZR_OK);
+    rotary(f, dtype, 64);
+    rotary(f, dtype, 22); /* not whole accesses */
+    swiglu(f, dtype, 9, 72);
+    swiglu(f, dtype, 9, 37); /* not whole packs */
     layernorm(f, dtype, 11, 64);
     layernorm(f, dtype, 11, 69);   /* not whole packs */
     layernorm(f, dtype, 10, 1040); /* more registers */
@@ -254,15 +317,17 @@ static void lm_head(fixture_t *f, zr_dtype_t dtype) {
     assert_int_equal(zr_nn_lm_head(f->stream, &args, room), ZR_OK);
 }
 
-/* Products without epilogues of their own: the bias is another kernel's. */
-static void biases(fixture_t *f, zr_dtype_t c, zr_dtype_t bias) {
+/* Products without epilogues of their own: the bias is another kernel's, and again another's where
+ * rows are apart. */
+static void biases(fixture_t *f, zr_dtype_t c, zr_dtype_t bias, size_t gap) {
     const size_t m = 9, n = 24, k = 16;
     zr_nn_matmul_t args = {.m = m,
                            .n = n,
                            .k = k,
+                           .ldc = n + gap,
                            .a = values(f, c, m * k),
                            .b = values(f, c, k * n),
-                           .c = values(f, c, m * n),
+                           .c = values(f, c, m * (n + gap)),
                            .a_dtype = c,
                            .b_dtype = c,
                            .c_dtype = c,
@@ -273,8 +338,11 @@ static void biases(fixture_t *f, zr_dtype_t c, zr_dtype_t bias) {
 }
 
 static void tensor_cores(fixture_t *f) {
-    attention(f, ZR_DTYPE_BF16, 64, 136);
-    attention(f, ZR_DTYPE_BF16, 128, 136);
+    for (size_t head_size = 64; head_size <= 128; head_size += 64) {
+        attention(f, ZR_DTYPE_BF16, head_size, 136, 2, false);
+        attention(f, ZR_DTYPE_BF16, head_size, 136, 1, false);
+        attention(f, ZR_DTYPE_BF16, head_size, 136, 1, true);
+    }
 }
 
 void tour(fixture_t *fixture, int part) {
@@ -290,14 +358,15 @@ void tour(fixture_t *fixture, int part) {
         tensor_cores(fixture);
     for (int i = 0; i < 2; i++) {
         if (part == 4)
-            attention(fixture, dtypes[i], 16, 40);
+            attention(fixture, dtypes[i], 16, 40, 1, i == 1);
         else if (part == 5)
             rows(fixture, dtypes[i]);
         else if (part == 6) {
             embedding(fixture, dtypes[i]);
             lm_head(fixture, dtypes[i]);
             for (int k = 0; k < 2; k++)
-                biases(fixture, dtypes[i], dtypes[k]);
+                for (size_t gap = 0; gap <= 8; gap += 8)
+                    biases(fixture, dtypes[i], dtypes[k], gap);
         }
     }
     assert_int_equal(zr_stream_synchronize(fixture->stream), ZR_OK);

@@ -6,8 +6,10 @@
 
 #include <stddef.h>
 
+#include "tests/ref/ref_nn.h"
+
 typedef struct attention_case {
-    size_t batch, seq, heads, head_size;
+    ref_attention_t ref;
     double rounding; /* at most this part of a stored value: 2^-8 for bf16, 2^-24 for fp32 */
 } attention_case_t;
 

@@ -40,20 +40,21 @@ zr_status_t fixture_open(fixture_t *fixture, const fixture_options_t *options) {
     zr_log_t log = {.sink = keep_error, .context = fixture, .level = ZR_LOG_WARNING, .rank = -1};
     zr_comm_options_t comm_options = zr_comm_options_default();
     comm_options.log = log;
-    assert_int_equal(zr_comm_create_threads(1, &comm_options, &fixture->comm), ZR_OK);
+    assert_ok(zr_comm_create_threads(1, &comm_options, &fixture->comm));
     zr_device_options_t device_options = zr_device_options_default();
     device_options.n_threads = options->n_threads;
     device_options.log = log;
-    assert_int_equal(zr_device_open("host", &device_options, &fixture->device), ZR_OK);
+    assert_ok(zr_device_open("host", &device_options, &fixture->device));
     zr_config_t config = make_config(options);
-    assert_int_equal(zr_config_resolve(&config, 1, &log), ZR_OK);
-    assert_int_equal(
-        zr_runtime_create(&config, fixture->comm, fixture->device, &log, &fixture->runtime), ZR_OK);
-    zr_status_t status = gpt_create(fixture->runtime, &options->shape, &options->gpt,
-                                    &options->activations, &fixture->gpt);
+    assert_ok(zr_config_resolve(&config, 1, &log));
+    assert_ok(zr_runtime_create(&config, fixture->comm, fixture->device, &log, &fixture->runtime));
+    zr_status_t status = zr_gpt_create(fixture->runtime, &options->shape, &options->gpt,
+                                       &options->activations, &fixture->gpt);
     if (status != ZR_OK)
         return status;
-    fixture->n_tensors = 4 + 12 * options->shape.n_layers;
+    fixture->n_of_oracle = fixture->n_tensors = 4 + 12 * options->shape.n_layers;
+    if (options->gpt.adapter != NULL)
+        fixture->n_tensors += 8 * options->shape.n_layers;
     return zr_model_commit(fixture->gpt);
 }
 
@@ -64,20 +65,28 @@ void fixture_close(fixture_t *fixture) {
     zr_comm_destroy(&fixture->comm);
 }
 
-/* The block of a parameter: each layer has 12, the others two. */
+/* The block of a parameter: each layer has 12, and 8 of adapters, the others two. */
 static zr_block_t *block_of(fixture_t *fixture, size_t index) {
+    if (index >= fixture->n_of_oracle)
+        return zr_model_block(fixture->gpt, 1 + (index - fixture->n_of_oracle) / 8);
     return zr_model_block(fixture->gpt, index < 2 ? 0 : 1 + (index - 2) / 12);
 }
 
 zr_param_t *fixture_param(fixture_t *fixture, size_t index) {
     void *self = zr_block_self(block_of(fixture, index));
-    const gpt_embed_t *embed = self;
-    const part_norm_t *norm = self;
-    const gpt_layer_t *layer = self;
+    const zr_part_tables_t *embed = self;
+    const zr_part_norm_t *norm = self;
+    const zr_gpt_layer_t *layer = self;
     if (index < 2)
-        return index == 0 ? embed->wte : embed->wpe;
-    if (index + 2 >= fixture->n_tensors)
-        return index + 2 == fixture->n_tensors ? norm->weight : norm->bias;
+        return index == 0 ? embed->words : embed->positions;
+    const zr_part_linear_t *linear[] = {&layer->attn_in, &layer->attn_out, &layer->mlp_in,
+                                        &layer->mlp_out};
+    if (index >= fixture->n_of_oracle) {
+        index -= fixture->n_of_oracle;
+        return linear[index / 2 % 4]->added[index % 2];
+    }
+    if (index + 2 >= fixture->n_of_oracle)
+        return index + 2 == fixture->n_of_oracle ? norm->weight : norm->bias;
     zr_param_t *params[] = {layer->ln_1.weight,  layer->ln_1.bias,       layer->attn_in.weight,
                             layer->attn_in.bias, layer->attn_out.weight, layer->attn_out.bias,
                             layer->ln_2.weight,  layer->ln_2.bias,       layer->mlp_in.weight,
@@ -116,7 +125,7 @@ double **fixture_read_params(fixture_t *fixture) {
         size_t n = zr_param_n_elems(param);
         float *values = malloc(n * sizeof(float));
         assert_non_null(values);
-        assert_int_equal(zr_param_read(param, 0, n, values), ZR_OK);
+        assert_ok(zr_param_read(param, 0, n, values));
         for (size_t j = 0; j < n; j++)
             tensors[i][j] = bf16 ? zr_bf16_to_f32(zr_bf16_from_f32(values[j])) : values[j];
         free(values);
@@ -128,16 +137,15 @@ static void read_gradient(fixture_t *fixture, zr_param_t *param, double *values)
     size_t n = zr_param_n_elems(param);
     void *gradient;
     bool accumulate;
-    assert_int_equal(zr_param_grad(param, &gradient, &accumulate), ZR_OK);
+    assert_ok(zr_param_grad(param, &gradient, &accumulate));
     assert_true(accumulate); /* the model has written it */
     zr_dtype_t dtype = zr_runtime_config(fixture->runtime)->dtype;
     void *copy = malloc(n * zr_dtype_size(dtype));
     assert_non_null(copy);
     zr_stream_t *stream = zr_runtime_stream(fixture->runtime);
-    assert_int_equal(
-        zr_copy_async(stream, copy, gradient, n * zr_dtype_size(dtype), ZR_COPY_DEVICE_TO_HOST),
-        ZR_OK);
-    assert_int_equal(zr_stream_synchronize(stream), ZR_OK);
+    assert_ok(
+        zr_copy_async(stream, copy, gradient, n * zr_dtype_size(dtype), ZR_COPY_DEVICE_TO_HOST));
+    assert_ok(zr_stream_synchronize(stream));
     for (size_t j = 0; j < n; j++)
         values[j] =
             dtype == ZR_DTYPE_F32 ? ((float *)copy)[j] : zr_bf16_to_f32(((zr_bf16_t *)copy)[j]);
@@ -146,15 +154,15 @@ static void read_gradient(fixture_t *fixture, zr_param_t *param, double *values)
 
 double **fixture_read_gradients(fixture_t *fixture) {
     double **tensors = fixture_tensors(fixture);
-    assert_int_equal(zr_runtime_begin_micro_batch(fixture->runtime), ZR_OK);
+    assert_ok(zr_runtime_begin_micro_batch(fixture->runtime));
     for (size_t i = 0; i < fixture->n_tensors; i++) {
         zr_param_t *param = fixture_param(fixture, i);
         zr_unit_t *unit = fixture_unit(fixture, i);
         if (zr_param_is_frozen(param))
             continue;
-        assert_int_equal(zr_unit_acquire(unit, ZR_GRADIENTS), ZR_OK);
+        assert_ok(zr_unit_acquire(unit, ZR_GRADIENTS));
         read_gradient(fixture, param, tensors[i]);
-        assert_int_equal(zr_unit_release(unit), ZR_OK);
+        assert_ok(zr_unit_release(unit));
     }
     return tensors;
 }

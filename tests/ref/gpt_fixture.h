@@ -1,16 +1,16 @@
 /*
- * A model on one rank, for tests: everything that gpt_create needs, and its insides.
+ * A model on one rank, for tests: everything that zr_gpt_create needs, and its insides.
  */
 #ifndef ZR_TESTS_REF_GPT_FIXTURE_H
 #define ZR_TESTS_REF_GPT_FIXTURE_H
 
-#include "examples/models/gpt2/internal.h"
+#include "models/gpt2/internal.h"
 #include "tests/common/test.h"
 #include "tests/ref/ref_gpt.h"
 
 typedef struct fixture_options {
-    gpt_shape_t shape;
-    gpt_options_t gpt;
+    zr_gpt_shape_t shape;
+    zr_gpt_options_t gpt;
     zr_activation_options_t activations;
     zr_dtype_t dtype;
     size_t micro_batch, grad_accum;
@@ -26,16 +26,19 @@ typedef struct fixture {
     zr_device_t *device;
     zr_runtime_t *runtime;
     zr_model_t *gpt;
-    size_t n_tensors;
+    size_t n_tensors; /* with those of adapters, which come last: low_rank.h */
+    size_t n_of_oracle;
     char last_error[512];
 } fixture_t;
 
-/** Up to zr_model_commit; its status and that of gpt_create are handed on, all else must succeed.
+/** Up to zr_model_commit; its status and that of zr_gpt_create are handed on, all else must
+ * succeed.
  */
 zr_status_t fixture_open(fixture_t *fixture, const fixture_options_t *options);
 void fixture_close(fixture_t *fixture);
 
-/** The parameters in the oracle's order. */
+/** The parameters in the oracle's order, then those of adapters: layer by layer, the linear ones in
+ * their order, two each. */
 zr_param_t *fixture_param(fixture_t *fixture, size_t index);
 zr_unit_t *fixture_unit(fixture_t *fixture, size_t index);
 

@@ -1,7 +1,7 @@
 /* See gpt_on_drive.h. */
 #include <stdatomic.h>
 
-#include "examples/models/gpt2/gpt.h"
+#include "models/gpt2/gpt.h"
 #include "offload/store_backend.h"
 #include "tests/common/test.h"
 #include "tests/offload/fault_ring.h"
@@ -14,7 +14,7 @@
 enum { N_STEPS = 2, N_MICRO_BATCHES = 2, BATCH = 2, SEQ = 32, VOCAB = 61 };
 
 /* More layers than buffers, so that inputs of layers are written and read. */
-static const gpt_shape_t shape = {
+static const zr_gpt_shape_t shape = {
     .n_layers = 5, .channels = 16, .heads = 2, .seq = SEQ, .vocab = VOCAB};
 
 /* ---- what is left behind ----------------------------------------------------------------------
@@ -23,19 +23,14 @@ static const gpt_shape_t shape = {
 /* Found when they are destroyed, by ranks at the same time. */
 static atomic_size_t n_lost_transfers, n_lost_blocks;
 
-void __real_zr_store_destroy(zr_store_t **store);
-void __wrap_zr_store_destroy(zr_store_t **store);
-void __real_zr_allocator_destroy(zr_allocator_t **allocator);
-void __wrap_zr_allocator_destroy(zr_allocator_t **allocator);
-
 /* Whoever started a transfer has waited for it, also after an error. */
-void __wrap_zr_store_destroy(zr_store_t **store) {
+WRAP(void, zr_store_destroy, zr_store_t **store) {
     for (size_t i = 0; *store != NULL && i < (*store)->options.max_transfers; i++)
         n_lost_transfers += (*store)->transfers[i].state != ZR_TRANSFER_FREE;
     __real_zr_store_destroy(store);
 }
 
-void __wrap_zr_allocator_destroy(zr_allocator_t **allocator) {
+WRAP(void, zr_allocator_destroy, zr_allocator_t **allocator) {
     static const zr_tier_t tiers[] = {ZR_TIER_DEVICE, ZR_TIER_HOST};
     for (size_t i = 0; *allocator != NULL && i < 2; i++) {
         zr_tier_statistics_t statistics;
@@ -96,21 +91,21 @@ static zr_status_t train(int rank, zr_runtime_t *runtime, zr_model_t *gpt) {
         for (size_t i = 0; i < N_MICRO_BATCHES; i++) {
             make_tokens(rank, 2 * step + i, tokens);
             make_tokens(rank, 2 * step + i + 1, targets);
-            ZR_TRY(gpt_train_micro_batch(gpt, tokens, targets, BATCH, SEQ));
+            ZR_TRY(zr_gpt_train_micro_batch(gpt, tokens, targets, BATCH, SEQ));
         }
         ZR_TRY(zr_runtime_step(runtime, NULL));
     }
-    return gpt_evaluate(gpt, tokens, targets, BATCH, SEQ, &loss);
+    return zr_gpt_evaluate(gpt, tokens, targets, BATCH, SEQ, &loss);
 }
 
 static zr_status_t build_and_train(test_rank_t *rank, zr_runtime_t *runtime, zr_model_t **gpt_p) {
     gpt_run_t *run = rank->context;
-    const gpt_options_t options = {.seed = 3, .weight_decay = 0.1};
+    const zr_gpt_options_t options = {.seed = 3, .weight_decay = 0.1};
     const zr_activation_options_t activations = {.recompute = true,
                                                  .device = run->paths != NULL ? ZR_OFFLOAD_NVME
                                                                               : ZR_OFFLOAD_NONE,
                                                  .most_rows = BATCH * SEQ};
-    ZR_TRY(gpt_create(runtime, &shape, &options, &activations, gpt_p));
+    ZR_TRY(zr_gpt_create(runtime, &shape, &options, &activations, gpt_p));
     ZR_TRY(zr_model_commit(*gpt_p));
     ZR_TRY(train(rank->rank, runtime, *gpt_p));
     return zr_runtime_weights_xxh3(runtime, &run->hash[rank->rank]);

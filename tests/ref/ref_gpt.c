@@ -94,14 +94,23 @@ typedef struct sizes {
     size_t b, t, rows, heads, channels;
 } sizes_t;
 
+static ref_attention_t attention_of(const sizes_t *s) {
+    return (ref_attention_t){.batch = s->b,
+                             .seq = s->t,
+                             .heads = s->heads,
+                             .kv_heads = s->heads,
+                             .head_size = s->channels / s->heads};
+}
+
 /* The layer's output; everything on the way is kept. */
 static double *layer_forward(layer_t *layer, double *const *w, const sizes_t *s) {
     size_t c = s->channels, n = s->rows * c;
+    ref_attention_t attention = attention_of(s);
     layer->norm_1 = new_array(n);
     ref_layernorm(layer->norm_1, layer->x, w[LN_1_WEIGHT], w[LN_1_BIAS], EPSILON, s->rows, c);
     layer->qkv = linear(layer->norm_1, w[ATTN_IN_WEIGHT], w[ATTN_IN_BIAS], s->rows, c, 3 * c);
     layer->attended = new_array(n);
-    ref_attention(layer->attended, NULL, layer->qkv, s->b, s->t, s->heads, c / s->heads);
+    ref_attention(layer->attended, NULL, layer->qkv, &attention);
     layer->middle = linear(layer->attended, w[ATTN_OUT_WEIGHT], w[ATTN_OUT_BIAS], s->rows, c, c);
     for (size_t i = 0; i < n; i++)
         layer->middle[i] += layer->x[i];
@@ -138,7 +147,8 @@ static void layer_backward(const layer_t *layer, double *const *w, double *const
     double *dattended = linear_backward(g[ATTN_OUT_WEIGHT], g[ATTN_OUT_BIAS], residual,
                                         layer->attended, w[ATTN_OUT_WEIGHT], s->rows, c, c);
     double *dqkv = new_array(3 * n);
-    ref_attention_backward(dqkv, dattended, layer->qkv, s->b, s->t, s->heads, c / s->heads);
+    ref_attention_t attention = attention_of(s);
+    ref_attention_backward(dqkv, dattended, layer->qkv, &attention);
     dnorm = linear_backward(g[ATTN_IN_WEIGHT], g[ATTN_IN_BIAS], dqkv, layer->norm_1,
                             w[ATTN_IN_WEIGHT], s->rows, c, 3 * c);
     ref_layernorm_backward(dx, g[LN_1_WEIGHT], g[LN_1_BIAS], dnorm, layer->x, w[LN_1_WEIGHT],

@@ -72,74 +72,126 @@ void ref_layernorm_backward(double *dx, double *dweight, double *dbias, const do
     }
 }
 
-/* Element of q (part 0), k (1) or v (2). */
-static size_t qkv_index(size_t b, size_t t, size_t part, size_t h, size_t i, size_t seq,
-                        size_t heads, size_t head_size) {
-    return (((b * seq + t) * 3 + part) * heads + h) * head_size + i;
+void ref_rmsnorm(double *y, const double *x, const double *weight, double epsilon, size_t n_rows,
+                 size_t channels) {
+    for (size_t row = 0; row < n_rows; row++) {
+        double square = 0.0;
+        for (size_t c = 0; c < channels; c++)
+            square += x[row * channels + c] * x[row * channels + c];
+        for (size_t c = 0; c < channels; c++)
+            y[row * channels + c] =
+                x[row * channels + c] / sqrt(square / (double)channels + epsilon) * weight[c];
+    }
 }
 
-/* Probabilities of query t over keys 0..t; gives the log of the sum of exp. */
-static double probabilities(double *p, const double *qkv, size_t b, size_t t, size_t h, size_t seq,
-                            size_t heads, size_t head_size) {
-    double top = -INFINITY, sum = 0.0;
-    for (size_t s = 0; s <= t; s++) {
-        p[s] = 0.0;
-        for (size_t i = 0; i < head_size; i++)
-            p[s] += qkv[qkv_index(b, t, 0, h, i, seq, heads, head_size)] *
-                    qkv[qkv_index(b, s, 1, h, i, seq, heads, head_size)];
-        p[s] /= sqrt((double)head_size);
-        top = p[s] > top ? p[s] : top;
+void ref_rmsnorm_backward(double *dx, double *dweight, const double *dy, const double *x,
+                          const double *weight, double epsilon, size_t n_rows, size_t channels) {
+    for (size_t row = 0; row < n_rows; row++) {
+        const double *x_row = x + row * channels, *dy_row = dy + row * channels;
+        double square = 0.0, product = 0.0;
+        for (size_t c = 0; c < channels; c++) {
+            square += x_row[c] * x_row[c] / (double)channels;
+            product += dy_row[c] * weight[c] * x_row[c] / (double)channels;
+        }
+        for (size_t c = 0; c < channels; c++) {
+            dweight[c] += dy_row[c] * x_row[c] / sqrt(square + epsilon);
+            dx[row * channels + c] = dy_row[c] * weight[c] / sqrt(square + epsilon) -
+                                     x_row[c] * product / pow(square + epsilon, 1.5);
+        }
     }
-    for (size_t s = 0; s <= t; s++)
-        sum += exp(p[s] - top);
-    for (size_t s = 0; s <= t; s++)
-        p[s] = exp(p[s] - top) / sum;
+}
+
+double ref_silu(double x) {
+    return x / (1.0 + exp(-x));
+}
+
+double ref_silu_slope(double x) {
+    double s = 1.0 / (1.0 + exp(-x));
+    return s * (1.0 + x * (1.0 - s));
+}
+
+void ref_rotate(double *x, const double *frequencies, double position, size_t head_size) {
+    for (size_t i = 0; i < head_size / 2; i++) {
+        double a = x[i], b = x[i + head_size / 2], angle = position * frequencies[i];
+        x[i] = a * cos(angle) - b * sin(angle);
+        x[i + head_size / 2] = a * sin(angle) + b * cos(angle);
+    }
+}
+
+/* Where in qkv the queries (part 0), keys (1) or values (2) of head h of queries begin. */
+static size_t qkv_index(const ref_attention_t *c, size_t b, size_t t, int part, size_t h) {
+    size_t of_keys = h / (c->heads / c->kv_heads);
+    size_t head = part == 0 ? h : c->heads + (size_t)(part - 1) * c->kv_heads + of_keys;
+    return ((b * c->seq + t) * (c->heads + 2 * c->kv_heads) + head) * c->head_size;
+}
+
+static bool sees(const ref_attention_t *c, size_t b, size_t t, size_t s) {
+    if (s > t || (c->window != 0 && t - s >= c->window))
+        return false;
+    return c->document_starts == NULL || (int64_t)s >= c->document_starts[b * c->seq + t];
+}
+
+/* Probabilities of query t over the keys that it sees, 0 over others; gives the log of the sum. */
+static double probabilities(double *p, const double *qkv, const ref_attention_t *c, size_t b,
+                            size_t t, size_t h) {
+    double top = -INFINITY, sum = 0.0;
+    for (size_t s = 0; s < c->seq; s++) {
+        p[s] = 0.0;
+        for (size_t i = 0; i < c->head_size; i++)
+            p[s] += qkv[qkv_index(c, b, t, 0, h) + i] * qkv[qkv_index(c, b, s, 1, h) + i];
+        p[s] /= sqrt((double)c->head_size);
+        top = sees(c, b, t, s) && p[s] > top ? p[s] : top;
+    }
+    for (size_t s = 0; s < c->seq; s++)
+        sum += sees(c, b, t, s) ? exp(p[s] - top) : 0.0;
+    for (size_t s = 0; s < c->seq; s++)
+        p[s] = sees(c, b, t, s) ? exp(p[s] - top) / sum : 0.0;
     return top + log(sum);
 }
 
-void ref_attention(double *out, double *log_sum, const double *qkv, size_t batch, size_t seq,
-                   size_t heads, size_t head_size) {
-    double *p = malloc((seq + 1) * sizeof(double));
-    for (size_t row = 0; row < batch * heads * seq; row++) {
-        size_t b = row / (heads * seq), h = row / seq % heads, t = row % seq;
-        double sum = probabilities(p, qkv, b, t, h, seq, heads, head_size);
+void ref_attention(double *out, double *log_sum, const double *qkv, const ref_attention_t *c) {
+    double *p = malloc((c->seq + 1) * sizeof(double));
+    for (size_t row = 0; row < c->batch * c->heads * c->seq; row++) {
+        size_t b = row / (c->heads * c->seq), h = row / c->seq % c->heads, t = row % c->seq;
+        double sum = probabilities(p, qkv, c, b, t, h);
         if (log_sum != NULL)
             log_sum[row] = sum;
-        for (size_t i = 0; i < head_size; i++) {
+        for (size_t i = 0; i < c->head_size; i++) {
             double value = 0.0;
             for (size_t s = 0; s <= t; s++)
-                value += p[s] * qkv[qkv_index(b, s, 2, h, i, seq, heads, head_size)];
-            out[((b * seq + t) * heads + h) * head_size + i] = value;
+                value += p[s] * qkv[qkv_index(c, b, s, 2, h) + i];
+            out[((b * c->seq + t) * c->heads + h) * c->head_size + i] = value;
         }
     }
     free(p);
 }
 
-void ref_attention_backward(double *dqkv, const double *dout, const double *qkv, size_t batch,
-                            size_t seq, size_t heads, size_t head_size) {
-    double *p = malloc((seq + 1) * sizeof(double)), *dp = malloc((seq + 1) * sizeof(double));
-    for (size_t i = 0; i < batch * seq * 3 * heads * head_size; i++)
+void ref_attention_backward(double *dqkv, const double *dout, const double *qkv,
+                            const ref_attention_t *c) {
+    double *p = malloc((c->seq + 1) * sizeof(double)), *dp = malloc((c->seq + 1) * sizeof(double));
+    for (size_t i = 0; i < c->batch * c->seq * (c->heads + 2 * c->kv_heads) * c->head_size; i++)
         dqkv[i] = 0.0;
-    for (size_t row = 0; row < batch * heads * seq; row++) {
-        size_t b = row / (heads * seq), h = row / seq % heads, t = row % seq;
-        probabilities(p, qkv, b, t, h, seq, heads, head_size);
+    for (size_t row = 0; row < c->batch * c->heads * c->seq; row++) {
+        size_t b = row / (c->heads * c->seq), h = row / c->seq % c->heads, t = row % c->seq;
+        size_t q = qkv_index(c, b, t, 0, h);
+        probabilities(p, qkv, c, b, t, h);
         double weighted = 0.0;
         for (size_t s = 0; s <= t; s++) {
+            size_t v = qkv_index(c, b, s, 2, h);
             dp[s] = 0.0;
-            for (size_t i = 0; i < head_size; i++) {
-                double d = dout[((b * seq + t) * heads + h) * head_size + i];
-                dp[s] += d * qkv[qkv_index(b, s, 2, h, i, seq, heads, head_size)];
-                dqkv[qkv_index(b, s, 2, h, i, seq, heads, head_size)] += p[s] * d;
+            for (size_t i = 0; i < c->head_size; i++) {
+                double d = dout[((b * c->seq + t) * c->heads + h) * c->head_size + i];
+                dp[s] += d * qkv[v + i];
+                dqkv[v + i] += p[s] * d;
             }
             weighted += p[s] * dp[s];
         }
         for (size_t s = 0; s <= t; s++) {
-            double ds = p[s] * (dp[s] - weighted) / sqrt((double)head_size);
-            for (size_t i = 0; i < head_size; i++) {
-                size_t q = qkv_index(b, t, 0, h, i, seq, heads, head_size);
-                size_t k = qkv_index(b, s, 1, h, i, seq, heads, head_size);
-                dqkv[q] += ds * qkv[k];
-                dqkv[k] += ds * qkv[q];
+            double ds = p[s] * (dp[s] - weighted) / sqrt((double)c->head_size);
+            size_t k = qkv_index(c, b, s, 1, h);
+            for (size_t i = 0; i < c->head_size; i++) {
+                dqkv[q + i] += ds * qkv[k + i];
+                dqkv[k + i] += ds * qkv[q + i];
             }
         }
     }
@@ -152,6 +204,10 @@ double ref_cross_entropy(double *dlogits, const double *logits, const int32_t *t
     double loss = 0.0;
     for (size_t row = 0; row < n_rows; row++) {
         const double *l = logits + row * vocab;
+        for (size_t v = 0; targets[row] == -100 && dlogits != NULL && v < vocab; v++)
+            dlogits[row * vocab + v] = 0.0;
+        if (targets[row] == -100)
+            continue;
         double top = -INFINITY, sum = 0.0;
         for (size_t v = 0; v < vocab; v++)
             top = l[v] > top ? l[v] : top;

@@ -3,6 +3,7 @@
  * with recomputation and with frozen parameters.
  */
 #include "tests/ref/gpt_fixture.h"
+#include "tests/ref/low_rank.h"
 
 /* ThreadSanitizer has nothing to see where there is one thread. */
 #if defined(__SANITIZE_THREAD__)
@@ -26,14 +27,14 @@ static void take_step(fixture_t *fixture, size_t vocab) {
     int32_t tokens[3], targets[3];
     for (uint64_t i = 0; i < 2; i++) {
         fixture_tokens(vocab, 100 + i, 3, tokens, targets);
-        assert_int_equal(gpt_train_micro_batch(fixture->gpt, tokens, targets, 1, 3), ZR_OK);
+        assert_ok(zr_gpt_train_micro_batch(fixture->gpt, tokens, targets, 1, 3));
     }
-    assert_int_equal(zr_runtime_step(fixture->runtime, NULL), ZR_OK);
+    assert_ok(zr_runtime_step(fixture->runtime, NULL));
     double loss;
-    assert_int_equal(zr_model_take_loss(fixture->gpt, &loss), ZR_OK);
+    assert_ok(zr_model_take_loss(fixture->gpt, &loss));
 }
 
-static ref_gpt_shape_t ref_shape(const gpt_shape_t *shape) {
+static ref_gpt_shape_t ref_shape(const zr_gpt_shape_t *shape) {
     return (ref_gpt_shape_t){shape->n_layers, shape->channels, shape->heads, shape->seq,
                              shape->vocab};
 }
@@ -53,12 +54,56 @@ static void compare(fixture_t *fixture, double **gradients, double **expected, d
     }
 }
 
+/* ---- adapters -------------------------------------------------------------------------------- */
+
+/* An adapter, the weight that it is added to, and sums over both, with A [n_in, LOW_RANK]. */
+typedef struct adapted {
+    double *weight, *a, *b;
+    size_t n_in, n_out;
+} adapted_t;
+
+static adapted_t adapted_of(fixture_t *fixture, size_t index, double **tensors) {
+    static const size_t weights[] = {2, 4, 8, 10};
+    size_t layer = index / 4, a = fixture->n_of_oracle + 2 * index;
+    return (adapted_t){.weight = tensors[2 + 12 * layer + weights[index % 4]],
+                       .a = tensors[a],
+                       .b = tensors[a + 1],
+                       .n_in = zr_param_n_elems(fixture_param(fixture, a)) / LOW_RANK,
+                       .n_out = zr_param_n_elems(fixture_param(fixture, a + 1)) / LOW_RANK};
+}
+
+/* What the oracle calls a weight is the weight and its adapter: w + a b. */
+static void add_adapters(fixture_t *fixture, double **params) {
+    for (size_t index = 0; index < (fixture->n_tensors - fixture->n_of_oracle) / 2; index++) {
+        adapted_t at = adapted_of(fixture, index, params);
+        for (size_t i = 0; i < at.n_in; i++)
+            for (size_t r = 0; r < LOW_RANK; r++)
+                for (size_t j = 0; j < at.n_out; j++)
+                    at.weight[i * at.n_out + j] += at.a[i * LOW_RANK + r] * at.b[r * at.n_out + j];
+    }
+}
+
+/* And its gradient dw makes those of the adapter: da = dw b^T, db = a^T dw. */
+static void derive_adapters(fixture_t *fixture, double **params, double **gradients) {
+    for (size_t index = 0; index < (fixture->n_tensors - fixture->n_of_oracle) / 2; index++) {
+        adapted_t at = adapted_of(fixture, index, params);
+        adapted_t d = adapted_of(fixture, index, gradients);
+        for (size_t i = 0; i < at.n_in; i++)
+            for (size_t r = 0; r < LOW_RANK; r++)
+                for (size_t j = 0; j < at.n_out; j++) {
+                    double dw = d.weight[i * at.n_out + j];
+                    d.a[i * LOW_RANK + r] += dw * at.b[r * at.n_out + j];
+                    d.b[r * at.n_out + j] += dw * at.a[i * LOW_RANK + r];
+                }
+    }
+}
+
 /* ---- the oracle --------------------------------------------------------------------------- */
 
 static void check_against_oracle(const fixture_options_t *options, size_t b, size_t t,
                                  double tolerance) {
     fixture_t fixture;
-    assert_int_equal(fixture_open(&fixture, options), ZR_OK);
+    assert_ok(fixture_open(&fixture, options));
     take_step(&fixture, options->shape.vocab);
     ref_gpt_shape_t shape = ref_shape(&options->shape);
     int32_t *tokens = malloc(2 * b * t * sizeof(int32_t)), *targets = tokens + b * t;
@@ -66,12 +111,14 @@ static void check_against_oracle(const fixture_options_t *options, size_t b, siz
 
     double **params = fixture_read_params(&fixture);
     double **expected = fixture_tensors(&fixture);
+    add_adapters(&fixture, params);
     double expected_loss = ref_gpt(&shape, params, expected, tokens, targets, b, t);
-    assert_int_equal(gpt_train_micro_batch(fixture.gpt, tokens, targets, b, t), ZR_OK);
+    derive_adapters(&fixture, params, expected);
+    assert_ok(zr_gpt_train_micro_batch(fixture.gpt, tokens, targets, b, t));
     double **gradients = fixture_read_gradients(&fixture);
     compare(&fixture, gradients, expected, tolerance);
     double loss;
-    assert_int_equal(zr_model_take_loss(fixture.gpt, &loss), ZR_OK);
+    assert_ok(zr_model_take_loss(fixture.gpt, &loss));
     if (fabs(loss - expected_loss) > 1e-6 * expected_loss)
         fail_msg("loss %.9g instead of %.9g", loss, expected_loss);
 
@@ -90,7 +137,7 @@ TEST(test_oracle) {
                                       {3, 40, 5, 33, 1303, 2, 33},
                                       {2, 36, 4, 140, 61, 1, 130},
                                       {1, 64, 1, 8, 257, 5, 1}};
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    for (size_t i = 0; i < N_OF(cases); i++) {
         for (int n_threads = least_threads; n_threads <= 2; n_threads++) {
             print_message("%zu layers, %zu channels, %d threads\n", cases[i][0], cases[i][1],
                           n_threads);
@@ -100,6 +147,12 @@ TEST(test_oracle) {
             check_against_oracle(&options, cases[i][5], cases[i][6], 1e-5);
             options.dtype = ZR_DTYPE_BF16; /* each gradient is rounded, some twice (wte) */
             check_against_oracle(&options, cases[i][5], cases[i][6], 5e-3);
+            options.gpt.adapter = &low_rank_adapter;
+            check_against_oracle(&options, cases[i][5], cases[i][6], 5e-3);
+            options.dtype = ZR_DTYPE_F32;
+            check_against_oracle(&options, cases[i][5], cases[i][6], 1e-5);
+            options.activations.recompute = false;
+            check_against_oracle(&options, cases[i][5], cases[i][6], 1e-5);
         }
     }
 }
@@ -110,14 +163,14 @@ TEST(test_accumulation) {
     fixture_options_t options = options_of(shape, ZR_DTYPE_F32, 2);
     options.grad_accum = 3;
     fixture_t fixture;
-    assert_int_equal(fixture_open(&fixture, &options), ZR_OK);
+    assert_ok(fixture_open(&fixture, &options));
     ref_gpt_shape_t sizes = ref_shape(&options.shape);
     int32_t tokens[36], targets[36];
     fixture_tokens(51, 3, 36, tokens, targets);
     double **params = fixture_read_params(&fixture), **expected = fixture_tensors(&fixture);
     ref_gpt(&sizes, params, expected, tokens, targets, 4, 9);
-    assert_int_equal(gpt_train_micro_batch(fixture.gpt, tokens, targets, 2, 9), ZR_OK);
-    assert_int_equal(gpt_train_micro_batch(fixture.gpt, tokens + 18, targets + 18, 2, 9), ZR_OK);
+    assert_ok(zr_gpt_train_micro_batch(fixture.gpt, tokens, targets, 2, 9));
+    assert_ok(zr_gpt_train_micro_batch(fixture.gpt, tokens + 18, targets + 18, 2, 9));
     double **gradients = fixture_read_gradients(&fixture);
     for (size_t i = 0; i < fixture.n_tensors; i++) {
         for (size_t j = 0; j < zr_param_n_elems(fixture_param(&fixture, i)); j++)
@@ -136,11 +189,11 @@ TEST(test_accumulation) {
 static void move_param(fixture_t *fixture, size_t index, const double *start,
                        const double *direction, double distance) {
     zr_param_t *param = fixture_param(fixture, index);
-    assert_int_equal(zr_unit_acquire(fixture_unit(fixture, index), ZR_FORWARD), ZR_OK);
+    assert_ok(zr_unit_acquire(fixture_unit(fixture, index), ZR_FORWARD));
     float *data = (float *)(uintptr_t)zr_param_data(param);
     for (size_t j = 0; j < zr_param_n_elems(param); j++)
         data[j] = (float)(start[j] + distance * direction[j]);
-    assert_int_equal(zr_unit_release(fixture_unit(fixture, index)), ZR_OK);
+    assert_ok(zr_unit_release(fixture_unit(fixture, index)));
 }
 
 /* Loss with a parameter moved along a direction. */
@@ -150,7 +203,7 @@ static double moved_loss(fixture_t *fixture, size_t index, const double *start,
     double loss;
     fixture_tokens(23, 4, 24, tokens, targets);
     move_param(fixture, index, start, direction, distance);
-    assert_int_equal(gpt_evaluate(fixture->gpt, tokens, targets, 3, 8, &loss), ZR_OK);
+    assert_ok(zr_gpt_evaluate(fixture->gpt, tokens, targets, 3, 8, &loss));
     return loss;
 }
 
@@ -159,12 +212,12 @@ TEST(test_finite_differences) {
     static const size_t shape[] = {2, 16, 2, 8, 23};
     fixture_options_t options = options_of(shape, ZR_DTYPE_F32, 2);
     fixture_t fixture;
-    assert_int_equal(fixture_open(&fixture, &options), ZR_OK);
+    assert_ok(fixture_open(&fixture, &options));
     take_step(&fixture, 23);
     int32_t tokens[24], targets[24];
     fixture_tokens(23, 4, 24, tokens, targets);
     double **params = fixture_read_params(&fixture);
-    assert_int_equal(gpt_train_micro_batch(fixture.gpt, tokens, targets, 3, 8), ZR_OK);
+    assert_ok(zr_gpt_train_micro_batch(fixture.gpt, tokens, targets, 3, 8));
     double **gradients = fixture_read_gradients(&fixture);
     const double h = 5e-3;
     for (size_t i = 0; i < fixture.n_tensors; i++) {
@@ -195,11 +248,11 @@ TEST(test_finite_differences) {
  */
 
 static double **gradients_of(const fixture_options_t *options, fixture_t *fixture, double *loss_p) {
-    assert_int_equal(fixture_open(fixture, options), ZR_OK);
+    assert_ok(fixture_open(fixture, options));
     int32_t tokens[60], targets[60];
     fixture_tokens(options->shape.vocab, 6, 60, tokens, targets);
-    assert_int_equal(gpt_train_micro_batch(fixture->gpt, tokens, targets, 4, 15), ZR_OK);
-    assert_int_equal(zr_model_take_loss(fixture->gpt, loss_p), ZR_OK);
+    assert_ok(zr_gpt_train_micro_batch(fixture->gpt, tokens, targets, 4, 15));
+    assert_ok(zr_model_take_loss(fixture->gpt, loss_p));
     return fixture_read_gradients(fixture);
 }
 
@@ -232,6 +285,8 @@ TEST(test_recompute) {
             fixture_options_t other = options;
             other.activations.recompute = true;
             assert_same_gradients(&options, &other);
+            options.gpt.adapter = other.gpt.adapter = &low_rank_adapter;
+            assert_same_gradients(&options, &other);
         }
     }
 }
@@ -245,12 +300,14 @@ TEST(test_freeze) {
                                         "h.2.attn.c_attn.bias,ln_f",
                                         "wte,wpe,h.0,h.1,h.2",
                                         "h.1.mlp.c_fc.weight"};
-    for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
+    for (size_t i = 0; i < N_OF(lists); i++) {
         fixture_options_t options = options_of(middle_shape, ZR_DTYPE_F32, 1);
         fixture_options_t other = options;
         other.gpt.freeze = lists[i];
         assert_same_gradients(&options, &other);
         other.activations.recompute = true;
+        assert_same_gradients(&options, &other);
+        options.gpt.adapter = other.gpt.adapter = &low_rank_adapter;
         assert_same_gradients(&options, &other);
     }
 }
@@ -260,7 +317,7 @@ TEST(test_frozen_stay) {
     fixture_options_t options = options_of(middle_shape, ZR_DTYPE_F32, 1);
     options.gpt.freeze = "wte,h.1,h.0.ln_2.bias";
     fixture_t fixture;
-    assert_int_equal(fixture_open(&fixture, &options), ZR_OK);
+    assert_ok(fixture_open(&fixture, &options));
     double **before = fixture_read_params(&fixture);
     take_step(&fixture, options.shape.vocab);
     double **after = fixture_read_params(&fixture);
@@ -283,17 +340,17 @@ TEST(test_frozen_stay) {
 TEST(test_evaluate) {
     fixture_options_t options = options_of(middle_shape, ZR_DTYPE_F32, 2);
     fixture_t fixture;
-    assert_int_equal(fixture_open(&fixture, &options), ZR_OK);
+    assert_ok(fixture_open(&fixture, &options));
     int32_t tokens[30], targets[30];
     fixture_tokens(301, 8, 30, tokens, targets);
     double loss, again, trained;
     uint64_t before, after;
-    assert_int_equal(zr_runtime_weights_xxh3(fixture.runtime, &before), ZR_OK);
-    assert_int_equal(gpt_evaluate(fixture.gpt, tokens, targets, 2, 15, &loss), ZR_OK);
-    assert_int_equal(gpt_evaluate(fixture.gpt, tokens, targets, 2, 15, &again), ZR_OK);
-    assert_int_equal(zr_runtime_weights_xxh3(fixture.runtime, &after), ZR_OK);
-    assert_int_equal(gpt_train_micro_batch(fixture.gpt, tokens, targets, 2, 15), ZR_OK);
-    assert_int_equal(zr_model_take_loss(fixture.gpt, &trained), ZR_OK);
+    assert_ok(zr_runtime_weights_xxh3(fixture.runtime, &before));
+    assert_ok(zr_gpt_evaluate(fixture.gpt, tokens, targets, 2, 15, &loss));
+    assert_ok(zr_gpt_evaluate(fixture.gpt, tokens, targets, 2, 15, &again));
+    assert_ok(zr_runtime_weights_xxh3(fixture.runtime, &after));
+    assert_ok(zr_gpt_train_micro_batch(fixture.gpt, tokens, targets, 2, 15));
+    assert_ok(zr_model_take_loss(fixture.gpt, &trained));
     assert_true(loss == again && loss == trained && before == after);
     assert_true(fabs(loss - log(301.0)) < 0.1); /* it knows nothing yet */
     fixture_close(&fixture);
@@ -319,11 +376,11 @@ static size_t peak_activations(bool recompute, size_t n_layers) {
     options.shape.n_layers = n_layers;
     options.activations.recompute = recompute;
     fixture_t fixture;
-    assert_int_equal(fixture_open(&fixture, &options), ZR_OK);
+    assert_ok(fixture_open(&fixture, &options));
     zr_tier_statistics_t before = device_statistics(&fixture);
     int32_t tokens[64], targets[64];
     fixture_tokens(301, 6, 64, tokens, targets);
-    assert_int_equal(gpt_train_micro_batch(fixture.gpt, tokens, targets, 4, 16), ZR_OK);
+    assert_ok(zr_gpt_train_micro_batch(fixture.gpt, tokens, targets, 4, 16));
     zr_tier_statistics_t after = device_statistics(&fixture);
     assert_same_live(&before, &after);
     fixture_close(&fixture);
@@ -345,7 +402,7 @@ TEST(test_out_of_memory) {
     fixture_options_t options = options_of(middle_shape, ZR_DTYPE_F32, 1);
     options.shape.channels = 128;
     fixture_t fixture;
-    assert_int_equal(fixture_open(&fixture, &options), ZR_OK);
+    assert_ok(fixture_open(&fixture, &options));
     size_t states_bytes = device_statistics(&fixture).reserved.live;
     fixture_close(&fixture);
 
@@ -355,9 +412,9 @@ TEST(test_out_of_memory) {
     size_t n_failures = 0;
     while (status != ZR_OK) {
         options.device_memory_bytes = states_bytes + (n_failures << 21);
-        assert_int_equal(fixture_open(&fixture, &options), ZR_OK);
+        assert_ok(fixture_open(&fixture, &options));
         zr_tier_statistics_t before = device_statistics(&fixture);
-        status = gpt_train_micro_batch(fixture.gpt, tokens, targets, 240, 16);
+        status = zr_gpt_train_micro_batch(fixture.gpt, tokens, targets, 240, 16);
         zr_tier_statistics_t after = device_statistics(&fixture);
         assert_same_live(&before, &after);
         fixture_close(&fixture);
@@ -377,35 +434,43 @@ TEST(test_refusals) {
     fixture_t fixture;
     options.gpt.freeze = "wte,h.7,ln_f";
     assert_int_equal(fixture_open(&fixture, &options), ZR_ERR_ARGUMENT);
-    assert_non_null(strstr(fixture.last_error, "\"h.7\""));
+    assert_has(fixture.last_error, "\"h.7\"");
     fixture_close(&fixture);
     options.gpt.freeze = "h"; /* the part before any dot is fine, half a word is not */
-    assert_int_equal(fixture_open(&fixture, &options), ZR_OK);
+    assert_ok(fixture_open(&fixture, &options));
     fixture_close(&fixture);
     static const char *const wrong[] = {"w", "", ",", "wte,", ",wte", "wte,,wpe"};
-    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+    for (size_t i = 0; i < N_OF(wrong); i++) {
         options.gpt.freeze = wrong[i];
         assert_int_equal(fixture_open(&fixture, &options), ZR_ERR_ARGUMENT);
         fixture_close(&fixture);
     }
     options.gpt.freeze = NULL;
+    options.gpt.encoding = &zr_encoding_bf16;
+    assert_int_equal(fixture_open(&fixture, &options), ZR_ERR_UNSUPPORTED);
+    assert_string_equal(fixture.last_error,
+                        "parameter \"h.0.attn.c_attn.weight\": a unit cannot hold bf16: all of its "
+                        "parameters are fp32");
+    fixture_close(&fixture);
+    options.gpt.encoding = &zr_encoding_fp32;
 
-    assert_int_equal(fixture_open(&fixture, &options), ZR_OK);
+    assert_ok(fixture_open(&fixture, &options));
     int32_t tokens[17] = {0}, targets[17] = {0};
     double loss;
     assert_int_equal(zr_model_take_loss(fixture.gpt, &loss), ZR_ERR_STATE);
-    assert_int_equal(gpt_train_micro_batch(fixture.gpt, tokens, targets, 1, 17), ZR_ERR_ARGUMENT);
-    assert_non_null(strstr(fixture.last_error, "17 tokens"));
-    assert_int_equal(gpt_train_micro_batch(fixture.gpt, tokens, targets, 0, 4), ZR_ERR_ARGUMENT);
-    assert_int_equal(gpt_evaluate(fixture.gpt, tokens, targets, 1, 0, &loss), ZR_ERR_ARGUMENT);
+    assert_int_equal(zr_gpt_train_micro_batch(fixture.gpt, tokens, targets, 1, 17),
+                     ZR_ERR_ARGUMENT);
+    assert_has(fixture.last_error, "17 tokens");
+    assert_int_equal(zr_gpt_train_micro_batch(fixture.gpt, tokens, targets, 0, 4), ZR_ERR_ARGUMENT);
+    assert_int_equal(zr_gpt_evaluate(fixture.gpt, tokens, targets, 1, 0, &loss), ZR_ERR_ARGUMENT);
     tokens[2] = 301;
-    assert_int_equal(gpt_train_micro_batch(fixture.gpt, tokens, targets, 1, 4), ZR_ERR_ARGUMENT);
-    assert_non_null(strstr(fixture.last_error, "token 2 is 301"));
+    assert_int_equal(zr_gpt_train_micro_batch(fixture.gpt, tokens, targets, 1, 4), ZR_ERR_ARGUMENT);
+    assert_has(fixture.last_error, "token 2 is 301");
     tokens[2] = 0;
     targets[3] = -1;
-    assert_int_equal(gpt_train_micro_batch(fixture.gpt, tokens, targets, 1, 4), ZR_ERR_ARGUMENT);
-    assert_non_null(strstr(fixture.last_error, "target 3 is -1"));
+    assert_int_equal(zr_gpt_train_micro_batch(fixture.gpt, tokens, targets, 1, 4), ZR_ERR_ARGUMENT);
+    assert_has(fixture.last_error, "target 3 is -1");
     targets[3] = 0;
-    assert_int_equal(gpt_train_micro_batch(fixture.gpt, tokens, targets, 1, 4), ZR_OK);
+    assert_ok(zr_gpt_train_micro_batch(fixture.gpt, tokens, targets, 1, 4));
     fixture_close(&fixture);
 }

@@ -19,7 +19,7 @@
 static char folder[] = "test-gpt-full-XXXXXX";
 
 static const gpt_variant_t variants[] = {{1, 3, ZR_DTYPE_F32, false}, {2, 2, ZR_DTYPE_F32, false}};
-#define N_VARIANTS (sizeof(variants) / sizeof(variants[0]))
+#define N_VARIANTS (N_OF(variants))
 
 /* ---- the file system ----------------------------------------------------------------------- */
 

@@ -2,7 +2,7 @@
  * What the order of a micro-batch is for: at stage 3 each unit is gathered exactly twice, once
  * for each direction, and reduced once, whatever is recomputed or gathered ahead.
  */
-#include "examples/models/gpt2/gpt.h"
+#include "models/gpt2/gpt.h"
 #include "tests/common/ranks.h"
 #include "tests/common/test.h"
 
@@ -21,7 +21,7 @@ static zr_status_t take_steps(zr_model_t *gpt, zr_runtime_t *runtime,
     static const int32_t tokens[] = {1, 5, 2, 8, 3, 1, 7, 0}, targets[] = {5, 2, 8, 3, 1, 7, 0, 4};
     for (int step = 0; step < 2; step++) {
         zr_comm_statistics(zr_runtime_comm(runtime), before);
-        ZR_TRY(gpt_train_micro_batch(gpt, tokens, targets, 2, 4));
+        ZR_TRY(zr_gpt_train_micro_batch(gpt, tokens, targets, 2, 4));
         ZR_TRY(zr_runtime_step(runtime, NULL));
     }
     return ZR_OK;
@@ -29,8 +29,8 @@ static zr_status_t take_steps(zr_model_t *gpt, zr_runtime_t *runtime,
 
 static zr_status_t run_rank(test_rank_t *rank) {
     gathers_case_t *c = rank->context;
-    const gpt_shape_t shape = {N_LAYERS, 12, 2, 5, 11};
-    gpt_options_t options = {.freeze = c->freeze};
+    const zr_gpt_shape_t shape = {N_LAYERS, 12, 2, 5, 11};
+    zr_gpt_options_t options = {.freeze = c->freeze};
     zr_activation_options_t activations = {.recompute = c->recompute};
     zr_config_t config = zr_config_default();
     config.stage = 3;
@@ -42,7 +42,7 @@ static zr_status_t run_rank(test_rank_t *rank) {
     if (status == ZR_OK)
         status = zr_runtime_create(&config, rank->comm, rank->device, &rank->log, &runtime);
     if (status == ZR_OK)
-        status = gpt_create(runtime, &shape, &options, &activations, &gpt);
+        status = zr_gpt_create(runtime, &shape, &options, &activations, &gpt);
     if (status == ZR_OK)
         status = zr_model_commit(gpt);
     if (status == ZR_OK)

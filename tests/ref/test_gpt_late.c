@@ -3,7 +3,7 @@
  * weights are the host's, to the bit. So nothing of a micro-batch is read before it is there,
  * given away before it was used, or borrowed for longer than the call.
  */
-#include "examples/models/gpt2/gpt.h"
+#include "models/gpt2/gpt.h"
 #include "tests/common/late_device.h"
 #include "tests/common/ranks.h"
 #include "tests/common/test.h"
@@ -42,7 +42,7 @@ static zr_status_t train(test_rank_t *rank, zr_runtime_t *runtime, zr_model_t *g
         for (size_t i = 0; i < c->config.grad_accum; i++) {
             make_tokens(rank->rank, 2 * step + i, tokens);
             make_tokens(rank->rank, 2 * step + i + 1, targets);
-            ZR_TRY(gpt_train_micro_batch(gpt, tokens, targets, BATCH, SEQ));
+            ZR_TRY(zr_gpt_train_micro_batch(gpt, tokens, targets, BATCH, SEQ));
             memset(tokens, 0x7f, sizeof(tokens)); /* they were borrowed for the call alone */
             memset(targets, 0x7f, sizeof(targets));
         }
@@ -55,20 +55,21 @@ static zr_status_t train(test_rank_t *rank, zr_runtime_t *runtime, zr_model_t *g
     }
     make_tokens(rank->rank, 1, tokens);
     make_tokens(rank->rank, 2, targets);
-    ZR_TRY(gpt_evaluate(gpt, tokens, targets, BATCH, SEQ, &losses[N_STEPS]));
+    ZR_TRY(zr_gpt_evaluate(gpt, tokens, targets, BATCH, SEQ, &losses[N_STEPS]));
     return zr_runtime_weights_xxh3(runtime, &c->hash[rank->rank]);
 }
 
 static zr_status_t run_rank(test_rank_t *rank) {
     late_case_t *c = rank->context;
-    const gpt_shape_t shape = {.n_layers = 3, .channels = 12, .heads = 2, .seq = 8, .vocab = VOCAB};
-    gpt_options_t options = {.seed = 3, .weight_decay = 0.1};
+    const zr_gpt_shape_t shape = {
+        .n_layers = 3, .channels = 12, .heads = 2, .seq = 8, .vocab = VOCAB};
+    zr_gpt_options_t options = {.seed = 3, .weight_decay = 0.1};
     zr_activation_options_t activations = {
         .recompute = c->recompute, .device = c->activations, .most_rows = BATCH * SEQ};
     zr_runtime_t *runtime = NULL;
     zr_model_t *gpt = NULL;
     ZR_TRY(zr_runtime_create(&c->config, rank->comm, rank->device, &rank->log, &runtime));
-    zr_status_t status = gpt_create(runtime, &shape, &options, &activations, &gpt);
+    zr_status_t status = zr_gpt_create(runtime, &shape, &options, &activations, &gpt);
     if (status == ZR_OK)
         status = zr_model_commit(gpt);
     if (status == ZR_OK)
@@ -130,8 +131,9 @@ TEST(test_late) {
 
 /* A model that ends with its work queued, where its context says. */
 static zr_status_t run_in_part(test_rank_t *rank) {
-    const gpt_shape_t shape = {.n_layers = 2, .channels = 12, .heads = 2, .seq = 8, .vocab = VOCAB};
-    gpt_options_t options = {.seed = 3};
+    const zr_gpt_shape_t shape = {
+        .n_layers = 2, .channels = 12, .heads = 2, .seq = 8, .vocab = VOCAB};
+    zr_gpt_options_t options = {.seed = 3};
     zr_config_t config = zr_config_default();
     zr_runtime_t *runtime = NULL;
     zr_model_t *gpt = NULL;
@@ -140,13 +142,13 @@ static zr_status_t run_in_part(test_rank_t *rank) {
     config.grad_accum = 1;
     make_tokens(0, 1, tokens);
     ZR_TRY(zr_runtime_create(&config, rank->comm, rank->device, &rank->log, &runtime));
-    zr_status_t status = gpt_create(runtime, &shape, &options, NULL, &gpt);
+    zr_status_t status = zr_gpt_create(runtime, &shape, &options, NULL, &gpt);
     if (status == ZR_OK)
         status = zr_model_commit(gpt);
     if (status == ZR_OK)
         late_device_fail_work(zr_runtime_stream(runtime), *(const int *)rank->context);
     if (status == ZR_OK)
-        status = gpt_train_micro_batch(gpt, tokens, tokens, BATCH, SEQ);
+        status = zr_gpt_train_micro_batch(gpt, tokens, tokens, BATCH, SEQ);
     zr_model_destroy(&gpt);
     zr_runtime_destroy(&runtime);
     return status;

@@ -9,7 +9,7 @@
  */
 #include <inttypes.h>
 
-#include "examples/models/gpt2/gpt.h"
+#include "models/gpt2/gpt.h"
 #include "kernels/simulation.h"
 #include "tests/common/kept_log.h"
 #include "tests/common/ranks.h"
@@ -36,8 +36,8 @@ typedef struct used {
 
 typedef struct sim_case {
     uint64_t seed;
-    gpt_shape_t shape;
-    gpt_options_t model;
+    zr_gpt_shape_t shape;
+    zr_gpt_options_t model;
     bool recompute;
     zr_config_t config;
     zr_offload_device_t activations;
@@ -59,7 +59,7 @@ static zr_status_t train(const sim_case_t *c, zr_runtime_t *runtime, zr_model_t 
     }
     for (size_t step = 0; step < N_STEPS; step++) {
         for (size_t i = 0; i < c->config.grad_accum; i++)
-            ZR_TRY(gpt_train_micro_batch(gpt, tokens, targets, c->b, c->t));
+            ZR_TRY(zr_gpt_train_micro_batch(gpt, tokens, targets, c->b, c->t));
         ZR_TRY(zr_model_take_loss(gpt, &used->loss));
         ZR_TRY(zr_runtime_average(runtime, used->loss, &used->loss));
         ZR_TRY(zr_runtime_step(runtime, &report));
@@ -72,7 +72,7 @@ static zr_status_t build_and_train(const sim_case_t *c, zr_runtime_t *runtime, z
                                    used_t *used) {
     zr_activation_options_t activations = {
         .recompute = c->recompute, .device = c->activations, .most_rows = c->b * c->t};
-    ZR_TRY(gpt_create(runtime, &c->shape, &c->model, &activations, gpt_p));
+    ZR_TRY(zr_gpt_create(runtime, &c->shape, &c->model, &activations, gpt_p));
     ZR_TRY(zr_model_commit(*gpt_p));
     return train(c, runtime, *gpt_p, used);
 }
@@ -137,8 +137,8 @@ static void run_on_sim(const sim_case_t *c, int number, used_t *used) {
     zr_comm_options_t comm_options = {.log = rank.log, .timeout_ms = 1000};
     zr_config_t config = c->config;
     config.nvme.store = "sim";
-    assert_int_equal(zr_device_open("sim", &options, &rank.device), ZR_OK);
-    assert_int_equal(zr_comm_create_sim(number, c->n_ranks, &comm_options, &rank.comm), ZR_OK);
+    assert_ok(zr_device_open("sim", &options, &rank.device));
+    assert_ok(zr_comm_create_sim(number, c->n_ranks, &comm_options, &rank.comm));
     if (run(c, &config, &rank, used) == ZR_OK)
         assert_true(zr_device_now(rank.device) > 0.0);
     zr_comm_destroy(&rank.comm);
@@ -202,11 +202,11 @@ static sim_case_t choose(uint64_t seed) {
     dice_t dice = {seed * 1000003};
     sim_case_t c = {.seed = seed};
     size_t heads = 1 + throw(&dice, 3);
-    c.shape = (gpt_shape_t){.n_layers = 1 + throw(&dice, 4),
-                            .channels = heads * (4 + 4 * throw(&dice, 5)),
-                            .heads = heads,
-                            .seq = 16,
-                            .vocab = 20 + throw(&dice, 300)};
+    c.shape = (zr_gpt_shape_t){.n_layers = 1 + throw(&dice, 4),
+                               .channels = heads * (4 + 4 * throw(&dice, 5)),
+                               .heads = heads,
+                               .seq = 16,
+                               .vocab = 20 + throw(&dice, 300)};
     c.b = 1 + throw(&dice, 3);
     c.t = 1 + throw(&dice, 16);
     c.n_ranks = 1 + (int) throw(&dice, MOST_RANKS);
@@ -214,7 +214,7 @@ static sim_case_t choose(uint64_t seed) {
     if (c.n_ranks % 2 == 0 && throw(&dice, 2))
         c.config.shard_group_size = c.n_ranks / 2;
     c.recompute = throw(&dice, 2);
-    c.model = (gpt_options_t){
+    c.model = (zr_gpt_options_t){
         .seed = seed, .freeze = throw(&dice, 4) ? NULL : "wte,h.0.mlp", .weight_decay = 0.1};
     if (c.recompute)
         c.activations = (zr_offload_device_t) throw(&dice, 3);
@@ -225,7 +225,7 @@ static sim_case_t choose(uint64_t seed) {
     if (throw(&dice, 6) == 0)
         c.config.nvme.capacity_bytes = (size_t)20000 << throw(&dice, 6);
     assert_true(c.b * c.t <= MOST_TOKENS);
-    assert_int_equal(zr_config_resolve(&c.config, c.n_ranks, NULL), ZR_OK);
+    assert_ok(zr_config_resolve(&c.config, c.n_ranks, NULL));
     return c;
 }
 
@@ -377,7 +377,7 @@ TEST(test_same_bytes) {
  * there, and then a report. */
 TEST(test_remembered) {
     static const uint64_t seeds[] = {1214};
-    for (size_t i = 0; i < sizeof(seeds) / sizeof(seeds[0]); i++)
+    for (size_t i = 0; i < N_OF(seeds); i++)
         check(seeds[i]);
     assert_int_equal(n_different, 0);
 }
@@ -421,10 +421,10 @@ static void watch(const zr_config_t *config, const zr_hardware_t *hardware, upda
     snprintf(c.config.nvme.paths, sizeof(c.config.nvme.paths), ".");
     c.config.micro_batch = c.config.grad_accum = 1;
     *seen = (updates_t){0};
-    assert_int_equal(zr_device_open("sim", &options, &rank.device), ZR_OK);
-    assert_int_equal(zr_comm_create_sim(0, 1, &comm_options, &rank.comm), ZR_OK);
+    assert_ok(zr_device_open("sim", &options, &rank.device));
+    assert_ok(zr_comm_create_sim(0, 1, &comm_options, &rank.comm));
     zr_sim_clock_observe(zr_sim_clock_of(rank.device), see, seen);
-    assert_int_equal(run(&c, &c.config, &rank, used), ZR_OK);
+    assert_ok(run(&c, &c.config, &rank, used));
     zr_comm_destroy(&rank.comm);
     zr_device_close(&rank.device);
 }

@@ -72,7 +72,7 @@ static void make_batch(const fixture_options_t *options, size_t step, int32_t *t
 TEST(test_initial_values) {
     fixture_options_t options = options_of_reference();
     fixture_t fixture;
-    assert_int_equal(fixture_open(&fixture, &options), ZR_OK);
+    assert_ok(fixture_open(&fixture, &options));
     const json_t *first_values = json_object_get(reference, "first_values");
     size_t n_compared = 0;
     for (size_t i = 0; i < fixture.n_tensors; i++) {
@@ -81,7 +81,7 @@ TEST(test_initial_values) {
         float values[3];
         if (expected == NULL)
             continue;
-        assert_int_equal(zr_param_read(param, 0, 3, values), ZR_OK);
+        assert_ok(zr_param_read(param, 0, 3, values));
         for (size_t j = 0; j < 3; j++) {
             if (values[j] != (float)json_number_value(json_array_get(expected, j)))
                 fail_msg("%s[%zu] starts at %.9g", zr_param_name(param), j, values[j]);
@@ -97,7 +97,7 @@ static void check_losses(bool recompute, int n_threads) {
     options.activations.recompute = recompute;
     options.n_threads = n_threads;
     fixture_t fixture;
-    assert_int_equal(fixture_open(&fixture, &options), ZR_OK);
+    assert_ok(fixture_open(&fixture, &options));
     size_t n = options.micro_batch * options.shape.seq;
     int32_t *tokens = malloc(2 * n * sizeof(int32_t));
     assert_non_null(tokens);
@@ -106,11 +106,10 @@ static void check_losses(bool recompute, int n_threads) {
     for (size_t step = 0; step < json_array_size(losses); step++) {
         double expected = json_number_value(json_array_get(losses, step)), loss;
         make_batch(&options, step, tokens, tokens + n);
-        assert_int_equal(gpt_train_micro_batch(fixture.gpt, tokens, tokens + n, options.micro_batch,
-                                               options.shape.seq),
-                         ZR_OK);
-        assert_int_equal(zr_model_take_loss(fixture.gpt, &loss), ZR_OK);
-        assert_int_equal(zr_runtime_step(fixture.runtime, NULL), ZR_OK);
+        assert_ok(zr_gpt_train_micro_batch(fixture.gpt, tokens, tokens + n, options.micro_batch,
+                                           options.shape.seq));
+        assert_ok(zr_model_take_loss(fixture.gpt, &loss));
+        assert_ok(zr_runtime_step(fixture.runtime, NULL));
         if (!(fabs(loss - expected) <= 1e-4))
             fail_msg("step %zu: loss %.7f, PyTorch's %.7f", step, loss, expected);
     }

@@ -86,7 +86,7 @@ static void check_case(zr_stream_t *stream, const json_t *test_case) {
     for (size_t step = 0; step < json_array_size(gradients); step++) {
         read_floats(json_array_get(gradients, step), grad);
         update.step = (int)step + 1;
-        assert_int_equal(zr_kernel_update(stream, &optimizer->rule, &update), ZR_OK);
+        assert_ok(zr_kernel_update(stream, &optimizer->rule, &update));
     }
     compare(test_case, optimizer, update.n_elems, arrays);
 }
@@ -97,8 +97,8 @@ TEST(every_optimizer_is_as_pytorch_has_it) {
     size_t n_optimizers = 0, n_met = 0, i;
     const zr_optimizer_type_t *const *optimizers = zr_optimizers(&n_optimizers);
     json_t *cases = json_object_get(reference, "cases"), *test_case;
-    assert_int_equal(zr_device_open("host", NULL, &device), ZR_OK);
-    assert_int_equal(zr_stream_create(device, "test", &stream), ZR_OK);
+    assert_ok(zr_device_open("host", NULL, &device));
+    assert_ok(zr_stream_create(device, "test", &stream));
     json_array_foreach(cases, i, test_case) check_case(stream, test_case);
     for (size_t k = 0; k < n_optimizers; k++) {
         bool is_met = false;

@@ -9,7 +9,7 @@
 #include "tests/common/kept_log.h"
 #include "tests/common/test.h"
 #include "zero/config/keys.h"
-#include "zero/nearest.h"
+#include "zero/nearest_internal.h"
 
 typedef kept_log_t messages_t;
 

@@ -30,7 +30,7 @@ static const model_t models[] = {
     {"fewer elements than ranks", 2, 2, {{1, false, 0}, {1, true, 1}}},
     {"frozen without elements", 1, 2, {{0, true, 0}, {2, false, 0}}},
 };
-#define N_MODELS (sizeof(models) / sizeof(models[0]))
+#define N_MODELS (N_OF(models))
 
 typedef struct run {
     const model_t *model;
@@ -137,8 +137,8 @@ static void expect(run_t *run, int stage, int n_ranks, zr_offload_device_t place
 
 static void verify(void) {
     zr_checkpoint_t *checkpoint = NULL;
-    assert_int_equal(zr_checkpoint_open(saved, NULL, &checkpoint), ZR_OK);
-    assert_int_equal(zr_checkpoint_verify(checkpoint, NULL, NULL, NULL), ZR_OK);
+    assert_ok(zr_checkpoint_open(saved, NULL, &checkpoint));
+    assert_ok(zr_checkpoint_verify(checkpoint, NULL, NULL, NULL));
     zr_checkpoint_close(&checkpoint);
 }
 

@@ -1,13 +1,17 @@
 /*
- * The tables of docs/config.md are printed from the table of keys that the reader walks, so the
- * document cannot say anything else than the program does. Without arguments this compares;
- * `test_config_doc --write` writes the tables into the document.
+ * The tables of docs/config.md are printed from the table of keys that the reader walks, and those
+ * of options there, in docs/plan.md and docs/capacity.md from the rows, so that the documents
+ * cannot say anything else than the programs do. Without arguments this compares; `test_config_doc
+ * --write` writes the tables into the documents.
  */
 #include "tests/common/test.h"
+#include "examples/capacity/options.h"
+#include "examples/plan/options.h"
 #include "examples/train/options.h"
 #include "zero/config/keys.h"
 
-static const char doc_path[] = ZR_SOURCE_DIR "/docs/config.md";
+#define DOCS ZR_SOURCE_DIR "/docs/"
+
 /* ---- the tables ------------------------------------------------------------ */
 
 typedef struct table {
@@ -176,27 +180,43 @@ static void print_keys(FILE *out) {
     fprintf(out, "\n");
 }
 
-/** The options of zero-train. */
-static void print_options(FILE *out) {
-    train_options_t options = train_options_default();
+static void print_options(FILE *out, const options_table_t *table, const void *defaults) {
     fprintf(out, "\n");
-    options_markdown(&train_table, &options, out);
+    options_markdown(table, defaults, out);
     fprintf(out, "\n");
 }
 
-/** What is printed between two marks. */
+static void print_train_options(FILE *out) {
+    train_options_t options = train_options_default();
+    print_options(out, &train_table, &options);
+}
+
+static void print_plan_options(FILE *out) {
+    plan_options_t options = plan_options_default();
+    print_options(out, &plan_table, &options);
+}
+
+static void print_capacity_options(FILE *out) {
+    capacity_options_t options = capacity_options_default();
+    print_options(out, &capacity_table, &options);
+}
+
+/** What is printed between two marks of a document. */
 typedef struct part {
-    const char *begin, *end;
+    const char *path, *begin, *end;
     void (*print)(FILE *out);
 } part_t;
 
+#define OPTIONS_BEGIN "<!-- options: begin (build/tests/test_config_doc --write) -->\n"
+#define OPTIONS_END "<!-- options: end -->\n"
 static const part_t parts[] = {
-    {"<!-- tables: begin (build/tests/test_config_doc --write) -->\n", "<!-- tables: end -->\n",
-     print_keys},
-    {"<!-- options: begin (build/tests/test_config_doc --write) -->\n", "<!-- options: end -->\n",
-     print_options},
+    {DOCS "config.md", "<!-- tables: begin (build/tests/test_config_doc --write) -->\n",
+     "<!-- tables: end -->\n", print_keys},
+    {DOCS "config.md", OPTIONS_BEGIN, OPTIONS_END, print_train_options},
+    {DOCS "plan.md", OPTIONS_BEGIN, OPTIONS_END, print_plan_options},
+    {DOCS "capacity.md", OPTIONS_BEGIN, OPTIONS_END, print_capacity_options},
 };
-#define N_PARTS (sizeof(parts) / sizeof(parts[0]))
+#define N_PARTS (N_OF(parts))
 
 /** Freed by the caller. */
 static char *print_part(const part_t *part) {
@@ -211,10 +231,10 @@ static char *print_part(const part_t *part) {
 
 /* ---- the document ----------------------------------------------------------- */
 
-static char *read_document(void) {
-    FILE *file = fopen(doc_path, "rb");
+static char *read_document(const char *path) {
+    FILE *file = fopen(path, "rb");
     if (!file)
-        fail_msg("cannot open %s", doc_path);
+        fail_msg("cannot open %s", path);
     assert_int_equal(fseek(file, 0, SEEK_END), 0);
     long n_bytes = ftell(file);
     assert_true(n_bytes > 0);
@@ -237,15 +257,15 @@ static void find_part(const part_t *part, char *document, char **begin_p, char *
 
 static void document_has_what_the_program_has(void **state) {
     for (size_t i = 0; i < N_PARTS; i++) {
-        char *document = read_document(), *text = print_part(&parts[i]), *begin, *end;
+        char *document = read_document(parts[i].path), *text = print_part(&parts[i]), *begin, *end;
         find_part(&parts[i], document, &begin, &end);
         size_t at = 0;
         while (begin + at < end && text[at] == begin[at])
             at++;
         if (begin + at != end || text[at] != '\0')
-            fail_msg("docs/config.md differs from the rows at \"%.60s\", the program has "
-                     "\"%.60s\"; write it with build/tests/test_config_doc --write",
-                     begin + at, text + at);
+            fail_msg("%s differs from the rows at \"%.60s\", the program has \"%.60s\"; write it "
+                     "with build/tests/test_config_doc --write",
+                     parts[i].path, begin + at, text + at);
         free(text);
         free(document);
     }
@@ -253,9 +273,9 @@ static void document_has_what_the_program_has(void **state) {
 
 static void write_document(void **state) {
     for (size_t i = 0; i < N_PARTS; i++) {
-        char *document = read_document(), *text = print_part(&parts[i]), *begin, *end;
+        char *document = read_document(parts[i].path), *text = print_part(&parts[i]), *begin, *end;
         find_part(&parts[i], document, &begin, &end);
-        FILE *file = fopen(doc_path, "wb");
+        FILE *file = fopen(parts[i].path, "wb");
         assert_non_null(file);
         fprintf(file, "%.*s%s%s", (int)(begin - document), document, text, end);
         assert_int_equal(fclose(file), 0);

@@ -21,8 +21,7 @@ static void check_rates(const zr_schedule_t *schedule, double lr, const rate_t *
     }
 }
 
-#define CHECK(schedule, lr, rates)                                                                 \
-    check_rates(&(schedule), lr, rates, sizeof(rates) / sizeof(rates[0]))
+#define CHECK(schedule, lr, rates) check_rates(&(schedule), lr, rates, N_OF(rates))
 
 TEST(test_constant) {
     static const rate_t rates[] = {{0, 2e-4}, {1, 2e-4}, {1000000, 2e-4}};

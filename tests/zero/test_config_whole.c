@@ -28,7 +28,7 @@ static const char *const texts[] = {
     "{\"\\u0061\": \"\\\"\\\\\\n\\u00e4\\u20ac\\ud83d\\ude00 \xc3\xa4.\"}",
     "{\"z\": 1, \"y\": 2, \"x\": 3, \"w\": 4, \"v\": 5, \"u\": 6, \"t\": 7, \"s\": 8, \"r\": 9}",
 };
-#define N_TEXTS (sizeof(texts) / sizeof(texts[0]))
+#define N_TEXTS (N_OF(texts))
 
 TEST(each_is_itself_alone) {
     for (size_t i = 0; i < N_TEXTS; i++) {

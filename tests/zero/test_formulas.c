@@ -144,7 +144,7 @@ TEST(traffic_follows_the_formulas) {
 
 TEST(traffic_of_groups_follows_them_too) {
     const int shapes[][2] = {{2, 1}, {4, 1}, {4, 2}, {4, 4}, {8, 2}, {8, 4}};
-    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
+    for (size_t i = 0; i < N_OF(shapes); i++)
         for (int stage = 0; stage <= 3; stage++)
             for (int flags = 0; flags < 8; flags++) {
                 toy_options_t options = toy_options_default(stage, shapes[i][0]);
@@ -188,7 +188,7 @@ TEST(a_budget_is_hard) {
     toy_train(&options, &result);
     for (int r = 0; r < 4; r++) {
         assert_int_equal(result.status[r], ZR_ERR_BUDGET);
-        assert_non_null(strstr(result.last_error[r], "--stage"));
+        assert_has(result.last_error[r], "--stage");
     }
     options.config.stage = 3;
     toy_train_well(&options, &result);

@@ -69,7 +69,7 @@ TEST(descriptions_are_good) {
     for (int i = 0; i < n; i++) {
         zr_hardware_t hardware;
         snprintf(path, sizeof(path), FOLDER "%s", entries[i]->d_name);
-        assert_int_equal(zr_hardware_read_json(path, NULL, &hardware), ZR_OK);
+        assert_ok(zr_hardware_read_json(path, NULL, &hardware));
         expect_sources(path);
         expect_possible(&hardware);
         snprintf(names[i], sizeof(names[i]), "%s", hardware.name);

@@ -149,7 +149,7 @@ TEST(there_is_none_without_need) {
     nvme_case_t c = a_case(ZR_OFFLOAD_CPU, ZR_OFFLOAD_CPU, false);
     c.config.nvme.store = "floppy";
     c.use = expect_none;
-    assert_int_equal(run(&c), ZR_OK);
+    assert_ok(run(&c));
 }
 
 static zr_status_t add_more(nvme_case_t *c, zr_runtime_t *runtime, const zr_extents_t *own) {
@@ -161,10 +161,10 @@ TEST(what_cannot_be_is_said) {
     nvme_case_t c = a_case(ZR_OFFLOAD_CPU, ZR_OFFLOAD_CPU, true);
     c.use = add_more;
     assert_int_equal(run(&c), ZR_ERR_STATE);
-    assert_non_null(strstr(c.said, "zr_runtime_add_extents after zr_runtime_commit"));
+    assert_has(c.said, "zr_runtime_add_extents after zr_runtime_commit");
     c.unit_bytes = 5000;
     assert_int_equal(run(&c), ZR_ERR_ARGUMENT);
-    assert_non_null(strstr(c.said, "things: transfers begin at multiples of 5000 bytes"));
+    assert_has(c.said, "things: transfers begin at multiples of 5000 bytes");
 }
 
 /* ---- room ------------------------------------------------------------------------------------ */

@@ -6,12 +6,10 @@
  * to end in the bits that the host ends in.
  */
 #include "tests/common/test.h"
+#include "tests/zero/store_folders.h"
 #include "tests/zero/toy.h"
 
 #define SMALL_GROUP 1024 /* the smallest: the toy's largest parameter is split in 20 */
-
-static char folders[2][64];
-static char paths[160];
 
 static const char *device_name = "host";
 static bool is_host = true;
@@ -28,16 +26,15 @@ static uint64_t hash_of(const toy_options_t *options) {
     return result.hash;
 }
 
+static void expect_hash(const toy_options_t *options, uint64_t hash) {
+    toy_options_t copy = *options;
+    copy.device_name = device_name;
+    toy_expect_hash(&copy, hash);
+}
+
 static toy_options_t variant(int stage, int n_ranks, zr_dtype_t dtype, unsigned flags) {
-    toy_options_t options = toy_options_default(stage, n_ranks);
-    options.config.dtype = dtype;
-    options.config.clip = flags & 1 ? 0.05 : 0;
-    options.tied = (flags & 2) != 0;
-    options.frozen = (flags & 4) != 0;
-    options.skip_some = (flags & 8) != 0;
-    options.config.grad_accum = flags & 16 ? 2 : 1;
+    toy_options_t options = toy_mixture(stage, n_ranks, dtype, flags);
     options.config.shard_group_size = n_ranks == 4 && flags % 3 != 0 ? 2 : -1;
-    options.n_steps = 3;
     toy_set_optimizer(&options, (unsigned)stage + flags);
     return options;
 }
@@ -50,7 +47,7 @@ static void offload(toy_options_t *options, zr_offload_device_t device, double r
 
 static void over_files(toy_options_t *options) {
     options->config.nvme.store = "uring";
-    snprintf(options->config.nvme.paths, sizeof(options->config.nvme.paths), "%s", paths);
+    toy_set(options, "nvme-path=%s", store_paths);
 }
 
 /* ---- bits ---------------------------------------------------------------------------------- */
@@ -66,25 +63,19 @@ static void expect_same_bits(const toy_options_t *options, uint64_t reference) {
                 offload(&copy, (zr_offload_device_t)device, ratios[i]);
                 if (is_small)
                     copy.config.sub_group_elems = SMALL_GROUP;
-                copy.config.offload_optimizer.max_in_cpu_elems = i == 1 ? 7000 : 0;
+                toy_set(&copy, "state-in-host=%d", i == 1 ? 7000 : 0);
                 copy.config.offload_optimizer.update_on = (zr_update_on_t)(i % 3);
                 bool has_choice = options->config.stage >= 2 && (is_host || is_small);
                 for (int gradients = has_choice ? 0 : 1; gradients < (has_choice ? 3 : 2);
                      gradients++) {
-                    copy.config.offload_optimizer.gradients =
-                        gradients == 0 ? ZR_OFFLOAD_NONE : ZR_OFFLOAD_CPU;
-                    copy.config.offload_optimizer.gradients_ratio = gradients == 2 ? 0.4 : 1;
-                    if (hash_of(&copy) != reference)
-                        fail_msg("stage %d, %d ranks, %s, placement %d, gradients %d, ratio %g, %s "
-                                 "sub-groups: other weights",
-                                 options->config.stage, options->n_ranks,
-                                 zr_dtype_name(options->config.dtype), device, gradients, ratios[i],
-                                 is_small ? "small" : "large");
+                    toy_set(&copy, "offload-gradients=%s offload-gradients-ratio=%g",
+                            gradients == 0 ? "none" : "cpu", gradients == 2 ? 0.4 : 1.0);
+                    expect_hash(&copy, reference);
                 }
             }
 }
 
-static void every_placement_ends_in_the_same_bits(void **state) {
+TEST(every_placement_ends_in_the_same_bits) {
     static const int rank_counts[] = {1, 2, 4};
     unsigned flags = 0;
     for (int i = 0; i < 3; i += is_host ? 1 : 2)
@@ -96,10 +87,10 @@ static void every_placement_ends_in_the_same_bits(void **state) {
             }
 }
 
-static void files_end_in_the_same_bits(void **state) {
+TEST(files_end_in_the_same_bits) {
     static const int rank_counts[] = {1, 2, 4};
     unsigned flags = 0;
-    if (folders[0][0] == '\0')
+    if (store_paths[0] == '\0')
         skip();
     for (int i = 0; i < 3; i++)
         for (int stage = 0; stage <= 3; stage++) {
@@ -108,16 +99,14 @@ static void files_end_in_the_same_bits(void **state) {
             uint64_t reference = hash_of(&options);
             offload(&options, ZR_OFFLOAD_NVME, stage % 2 ? 1 : 0.3);
             over_files(&options);
-            assert_true(hash_of(&options) == reference);
-            options.config.sub_group_elems = SMALL_GROUP;
-            options.config.nvme.request_bytes = 4096;
-            options.config.nvme.depth = 3;
+            expect_hash(&options, reference);
+            toy_set(&options, "sub-group=%d nvme.request_bytes=4096 nvme.depth=3", SMALL_GROUP);
             options.config.nvme.files_per_path = 2;
-            assert_true(hash_of(&options) == reference);
+            expect_hash(&options, reference);
         }
 }
 
-static void how_it_is_moved_changes_nothing(void **state) {
+TEST(how_it_is_moved_changes_nothing) {
     toy_options_t options = variant(2, 2, ZR_DTYPE_BF16, 7);
     uint64_t reference = toy_hash(&options);
     offload(&options, ZR_OFFLOAD_NVME, 1);
@@ -128,7 +117,7 @@ static void how_it_is_moved_changes_nothing(void **state) {
         options.config.offload_optimizer.write_behind = (flags & 8) != 0;
         options.config.nvme.verify = flags % 3 != 0;
         options.config.overlap_comm = flags % 5 != 0;
-        assert_true(hash_of(&options) == reference);
+        expect_hash(&options, reference);
     }
 }
 
@@ -167,7 +156,7 @@ static void expect_traffic(const toy_options_t *options, uint64_t n_updates, uin
     assert_int_equal(sum, states * (uint64_t)n_copies);
 }
 
-static void traffic_is_exact(void **state) {
+TEST(traffic_is_exact) {
     for (int stage = 0; stage <= 3; stage++)
         for (size_t i = 0; i < 3; i++)
             for (int is_small = 0; is_small < 2; is_small++) {
@@ -176,14 +165,14 @@ static void traffic_is_exact(void **state) {
                 if (is_small)
                     options.config.sub_group_elems = SMALL_GROUP;
                 expect_traffic(&options, options.n_steps, 0);
-                if (folders[0][0] == '\0' || is_small)
+                if (store_paths[0] == '\0' || is_small)
                     continue;
                 over_files(&options);
                 expect_traffic(&options, options.n_steps, 0);
             }
 }
 
-static void a_skipped_step_writes_nothing(void **state) {
+TEST(a_skipped_step_writes_nothing) {
     toy_options_t options = variant(1, 2, ZR_DTYPE_F32, 0);
     offload(&options, ZR_OFFLOAD_NVME, 1);
     options.quiet = true;
@@ -191,14 +180,20 @@ static void a_skipped_step_writes_nothing(void **state) {
     uint64_t after_one = hash_of(&options);
     options.n_steps = 2;
     options.nan_step = 1;
-    assert_true(hash_of(&options) == after_one);
+    expect_hash(&options, after_one);
     expect_traffic(&options, 1, 1);
 }
 
 /* ---- memory ------------------------------------------------------------------------------------
  */
 
-static void what_is_offloaded_is_not_on_the_device(void **state) {
+static void skip_but_on_host(void) {
+    if (!is_host)
+        skip();
+}
+
+TEST(what_is_offloaded_is_not_on_the_device) {
+    skip_but_on_host();
     for (int device = ZR_OFFLOAD_NONE; device <= ZR_OFFLOAD_NVME; device++)
         for (size_t i = 0; i < 3; i++) {
             toy_options_t options = variant(3, 2, ZR_DTYPE_F32, 0);
@@ -224,7 +219,8 @@ static void what_is_offloaded_is_not_on_the_device(void **state) {
 }
 
 /* What may stay in host memory does, as far as sub-groups fit. */
-static void nvme_is_shared_with_the_host(void **state) {
+TEST(nvme_is_shared_with_the_host) {
+    skip_but_on_host();
     for (size_t most = 0; most < 30000; most += 3000)
         for (int stage = 0; stage <= 3; stage++) {
             toy_options_t options = variant(stage, 2, ZR_DTYPE_BF16, 16);
@@ -247,7 +243,8 @@ static void nvme_is_shared_with_the_host(void **state) {
 
 /* Of gradients, as of state: at least the fraction waits in host memory, and by a sub-group more at
  * most; all of a shard's are somewhere. */
-static void a_fraction_of_gradients_waits_in_host_memory(void **state) {
+TEST(a_fraction_of_gradients_waits_in_host_memory) {
+    skip_but_on_host();
     for (int stage = 2; stage <= 3; stage++)
         for (int percent = 0; percent <= 100; percent += 20) {
             toy_options_t options = variant(stage, 2, ZR_DTYPE_F32, 16);
@@ -268,7 +265,8 @@ static void a_fraction_of_gradients_waits_in_host_memory(void **state) {
 }
 
 /* Buffers are what NVMe needs of the host, as few and as large as was said. */
-static void host_memory_does_not_grow_with_the_model(void **state) {
+TEST(host_memory_does_not_grow_with_the_model) {
+    skip_but_on_host();
     toy_options_t options = variant(1, 1, ZR_DTYPE_F32, 0);
     toy_result_t result;
     offload(&options, ZR_OFFLOAD_NVME, 1);
@@ -289,12 +287,12 @@ static void host_memory_does_not_grow_with_the_model(void **state) {
     options.quiet = true;
     toy_train(&options, &result);
     assert_int_equal(result.status[0], ZR_ERR_BUDGET);
-    assert_non_null(strstr(result.last_error[0], "staging"));
-    assert_non_null(strstr(result.last_error[0], "--nvme-buffers"));
+    assert_has(result.last_error[0], "staging|--nvme-buffers");
 }
 
 /* There are never more buffers than sub-groups, nor larger ones. */
-static void few_groups_need_few_buffers(void **state) {
+TEST(few_groups_need_few_buffers) {
+    skip_but_on_host();
     toy_options_t options = variant(1, 1, ZR_DTYPE_F32, 0);
     toy_result_t result;
     offload(&options, ZR_OFFLOAD_NVME, 1);
@@ -307,8 +305,9 @@ static void few_groups_need_few_buffers(void **state) {
 }
 
 /* What the store itself takes of the host is in the budget, too. */
-static void the_store_is_counted(void **state) {
-    if (folders[0][0] == '\0')
+TEST(the_store_is_counted) {
+    skip_but_on_host();
+    if (store_paths[0] == '\0')
         skip();
     toy_options_t options = variant(1, 1, ZR_DTYPE_F32, 0);
     toy_result_t result;
@@ -321,7 +320,8 @@ static void the_store_is_counted(void **state) {
 }
 
 /* Device memory that holds the model without its states is enough. */
-static void a_device_budget_without_states_is_enough(void **state) {
+TEST(a_device_budget_without_states_is_enough) {
+    skip_but_on_host();
     toy_options_t options = variant(2, 2, ZR_DTYPE_F32, 0);
     toy_result_t result;
     offload(&options, ZR_OFFLOAD_NVME, 1);
@@ -332,58 +332,24 @@ static void a_device_budget_without_states_is_enough(void **state) {
     options.quiet = true;
     toy_train(&options, &result);
     assert_int_equal(result.status[0], ZR_ERR_BUDGET);
-    assert_non_null(strstr(result.last_error[0], "--offload-optimizer cpu or nvme"));
+    assert_has(result.last_error[0], "--offload-optimizer cpu or nvme");
 }
 
 /* ---- refusals
  * ------------------------------------------------------------------------------------- */
 
-static void what_cannot_be_is_said(void **state) {
+TEST(what_cannot_be_is_said) {
+    skip_but_on_host();
     toy_options_t options = variant(1, 2, ZR_DTYPE_F32, 0);
     offload(&options, ZR_OFFLOAD_NVME, 1);
-    options.config.nvme.capacity_bytes = 100000;
-    toy_expect_error(&options, ZR_ERR_BUDGET, "--nvme-capacity");
-    options = variant(1, 2, ZR_DTYPE_F32, 0);
-    offload(&options, ZR_OFFLOAD_NVME, 1);
-    options.config.nvme.store = "uring";
-    toy_expect_error(&options, ZR_ERR_ARGUMENT, "--nvme-path DIR");
     options.config.nvme.store = "floppy";
-    snprintf(options.config.nvme.paths, 8, "/tmp");
+    toy_set(&options, "nvme-path=/tmp");
     toy_expect_error(&options, ZR_ERR_ARGUMENT, "floppy");
-    if (folders[0][0] == '\0')
+    if (store_paths[0] == '\0')
         return;
     options.config.nvme.store = "uring";
-    snprintf(options.config.nvme.paths, 32, "/nowhere/at/all");
+    toy_set(&options, "nvme-path=/nowhere/at/all");
     toy_expect_error(&options, ZR_ERR_IO, "/nowhere/at/all");
-}
-
-static int find_folders(void **state) {
-    const char *base = getenv("TMPDIR") != NULL ? getenv("TMPDIR") : "/tmp";
-    for (int i = 0; i < 2; i++) {
-        snprintf(folders[i], sizeof(folders[i]), "%.30s/zr-test-offload-XXXXXX", base);
-        if (mkdtemp(folders[i]) == NULL)
-            return -1;
-    }
-    snprintf(paths, sizeof(paths), "%s,%s", folders[0], folders[1]);
-    zr_store_options_t options = zr_store_options_default();
-    const char *both[] = {folders[0], folders[1]};
-    options.paths = both;
-    options.n_paths = 2;
-    zr_store_t *store = NULL;
-    if (zr_store_create("uring", &options, NULL, 0, &store) != ZR_OK) {
-        printf(
-            "skipped: nothing over files, because there is no store \"uring\" here, see above\n");
-        rmdir(folders[0]);
-        rmdir(folders[1]);
-        folders[0][0] = '\0';
-    }
-    zr_store_destroy(&store);
-    return 0;
-}
-
-/* Nothing is left in them. */
-static int leave_folders(void **state) {
-    return folders[0][0] == '\0' ? 0 : rmdir(folders[0]) | rmdir(folders[1]);
 }
 
 int main(int argc, char **argv) {
@@ -391,31 +357,7 @@ int main(int argc, char **argv) {
     is_host = strcmp(device_name, "host") == 0;
     zr_device_t *device = NULL;
     if (zr_device_open(device_name, NULL, &device) == ZR_ERR_UNSUPPORTED)
-        return 77; /* said by the log */
+        return TEST_SKIPPED; /* said by the log */
     zr_device_close(&device);
-    const struct CMUnitTest bits_and_bytes[] = {
-        cmocka_unit_test(every_placement_ends_in_the_same_bits),
-        cmocka_unit_test(files_end_in_the_same_bits),
-        cmocka_unit_test(how_it_is_moved_changes_nothing),
-        cmocka_unit_test(traffic_is_exact),
-        cmocka_unit_test(a_skipped_step_writes_nothing),
-    };
-    if (!is_host)
-        return cmocka_run_group_tests(bits_and_bytes, find_folders, leave_folders);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_placement_ends_in_the_same_bits),
-        cmocka_unit_test(files_end_in_the_same_bits),
-        cmocka_unit_test(how_it_is_moved_changes_nothing),
-        cmocka_unit_test(traffic_is_exact),
-        cmocka_unit_test(a_skipped_step_writes_nothing),
-        cmocka_unit_test(what_is_offloaded_is_not_on_the_device),
-        cmocka_unit_test(nvme_is_shared_with_the_host),
-        cmocka_unit_test(a_fraction_of_gradients_waits_in_host_memory),
-        cmocka_unit_test(host_memory_does_not_grow_with_the_model),
-        cmocka_unit_test(few_groups_need_few_buffers),
-        cmocka_unit_test(the_store_is_counted),
-        cmocka_unit_test(a_device_budget_without_states_is_enough),
-        cmocka_unit_test(what_cannot_be_is_said),
-    };
-    return cmocka_run_group_tests(tests, find_folders, leave_folders);
+    return run_all_tests(find_store_folders, leave_store_folders);
 }

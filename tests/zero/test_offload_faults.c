@@ -33,7 +33,7 @@ typedef struct placement {
 
 static const placement_t placements[] = {{0, true, false}, {1, true, false}, {2, true, false},
                                          {3, true, false}, {3, false, true}, {3, true, true}};
-#define N_PLACEMENTS (sizeof(placements) / sizeof(placements[0]))
+#define N_PLACEMENTS (N_OF(placements))
 
 /* Whether the chunk that is to change is one of these, which are verified when they are used. */
 static bool has_chunk(const zr_store_t *store, const zr_store_transfer_t *transfer) {
@@ -104,16 +104,8 @@ static void bad_progress(zr_store_t *store, bool wait) {
         flip_bit(store, hit);
 }
 
-zr_status_t __real_zr_store_create(const char *backend, const zr_store_options_t *options,
-                                   const zr_store_extent_t *extents, size_t n_extents,
-                                   zr_store_t **store_p);
-zr_status_t __wrap_zr_store_create(const char *backend, const zr_store_options_t *options,
-                                   const zr_store_extent_t *extents, size_t n_extents,
-                                   zr_store_t **store_p);
-
-zr_status_t __wrap_zr_store_create(const char *backend, const zr_store_options_t *options,
-                                   const zr_store_extent_t *extents, size_t n_extents,
-                                   zr_store_t **store_p) {
+WRAP(zr_status_t, zr_store_create, const char *backend, const zr_store_options_t *options,
+     const zr_store_extent_t *extents, size_t n_extents, zr_store_t **store_p) {
     ZR_TRY(__real_zr_store_create(backend, options, extents, n_extents, store_p));
     if (options->log.rank == 1)
         (*store_p)->backend = &bad.backend;
@@ -170,8 +162,7 @@ TEST(late_ends_change_nothing) {
 static void expect_end(const toy_result_t *result, zr_status_t status, const char *text,
                        uint64_t reference) {
     assert_int_equal(result->status[1], status);
-    if (strstr(result->last_error[1], text) == NULL)
-        fail_msg("\"%s\" does not say \"%s\"", result->last_error[1], text);
+    assert_has(result->last_error[1], text);
     if (result->status[0] == ZR_OK)
         assert_true(result->hash == reference);
     else

@@ -38,14 +38,15 @@ static void wait_for_other(void *context, zr_stream_t *stream) {
 static zr_status_t hold(model_t *model) {
     if (model->rank->rank != HOLDER || !model->is_held)
         return ZR_OK;
-    return zr_stream_call(model->runtime->transfer, wait_for_other, model->rank->context);
+    return zr_stream_call(model->runtime->base.transfer, wait_for_other, model->rank->context);
 }
 
 static zr_status_t compute(model_t *model, int unit) {
     void *grad = NULL;
     ZR_TRY(zr_param_grad(model->params[unit], &grad, NULL));
-    return zr_kernel_fill(zr_runtime_stream(model->runtime), grad, model->runtime->config.dtype,
-                          N_ELEMS, (float)(1 + unit + model->rank->rank));
+    return zr_kernel_fill(zr_runtime_stream(model->runtime), grad,
+                          model->runtime->base.config.dtype, N_ELEMS,
+                          (float)(1 + unit + model->rank->rank));
 }
 
 /* The other rank has come here while a collective of its own is under way: end its being held. */
@@ -88,7 +89,7 @@ static zr_status_t backward(model_t *model) {
         }
         ZR_TRY(zr_unit_reduce(model->units[unit]));
         if (unit == 2)
-            ZR_TRY(zr_event_record(model->event, model->runtime->transfer));
+            ZR_TRY(zr_event_record(model->event, model->runtime->base.transfer));
         ZR_TRY(zr_unit_release(model->units[unit]));
     }
     return ZR_OK;

@@ -5,27 +5,23 @@
  * in a folder below $TMPDIR or /tmp.
  */
 #include "tests/common/test.h"
+#include "tests/zero/store_folders.h"
 #include "tests/zero/toy.h"
 
 #define SMALL_BUFFER 0    /* the smallest: 4096 bytes, and the toy's largest parameter is split */
 #define LARGE_BUFFER 9000 /* 36864 or 16384 bytes */
 
 static const int rank_counts[] = {1, 2, 4};
-static char folder[64];
 
+/* What it has of its own: reuse instead of what nobody asks for; no prefetch; a new order;
+ * evaluation. */
 static toy_options_t variant(int n_ranks, zr_dtype_t dtype, unsigned flags) {
-    toy_options_t options = toy_options_default(3, n_ranks);
-    options.config.dtype = dtype;
-    options.config.clip = flags & 1 ? 0.05 : 0;
-    options.tied = (flags & 2) != 0;
-    options.frozen = (flags & 4) != 0;
-    options.config.reuse_elems = flags & 8 ? 30000 : 0;
-    options.config.grad_accum = flags & 16 ? 2 : 1;
-    options.config.prefetch_elems = flags & 32 ? 0 : 50000000;
+    toy_options_t options = toy_mixture(3, n_ranks, dtype, flags & ~8u);
+    toy_set(&options, "reuse_elems=%d prefetch=%d", flags & 8 ? 30000 : 0,
+            flags & 32 ? 0 : 50000000);
     options.reorder_step = flags & 64 ? 1 : -1;
     options.evaluate = (flags & 128) != 0;
     options.config.shard_group_size = n_ranks == 4 && flags % 3 != 0 ? 2 : -1;
-    options.n_steps = 3;
     return options;
 }
 
@@ -44,7 +40,7 @@ static void offload(toy_options_t *options, zr_offload_device_t device, size_t b
 
 static void over_files(toy_options_t *options) {
     options->config.nvme.store = "uring";
-    snprintf(options->config.nvme.paths, sizeof(options->config.nvme.paths), "%s", folder);
+    toy_set(options, "nvme-path=%s", store_paths);
 }
 
 /* ---- bits ---------------------------------------------------------------------------------- */
@@ -59,10 +55,7 @@ static void expect_same_bits(toy_options_t options, uint64_t reference) {
                 options.config.offload_optimizer.device = (zr_offload_device_t)optimizer;
                 options.config.offload_optimizer.ratio = is_small ? 0.4 : 1;
                 options.config.sub_group_elems = is_small ? 1024 : 1000000;
-                if (toy_hash(&options) != reference)
-                    fail_msg("%d ranks, %s, parameters %d, optimizer %d, %s buffers: other weights",
-                             options.n_ranks, zr_dtype_name(options.config.dtype), device,
-                             optimizer, is_small ? "small" : "large");
+                toy_expect_hash(&options, reference);
             }
 }
 
@@ -82,12 +75,10 @@ TEST(how_it_is_moved_changes_nothing) {
         toy_options_t options = variant(2, (zr_dtype_t)(flags % 2), flags);
         uint64_t reference = toy_hash(&options);
         offload(&options, ZR_OFFLOAD_NVME, flags % 3 ? SMALL_BUFFER : 2500);
-        options.config.offload_param.n_buffers = 1 + flags % 7;
-        options.config.offload_param.max_in_cpu_elems = flags % 4 ? 0 : 3000;
-        options.config.overlap_comm = flags % 11 != 0;
-        options.config.sub_group_elems = flags % 13 ? 100000 : 1030;
-        if (toy_hash(&options) != reference)
-            fail_msg("variant %u ends in other weights", flags);
+        toy_set(&options, "param-buffers=%u params-in-host=%d overlap-comm=%s sub-group=%d",
+                1 + flags % 7, flags % 4 ? 0 : 3000, flags % 11 ? "on" : "off",
+                flags % 13 ? 100000 : 1030);
+        toy_expect_hash(&options, reference);
     }
 }
 
@@ -138,7 +129,7 @@ TEST(a_fraction_may_stay_on_the_device) {
 }
 
 TEST(files_end_in_the_same_bits) {
-    if (folder[0] == '\0')
+    if (store_paths[0] == '\0')
         skip();
     for (unsigned i = 0; i < 12; i++) {
         toy_options_t options = variant(rank_counts[i % 3], (zr_dtype_t)(i / 3 % 2), 37 * i % 256);
@@ -146,9 +137,8 @@ TEST(files_end_in_the_same_bits) {
         offload(&options, ZR_OFFLOAD_NVME, i % 2 ? SMALL_BUFFER : LARGE_BUFFER);
         over_files(&options);
         options.config.offload_optimizer.device = (zr_offload_device_t)(i % 3);
-        options.config.nvme.request_bytes = i % 4 ? 4096 : 512 << 10;
-        options.config.nvme.depth = 1 + i;
-        assert_true(toy_hash(&options) == reference);
+        toy_set(&options, "nvme.request_bytes=%d nvme.depth=%u", i % 4 ? 4096 : 512 << 10, 1 + i);
+        toy_expect_hash(&options, reference);
     }
 }
 
@@ -182,7 +172,7 @@ TEST(traffic_is_exact) {
         offload(&options, ZR_OFFLOAD_NVME, i & 8 ? SMALL_BUFFER : LARGE_BUFFER);
         options.config.offload_param.n_buffers = 1 + i % 5;
         options.config.offload_optimizer.device = (zr_offload_device_t)(i % 3);
-        if (folder[0] != '\0' && i >= 16)
+        if (store_paths[0] != '\0' && i >= 16)
             over_files(&options);
         expect_traffic(&options, options.n_steps);
     }
@@ -254,7 +244,7 @@ TEST(a_skipped_step_writes_nothing) {
     uint64_t after_one = toy_hash(&options);
     options.n_steps = 2;
     options.nan_step = 1;
-    assert_true(toy_hash(&options) == after_one);
+    toy_expect_hash(&options, after_one);
     expect_traffic(&options, 1);
 }
 
@@ -335,80 +325,20 @@ TEST(a_device_budget_without_parameters_is_enough) {
         options.quiet = true;
         toy_train(&options, &result);
         assert_int_equal(result.status[0], ZR_ERR_BUDGET);
-        assert_non_null(strstr(result.last_error[0], "--offload-params cpu or nvme"));
+        assert_has(result.last_error[0], "--offload-params cpu or nvme");
     }
 }
 
 /* ---- refusals ----------------------------------------------------------------------------------
  */
 
-TEST(what_cannot_be_is_said) {
-    for (int stage = 0; stage < 3; stage++) {
-        toy_options_t options = toy_options_default(stage, 2);
-        offload(&options, ZR_OFFLOAD_CPU, SMALL_BUFFER);
-        toy_expect_error(&options, ZR_ERR_ARGUMENT, "allowed at stage 3");
-    }
+/* What is wrong with options is tested by test_config.c, room on drives by test_nvme.c. */
+TEST(buffers_are_within_the_budget) {
     toy_options_t options = variant(2, ZR_DTYPE_F32, 0);
     offload(&options, ZR_OFFLOAD_NVME, SMALL_BUFFER);
-    options.config.offload_param.n_buffers = 1025;
-    toy_expect_error(&options, ZR_ERR_ARGUMENT,
-                     "offload_param.buffer_count, --param-buffers) is 1025");
-    options.config.offload_param.n_buffers = 2;
-    options.config.nvme.capacity_bytes = 20000;
-    toy_expect_error(&options, ZR_ERR_BUDGET, "a larger --nvme-capacity");
-    options.config.nvme.capacity_bytes = ZR_CONFIG_NO_BUDGET;
     options.config.host_memory_bytes = 100 << 10;
     options.config.offload_param.n_buffers = 30;
     toy_expect_error(&options, ZR_ERR_BUDGET, "staging buffers (--param-buffers");
-    options.config.host_memory_bytes = ZR_CONFIG_NO_BUDGET;
-    options.config.nvme.store = "uring";
-    toy_expect_error(&options, ZR_ERR_ARGUMENT, "offload_param.nvme_path, --nvme-path DIR");
 }
 
-/* State and parameters share the capacity. */
-TEST(the_capacity_is_for_all_together) {
-    toy_options_t options = variant(1, ZR_DTYPE_F32, 0);
-    toy_result_t result;
-    offload(&options, ZR_OFFLOAD_NVME, SMALL_BUFFER);
-    options.config.offload_optimizer.device = ZR_OFFLOAD_NVME;
-    toy_train_well(&options, &result);
-    size_t need = 0, bytes = result.offload[0].params.bytes[ZR_TIER_NVME] +
-                             result.offload[0].state_bytes[ZR_TIER_NVME];
-    options.config.nvme.capacity_bytes = 0;
-    toy_train(&options, &result);
-    const char *number = strchr(result.last_error[0], '(');
-    assert_non_null(number);
-    assert_int_equal(sscanf(number, "(%zu bytes) do not fit", &need), 1);
-    assert_true(need >= bytes && need % 4096 == 0); /* whole blocks of the file */
-    options.config.nvme.capacity_bytes = need;
-    toy_train_well(&options, &result);
-    options.config.nvme.capacity_bytes--;
-    toy_expect_error(&options, ZR_ERR_BUDGET, "do not fit");
-}
-
-static int find_folder(void **state) {
-    const char *base = getenv("TMPDIR") != NULL ? getenv("TMPDIR") : "/tmp";
-    snprintf(folder, sizeof(folder), "%.30s/zr-test-params-XXXXXX", base);
-    if (mkdtemp(folder) == NULL)
-        return -1;
-    zr_store_options_t options = zr_store_options_default();
-    const char *paths[] = {folder};
-    options.paths = paths;
-    options.n_paths = 1;
-    zr_store_t *store = NULL;
-    if (zr_store_create("uring", &options, NULL, 0, &store) != ZR_OK) {
-        printf("skipped: nothing over files, because there is no store \"uring\" here, see "
-               "above\n");
-        rmdir(folder);
-        folder[0] = '\0';
-    }
-    zr_store_destroy(&store);
-    return 0;
-}
-
-/* Nothing is left in it. */
-static int leave_folder(void **state) {
-    return folder[0] == '\0' ? 0 : rmdir(folder);
-}
-
-const test_group_t test_group = {find_folder, leave_folder};
+const test_group_t test_group = {find_store_folders, leave_store_folders};

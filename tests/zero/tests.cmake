@@ -1,5 +1,6 @@
-set(RANKS common/ranks.c common/late_device.c common/late_nn.c)
+set(RANKS common/ranks.c common/late_device.c)
 zr_add_test(zero/test_layout.c)
+zr_add_test(zero/test_metadata.c ${RANKS})
 zr_add_test(zero/schedule/test_schedule.c package/outside/own_model.c ${RANKS})
 zr_add_test(zero/schedule/test_own_plan.c package/outside/own_model.c ${RANKS} LABELS asan)
 zr_add_test(zero/test_ranks.c)
@@ -27,7 +28,7 @@ target_link_options(test_checkpoint_async PRIVATE LINKER:--wrap=zr_runtime_step
                                                   LINKER:--wrap=zr_runtime_save_end
                                                   LINKER:--wrap=zr_save_writer_finish)
 zr_add_test(zero/test_checkpoint_models.c ${RANKS} LABELS asan)
-zr_add_test(zero/test_own_optimizer.c zero/toy.c ${RANKS} LABELS asan)
+zr_add_test(zero/test_own_optimizer.c common/eight_bits.c zero/toy.c ${RANKS} LABELS asan)
 zr_add_test(zero/test_params.c zero/toy.c ${RANKS} LABELS asan)
 zr_add_test(zero/test_nvme.c ${RANKS} LABELS asan)
 zr_add_test(zero/test_plan.c zero/toy.c ${RANKS} LABELS asan)

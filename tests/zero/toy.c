@@ -64,6 +64,44 @@ toy_options_t toy_options_default(int stage, int n_ranks) {
     return options;
 }
 
+static const zr_option_t *find_option(const char *name) {
+    size_t n = 0;
+    const zr_option_t *rows = zr_options(&n), *found = zr_option_find(rows, n, name);
+    for (size_t i = 0; i < n && found == NULL; i++)
+        if (rows[i].field != NULL && strcmp(rows[i].field, name) == 0)
+            found = &rows[i];
+    return found;
+}
+
+void toy_set(toy_options_t *options, const char *format, ...) {
+    char text[512], *rest = text;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof(text), format, arguments);
+    va_end(arguments);
+    for (char *pair = strsep(&rest, " "); pair != NULL; pair = strsep(&rest, " ")) {
+        char *value = strchr(pair, '=');
+        assert_non_null(value);
+        *value++ = '\0';
+        const zr_option_t *option = find_option(pair);
+        if (option == NULL)
+            fail_msg("there is no option %s", pair);
+        assert_ok(zr_option_set(option, NULL, value, NULL, &options->config));
+    }
+}
+
+toy_options_t toy_mixture(int stage, int n_ranks, zr_dtype_t dtype, unsigned flags) {
+    toy_options_t options = toy_options_default(stage, n_ranks);
+    options.config.dtype = dtype;
+    options.config.clip = flags & 1 ? 0.05 : 0;
+    options.tied = (flags & 2) != 0;
+    options.frozen = (flags & 4) != 0;
+    options.skip_some = (flags & 8) != 0;
+    options.config.grad_accum = flags & 16 ? 2 : 1;
+    options.n_steps = 3;
+    return options;
+}
+
 void toy_set_optimizer(toy_options_t *options, unsigned number) {
     size_t n = 0;
     const zr_optimizer_type_t *const *optimizers = zr_optimizers(&n);
@@ -519,8 +557,8 @@ static zr_status_t average_twice(rank_state_t *state) {
 
 static void arm_failure(const rank_state_t *state) {
     const zr_runtime_t *runtime = state->runtime;
-    zr_stream_t *streams[TOY_N_STREAMS] = {runtime->compute, runtime->transfer, runtime->state.down,
-                                           runtime->state.up};
+    zr_stream_t *streams[TOY_N_STREAMS] = {runtime->base.compute, runtime->base.transfer,
+                                           runtime->copies.down, runtime->copies.up};
     int which = state->options->fail_stream;
     if (which >= 0 && streams[which] != NULL)
         late_device_fail_work(streams[which], state->options->fail_nth);
@@ -624,6 +662,19 @@ uint64_t toy_hash(const toy_options_t *options) {
     toy_result_t result;
     toy_train_well(options, &result);
     return result.hash;
+}
+
+void toy_expect_hash(const toy_options_t *options, uint64_t hash) {
+    if (toy_hash(options) == hash)
+        return;
+    zr_config_t usual = zr_config_default();
+    size_t n = 0;
+    const zr_option_t *rows = zr_options(&n);
+    for (size_t i = 0; i < n; i++)
+        if (rows[i].field != NULL && !zr_option_equal(&rows[i], &usual, &options->config))
+            print_error("%s=%s ", rows[i].name != NULL ? rows[i].name : rows[i].field,
+                        zr_option_text(&rows[i], &options->config).text);
+    fail_msg("%d ranks, %zu steps: other weights", options->n_ranks, options->n_steps);
 }
 
 void toy_expect_error(toy_options_t *options, zr_status_t status, const char *text) {

@@ -90,6 +90,12 @@ float toy_gradient(int unit, int index, size_t step, size_t micro_batch, int ran
                    float value);
 
 toy_options_t toy_options_default(int stage, int n_ranks);
+/** Change its configuration: options by their names, or by those of their fields, as
+ * "offload-optimizer=nvme sub-group=1024 reuse_elems=0". */
+void toy_set(toy_options_t *options, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/** A run of a mixture, by the bits of a number: clipped; tied; frozen; skip_some; two
+ * micro-batches. */
+toy_options_t toy_mixture(int stage, int n_ranks, zr_dtype_t dtype, unsigned flags);
 /** One of the library's optimizers, by any number: all of them in turn. */
 void toy_set_optimizer(toy_options_t *options, unsigned number);
 
@@ -110,6 +116,8 @@ void toy_train(const toy_options_t *options, toy_result_t *result);
 void toy_train_well(const toy_options_t *options, toy_result_t *result);
 /** The weights that it ends in. */
 uint64_t toy_hash(const toy_options_t *options);
+/** It ends well, in these: otherwise the test fails, with all that the run was asked for. */
+void toy_expect_hash(const toy_options_t *options, uint64_t hash);
 
 /** Train, quietly: a rank ends with this status, and a message that has this in it. */
 void toy_expect_error(toy_options_t *options, zr_status_t status, const char *text);

@@ -193,8 +193,7 @@ zr_status_t zr_checkpoint_list(const char *folder, const zr_log_t *log,
     int folder_fd = -1;
     ZR_TRY(zr_folder_open(folder, log, &folder_fd));
     zr_status_t status = zr_folder_scan(folder_fd, folder, log, &items, &n_items);
-    if (status == ZR_OK)
-        status = describe_all(folder_fd, folder, log, items, n_items, entries_p);
+    ZR_THEN(status, describe_all(folder_fd, folder, log, items, n_items, entries_p));
     if (status == ZR_OK)
         *n_entries_p = n_items;
     free(items);

@@ -3,7 +3,7 @@
  *
  * A folder has checkpoints, each a folder of its own, step-00000060. It is made under another
  * name and renamed when all of it has reached the drive, so whatever has that name is complete,
- * whichever way a run has ended. In it are a manifest (manifest.h), and of each rank that saved,
+ * whichever way a run has ended. In it are a manifest, and of each rank that saved,
  * a file of data and one of checksums.
  *
  * What is saved of a parameter is its optimizer's arrays, the fp32 master first, which its value in

@@ -1,5 +1,5 @@
-/* Files of a checkpoint: see file.h. */
-#include "zero/checkpoint/file.h"
+/* Files of a checkpoint: see file_internal.h. */
+#include "zero/checkpoint/file_internal.h"
 
 #include <errno.h>
 #include <fcntl.h>

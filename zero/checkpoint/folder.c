@@ -1,5 +1,5 @@
-/* How a checkpoint appears in its folder, and goes: see folder.h. */
-#include "zero/checkpoint/folder.h"
+/* How a checkpoint appears in its folder, and goes: see folder_internal.h. */
+#include "zero/checkpoint/folder_internal.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "zero/checkpoint/file.h"
+#include "zero/checkpoint/file_internal.h"
 
 #define LATEST_PARTIAL "." ZR_FOLDER_LATEST ".partial"
 #define SPARE                                                                                      \
@@ -172,8 +172,7 @@ static zr_status_t make_folder(const char *folder, const zr_log_t *log) {
             status = make_one(path, log);
         *slash = '/';
     }
-    if (status == ZR_OK)
-        status = make_one(path, log);
+    ZR_THEN(status, make_one(path, log));
     free(path);
     return status;
 }
@@ -211,8 +210,7 @@ static zr_status_t clean(int folder_fd, const char *folder, const zr_log_t *log)
         zr_folder_name(items[i].step, name);
         if (items[i].kind == ZR_FOLDER_OLD && zr_folder_is_checkpoint(items, i)) {
             status = give_name(folder_fd, folder, items[i].name, name, log);
-            if (status == ZR_OK)
-                status = synchronise(folder_fd, folder, NULL, log);
+            ZR_THEN(status, synchronise(folder_fd, folder, NULL, log));
         } else if (items[i].kind != ZR_FOLDER_NAMED) {
             retire(folder_fd, folder, &items[i], false, log);
         }
@@ -249,7 +247,6 @@ static void bring_spares(int folder_fd, const char *folder, const char *partial,
     remove_item(folder_fd, folder, SPARE, log);
 }
 
-/* Files of a checkpoint in the making that nobody has used. */
 static void drop_spares(int folder_fd, const char *folder, const char *partial,
                         const zr_log_t *log) {
     DIR *stream = NULL;
@@ -354,13 +351,10 @@ static zr_status_t write_latest(int folder_fd, const char *folder, size_t step,
     strcat(line, "\n");
     ZR_TRY(zr_file_create(folder_fd, folder, LATEST_PARTIAL, log, &file));
     zr_status_t status = zr_file_write(&file, 0, line, strlen(line), log);
-    if (status == ZR_OK)
-        status = zr_file_sync_and_close(&file, log);
+    ZR_THEN(status, zr_file_sync_and_close(&file, log));
     zr_file_close(&file);
-    if (status == ZR_OK)
-        status = give_name(folder_fd, folder, LATEST_PARTIAL, ZR_FOLDER_LATEST, log);
-    if (status == ZR_OK)
-        status = synchronise(folder_fd, folder, NULL, log);
+    ZR_THEN(status, give_name(folder_fd, folder, LATEST_PARTIAL, ZR_FOLDER_LATEST, log));
+    ZR_THEN(status, synchronise(folder_fd, folder, NULL, log));
     return status;
 }
 

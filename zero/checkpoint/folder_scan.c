@@ -1,4 +1,4 @@
-/* What a folder of checkpoints has: see folder.h. */
+/* What a folder of checkpoints has: see folder_internal.h. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -9,8 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "zero/checkpoint/file.h"
-#include "zero/checkpoint/folder.h"
+#include "zero/checkpoint/file_internal.h"
+#include "zero/checkpoint/folder_internal.h"
 
 /* ---- names ----------------------------------------------------------------------------------- */
 

@@ -1,5 +1,6 @@
-/* A manifest in its folder: see manifest.h. What it says is of other files: manifest_*.c. */
-#include "zero/checkpoint/manifest.h"
+/* A manifest in its folder: see manifest_internal.h. What it says is of other files: manifest_*.c.
+ */
+#include "zero/checkpoint/manifest_internal.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -8,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "zero/checkpoint/file.h"
+#include "zero/checkpoint/file_internal.h"
 
 void zr_manifest_clear(zr_manifest_t *manifest) {
     for (size_t i = 0; manifest->units != NULL && i < manifest->n_units; i++)
@@ -25,6 +26,20 @@ void zr_manifest_clear(zr_manifest_t *manifest) {
     free(manifest->optimizer);
     free(manifest->trainer_json);
     *manifest = (zr_manifest_t){0};
+}
+
+bool zr_manifest_count_elems(int n_dims, const size_t *dims, size_t most, size_t *n_elems_p) {
+    size_t n = 1;
+    bool is_empty = false;
+    for (int i = 0; i < n_dims; i++)
+        is_empty |= dims[i] == 0;
+    for (int i = 0; i < n_dims && !is_empty; i++) {
+        if (dims[i] > most / n)
+            return false;
+        n *= dims[i];
+    }
+    *n_elems_p = is_empty ? 0 : n;
+    return is_empty || n <= most;
 }
 
 /* ---- the optimizer's arrays ------------------------------------------------------------------ */
@@ -88,8 +103,7 @@ static zr_status_t read_text(int folder_fd, const char *folder, const zr_log_t *
                          zr_size_text(ZR_MANIFEST_MAX_BYTES).text);
     if (status == ZR_OK && (text = malloc((size_t)n_bytes + 1)) == NULL)
         status = no_memory(folder, log);
-    if (status == ZR_OK)
-        status = zr_file_read(&file, 0, text, (size_t)n_bytes, log);
+    ZR_THEN(status, zr_file_read(&file, 0, text, (size_t)n_bytes, log));
     zr_file_close(&file);
     if (status != ZR_OK) {
         free(text);
@@ -108,8 +122,7 @@ static zr_status_t parse(int folder_fd, const char *folder, const zr_log_t *log,
     if (where == NULL)
         return no_memory(folder, log);
     zr_status_t status = read_text(folder_fd, folder, log, &text, &n_bytes);
-    if (status == ZR_OK)
-        status = zr_manifest_parse(text, n_bytes, where, log, manifest_p);
+    ZR_THEN(status, zr_manifest_parse(text, n_bytes, where, log, manifest_p));
     free(text);
     free(where);
     return status;
@@ -157,10 +170,8 @@ static zr_status_t write_text(const char *folder, const char *text, const zr_log
     zr_file_t file = {.fd = -1};
     ZR_TRY(zr_folder_open(folder, log, &folder_fd));
     zr_status_t status = zr_file_create(folder_fd, folder, ZR_MANIFEST_NAME, log, &file);
-    if (status == ZR_OK)
-        status = zr_file_write(&file, 0, text, strlen(text), log);
-    if (status == ZR_OK)
-        status = zr_file_sync_and_close(&file, log);
+    ZR_THEN(status, zr_file_write(&file, 0, text, strlen(text), log));
+    ZR_THEN(status, zr_file_sync_and_close(&file, log));
     zr_file_close(&file);
     close(folder_fd);
     return status;
@@ -172,13 +183,11 @@ zr_status_t zr_manifest_write(const zr_manifest_t *manifest, const char *folder,
     if (where == NULL)
         return no_memory(folder, log);
     zr_status_t status = zr_manifest_check(manifest, where, log);
-    if (status == ZR_OK)
-        status = zr_manifest_print(manifest, where, log, &text);
+    ZR_THEN(status, zr_manifest_print(manifest, where, log, &text));
     if (status == ZR_OK && strlen(text) > ZR_MANIFEST_MAX_BYTES)
         status = zr_fail(log, ZR_ERR_FORMAT, "%s: it would have %s; %s are possible", where,
                          zr_size_text(strlen(text)).text, zr_size_text(ZR_MANIFEST_MAX_BYTES).text);
-    if (status == ZR_OK)
-        status = write_text(folder, text, log);
+    ZR_THEN(status, write_text(folder, text, log));
     free(text);
     free(where);
     return status;

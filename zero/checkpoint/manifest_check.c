@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "zero/checkpoint/manifest.h"
-#include "zero/layout.h"
+#include "zero/checkpoint/manifest_internal.h"
+#include "zero/layout_internal.h"
 
 typedef struct checker {
     const zr_manifest_t *manifest;
@@ -18,9 +18,7 @@ typedef struct checker {
     const zr_log_t *log;
 } checker_t;
 
-static zr_status_t refuse(const checker_t *c, const char *format, ...) ZR_PRINTF(2, 3);
-
-static zr_status_t refuse(const checker_t *c, const char *format, ...) {
+ZR_PRINTF(2, 3) static zr_status_t refuse(const checker_t *c, const char *format, ...) {
     char reason[1024];
     va_list arguments;
     va_start(arguments, format);
@@ -69,23 +67,6 @@ static zr_status_t check_name(const checker_t *c, const char *list, size_t index
     return ZR_OK;
 }
 
-/* Elements of a shape; false when there are more than a row may have. */
-static bool count_elems(const zr_checkpoint_tensor_t *tensor, size_t *n_elems_p) {
-    size_t n = 1;
-    for (int i = 0; i < tensor->n_dims; i++)
-        if (tensor->dims[i] == 0) {
-            *n_elems_p = 0;
-            return true;
-        }
-    for (int i = 0; i < tensor->n_dims; i++) {
-        if (tensor->dims[i] > ZR_MANIFEST_MAX_ROW_ELEMS / n)
-            return false;
-        n *= tensor->dims[i];
-    }
-    *n_elems_p = n;
-    return true;
-}
-
 static bool is_in_row(size_t first, size_t n_elems) {
     return n_elems <= ZR_MANIFEST_MAX_ROW_ELEMS && first <= ZR_MANIFEST_MAX_ROW_ELEMS - n_elems;
 }
@@ -100,7 +81,8 @@ static zr_status_t check_tensor(const checker_t *c, size_t index) {
     if (t->tensor.n_dims < 0 || t->tensor.n_dims > 4)
         return refuse(c, "tensors[%zu].shape has %d dimensions; 0 to 4 are possible", index,
                       t->tensor.n_dims);
-    if (!count_elems(&t->tensor, &n_elems))
+    if (!zr_manifest_count_elems(t->tensor.n_dims, t->tensor.dims, ZR_MANIFEST_MAX_ROW_ELEMS,
+                                 &n_elems))
         return refuse(c, "tensors[%zu].shape has more than %zu elements", index,
                       ZR_MANIFEST_MAX_ROW_ELEMS);
     if (t->tensor.n_elems != n_elems)
@@ -155,7 +137,6 @@ static zr_status_t check_aligned(const checker_t *c, size_t index) {
     return ZR_OK;
 }
 
-/* What is in an extent, apart from where it is. */
 static zr_status_t check_content(const checker_t *c, size_t index) {
     const zr_manifest_extent_t *e = &c->manifest->extents[index];
     if (e->unit >= c->manifest->n_units)
@@ -261,15 +242,13 @@ static zr_status_t check_names(const checker_t *c) {
     zr_status_t status = check_unique(c, names, m->n_units, "units");
     for (size_t i = 0; i < m->n_tensors; i++)
         names[i] = m->tensors[i].tensor.name;
-    if (status == ZR_OK)
-        status = check_unique(c, names, m->n_tensors, "tensors");
+    ZR_THEN(status, check_unique(c, names, m->n_tensors, "tensors"));
     for (size_t i = 0; i < m->n_files; i++) {
         names[2 * i] = m->files[i].data;
         names[2 * i + 1] = m->files[i].sums;
     }
     names[2 * m->n_files] = ZR_MANIFEST_NAME;
-    if (status == ZR_OK)
-        status = check_unique(c, names, 2 * m->n_files + 1, "files");
+    ZR_THEN(status, check_unique(c, names, 2 * m->n_files + 1, "files"));
     free(names);
     return status;
 }
@@ -352,7 +331,6 @@ static zr_status_t check_chunks(const checker_t *c, const size_t *order) {
 
 /* ---- tensors that no extents have ------------------------------------------------------------ */
 
-/* Whether a row is before that of a tensor. */
 static bool is_before(const zr_manifest_extent_t *e, const zr_manifest_tensor_t *t) {
     return e->unit != t->unit ? e->unit < t->unit : !e->frozen && t->tensor.frozen;
 }
@@ -387,16 +365,11 @@ static zr_status_t check_together(const checker_t *c) {
     zr_status_t status = ZR_OK;
     if (tensors == NULL || rows == NULL || bytes == NULL || chunks == NULL)
         status = no_memory(c);
-    if (status == ZR_OK)
-        status = check_tensors_apart(c, tensors);
-    if (status == ZR_OK)
-        status = check_rows(c, rows);
-    if (status == ZR_OK)
-        status = check_files_apart(c, bytes);
-    if (status == ZR_OK)
-        status = check_chunks(c, chunks);
-    if (status == ZR_OK)
-        status = check_covered(c, tensors, rows);
+    ZR_THEN(status, check_tensors_apart(c, tensors));
+    ZR_THEN(status, check_rows(c, rows));
+    ZR_THEN(status, check_files_apart(c, bytes));
+    ZR_THEN(status, check_chunks(c, chunks));
+    ZR_THEN(status, check_covered(c, tensors, rows));
     free(tensors);
     free(rows);
     free(bytes);

@@ -1,5 +1,5 @@
-/* The tables: see manifest_fields.h. */
-#include "zero/checkpoint/manifest_fields.h"
+/* The tables: see manifest_fields_internal.h. */
+#include "zero/checkpoint/manifest_fields_internal.h"
 
 _Static_assert(sizeof(size_t) == sizeof(uint64_t), "counts are of one size");
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "zero/checkpoint/manifest.h"
+#include "zero/checkpoint/manifest_internal.h"
 
 typedef int (*compare_t)(const void *a, const void *b, void *manifest);
 

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "zero/checkpoint/manifest_fields.h"
+#include "zero/checkpoint/manifest_fields_internal.h"
 #include "zero/options.h"
 #include "zero/config/whole.h"
 
@@ -21,9 +21,7 @@ typedef struct parser {
     char object[64]; /* that is read: "extents[3]." or "" */
 } parser_t;
 
-static zr_status_t refuse(const parser_t *p, const char *format, ...) ZR_PRINTF(2, 3);
-
-static zr_status_t refuse(const parser_t *p, const char *format, ...) {
+ZR_PRINTF(2, 3) static zr_status_t refuse(const parser_t *p, const char *format, ...) {
     char reason[1024];
     va_list arguments;
     va_start(arguments, format);
@@ -243,7 +241,6 @@ static zr_status_t read_value(const parser_t *p, const zr_manifest_field_t *fiel
 
 /* ---- objects --------------------------------------------------------------------------------- */
 
-/* Refuse the first key that is none of these. */
 static zr_status_t check_keys(const parser_t *p, json_t *object, const char *const *names,
                               size_t n_names) {
     const char *key;
@@ -268,7 +265,7 @@ static zr_status_t read_fields(const parser_t *p, const json_t *object,
         const json_t *value = json_object_get(object, fields[i].name);
         if (value == NULL)
             return refuse(p, "%s%s is missing", p->object, fields[i].name);
-        ZR_TRY(read_value(p, &fields[i], value, zr_manifest_place(to, &fields[i])));
+        ZR_TRY(read_value(p, &fields[i], value, (char *)to + fields[i].offset));
     }
     return ZR_OK;
 }
@@ -396,13 +393,10 @@ zr_status_t zr_manifest_parse(const char *text, size_t n_bytes, const char *wher
     if (status == ZR_OK && !zr_manifest_is_sealed(text, n_bytes))
         status = refuse(&parser, "it is not as it was saved: its text does not have the checksum "
                                  "that stands at its end");
-    if (status == ZR_OK)
-        status = read_all(&parser, root, &manifest);
+    ZR_THEN(status, read_all(&parser, root, &manifest));
     json_decref(root);
-    if (status == ZR_OK)
-        status = zr_manifest_check(&manifest, where, log);
-    if (status == ZR_OK)
-        status = complete_tensors(&parser, &manifest);
+    ZR_THEN(status, zr_manifest_check(&manifest, where, log));
+    ZR_THEN(status, complete_tensors(&parser, &manifest));
     if (status != ZR_OK) {
         zr_manifest_clear(&manifest);
         return status;

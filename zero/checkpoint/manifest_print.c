@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "offload/store.h"
-#include "zero/checkpoint/manifest_fields.h"
+#include "zero/checkpoint/manifest_fields_internal.h"
 #include "zero/zero.h"
 
 /* ---- the checksum ---------------------------------------------------------------------------- */

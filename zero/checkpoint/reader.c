@@ -122,7 +122,6 @@ zr_status_t zr_reader_load_sums(zr_checkpoint_reader_t *reader, size_t extent,
 
 /* ---- chunks ---------------------------------------------------------------------------------- */
 
-/* Read a chunk, which is verified. */
 static zr_status_t read_chunk(zr_checkpoint_reader_t *reader, size_t extent, size_t chunk,
                               void *bytes) {
     const zr_manifest_t *manifest = &reader->checkpoint->found.manifest;
@@ -191,7 +190,7 @@ static zr_status_t read_run(zr_checkpoint_reader_t *reader, size_t extent,
             ZR_TRY(read_chunk(reader, extent, chunk, values));
         } else {
             ZR_TRY(keep_chunk(reader, extent, chunk, &bytes));
-            encoding->decode((const char *)bytes + begin, n, values);
+            encoding->decode(encoding, (const char *)bytes + begin, n, values);
         }
         values += n;
         n_elems -= n;

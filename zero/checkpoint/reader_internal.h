@@ -2,11 +2,10 @@
  * What a checkpoint is in memory, and what reading it and verifying it share. Internal to
  * zero/checkpoint/.
  */
-#ifndef ZR_ZERO_CHECKPOINT_READER_INTERNAL_H
-#define ZR_ZERO_CHECKPOINT_READER_INTERNAL_H
+#pragma once
 
-#include "zero/checkpoint/file.h"
-#include "zero/checkpoint/folder.h"
+#include "zero/checkpoint/file_internal.h"
+#include "zero/checkpoint/folder_internal.h"
 
 struct zr_checkpoint {
     zr_folder_found_t found;
@@ -68,5 +67,3 @@ size_t zr_reader_chunk_bytes(const zr_manifest_t *manifest, size_t extent, size_
 
 /** Where an extent's chunk begins in its data file. */
 uint64_t zr_reader_chunk_offset(const zr_manifest_t *manifest, size_t extent, size_t chunk);
-
-#endif

@@ -1,5 +1,5 @@
-/* Loading: see restore.h. Which tensor a parameter's values are is found by name, once. */
-#include "zero/checkpoint/restore.h"
+/* Loading: see restore_internal.h. Which tensor a parameter's values are is found by name, once. */
+#include "zero/checkpoint/restore_internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,8 +9,8 @@
 
 zr_status_t zr_runtime_restore(zr_runtime_t *runtime, const zr_checkpoint_t *checkpoint) {
     if (runtime->committed)
-        return zr_fail(&runtime->log, ZR_ERR_STATE, "zr_runtime_restore after commit");
-    runtime->restore = checkpoint;
+        return zr_fail(&runtime->base.log, ZR_ERR_STATE, "zr_runtime_restore after commit");
+    runtime->restore.checkpoint = checkpoint;
     return ZR_OK;
 }
 
@@ -35,53 +35,54 @@ static bool has_shape(const zr_param_t *param, const zr_checkpoint_tensor_t *ten
            memcmp(param->dims, tensor->dims, (size_t)param->n_dims * sizeof(size_t)) == 0;
 }
 
-static void note_change(const zr_runtime_t *runtime, const zr_param_t *param,
+static void note_change(const zr_base_t *base, const zr_param_t *param,
                         const zr_checkpoint_tensor_t *tensor) {
     if (tensor->frozen && !param->layout.frozen)
-        zr_log_write(&runtime->log, ZR_LOG_INFO,
+        zr_log_write(&base->log, ZR_LOG_INFO,
                      "\"%s\" was frozen and no longer is: its optimizer state begins at 0",
                      param->name);
     else if (!tensor->frozen && param->layout.frozen)
-        zr_log_write(&runtime->log, ZR_LOG_INFO,
+        zr_log_write(&base->log, ZR_LOG_INFO,
                      "\"%s\" was trained and is frozen now: its optimizer state is dropped",
                      param->name);
 }
 
-static zr_status_t find_tensor(const zr_runtime_t *runtime, zr_param_t *param, bool *is_taken) {
-    const zr_checkpoint_t *checkpoint = runtime->restore;
+static zr_status_t find_tensor(const zr_checkpoint_t *checkpoint, zr_param_t *param,
+                               bool *is_taken) {
+    const zr_base_t *base = param->unit->base;
     zr_checkpoint_info_t info;
     zr_checkpoint_info(checkpoint, &info);
     if (!zr_checkpoint_find(checkpoint, param->name, &param->tensor))
-        return zr_fail(&runtime->log, ZR_ERR_ARGUMENT,
+        return zr_fail(&base->log, ZR_ERR_ARGUMENT,
                        "checkpoint %s has no tensor \"%s\", which the model has: it is of another "
                        "model",
                        info.path, param->name);
     const zr_checkpoint_tensor_t *tensor = zr_checkpoint_tensor(checkpoint, param->tensor);
     is_taken[param->tensor] = true;
     if (!has_shape(param, tensor))
-        return zr_fail(&runtime->log, ZR_ERR_ARGUMENT,
+        return zr_fail(&base->log, ZR_ERR_ARGUMENT,
                        "checkpoint %s has \"%s\" of shape %s, the model of %s: it is of another "
                        "model",
                        info.path, param->name, describe(tensor->n_dims, tensor->dims).text,
                        describe(param->n_dims, param->dims).text);
-    note_change(runtime, param, tensor);
+    note_change(base, param, tensor);
     return ZR_OK;
 }
 
-static zr_status_t find_tensors(zr_runtime_t *runtime, const zr_checkpoint_info_t *info) {
+static zr_status_t find_tensors(const zr_checkpoint_t *checkpoint, const zr_units_t *model,
+                                const zr_base_t *base, const zr_checkpoint_info_t *info) {
     bool *is_taken = calloc(info->n_tensors + 1, sizeof(*is_taken));
     zr_status_t status = ZR_OK;
     if (is_taken == NULL)
-        return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory for %s",
-                       zr_count_text(info->n_tensors, "tensor").text);
-    for (size_t i = 0; i < runtime->n_params && status == ZR_OK; i++)
-        status = find_tensor(runtime, runtime->params[i], is_taken);
+        return zr_base_no_memory(base, zr_count_text(info->n_tensors, "tensor").text);
+    for (size_t i = 0; i < model->n_params && status == ZR_OK; i++)
+        status = find_tensor(checkpoint, model->params[i], is_taken);
     for (size_t i = 0; i < info->n_tensors && status == ZR_OK; i++)
         if (!is_taken[i])
-            status = zr_fail(&runtime->log, ZR_ERR_ARGUMENT,
+            status = zr_fail(&base->log, ZR_ERR_ARGUMENT,
                              "checkpoint %s has a tensor \"%s\", which the model has not: it is of "
                              "another model",
-                             info->path, zr_checkpoint_tensor(runtime->restore, i)->name);
+                             info->path, zr_checkpoint_tensor(checkpoint, i)->name);
     free(is_taken);
     return status;
 }
@@ -105,17 +106,18 @@ static bool has_arrays(const zr_checkpoint_t *checkpoint, const zr_update_rule_t
 }
 
 /* What another optimizer has gathered says nothing to this one. */
-static zr_status_t check_optimizer(const zr_runtime_t *runtime, const zr_checkpoint_info_t *info) {
-    const zr_optimizer_type_t *optimizer = zr_config_optimizer(&runtime->config);
-    if (!has_state(runtime->restore, info->n_tensors))
+static zr_status_t check_optimizer(const zr_checkpoint_t *checkpoint, const zr_base_t *base,
+                                   const zr_checkpoint_info_t *info) {
+    const zr_optimizer_type_t *optimizer = zr_config_optimizer(&base->config);
+    if (!has_state(checkpoint, info->n_tensors))
         return ZR_OK;
     if (strcmp(info->optimizer, optimizer->name) != 0)
-        return zr_fail(&runtime->log, ZR_ERR_ARGUMENT,
+        return zr_fail(&base->log, ZR_ERR_ARGUMENT,
                        "checkpoint %s has the state of optimizer \"%s\", and this run's is \"%s\": "
                        "go on with optimizer.type \"%s\" (--optimizer)",
                        info->path, info->optimizer, optimizer->name, info->optimizer);
-    if (!has_arrays(runtime->restore, &optimizer->rule, info->n_arrays))
-        return zr_fail(&runtime->log, ZR_ERR_ARGUMENT,
+    if (!has_arrays(checkpoint, &optimizer->rule, info->n_arrays))
+        return zr_fail(&base->log, ZR_ERR_ARGUMENT,
                        "checkpoint %s has the state of an optimizer \"%s\" with other arrays than "
                        "this run's",
                        info->path, info->optimizer);
@@ -124,30 +126,23 @@ static zr_status_t check_optimizer(const zr_runtime_t *runtime, const zr_checkpo
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-zr_status_t zr_restore_begin(zr_runtime_t *runtime) {
+zr_status_t zr_restore_begin(zr_restore_t *restore, const zr_units_t *model, zr_base_t *base) {
+    const zr_checkpoint_t *checkpoint = restore->checkpoint;
     zr_checkpoint_info_t info;
-    if (runtime->restore == NULL)
-        return ZR_OK;
-    if (!zr_rt_has_data(runtime)) {
-        runtime->restore = NULL;
+    if (checkpoint == NULL || !zr_base_has_data(base)) {
+        restore->checkpoint = NULL;
         return ZR_OK;
     }
-    zr_checkpoint_info(runtime->restore, &info);
-    ZR_TRY(find_tensors(runtime, &info));
-    ZR_TRY(check_optimizer(runtime, &info));
-    ZR_TRY(zr_checkpoint_reader_create(runtime->restore, &runtime->log, &runtime->restore_reader));
-    runtime->n_steps = info.step;
-    runtime->n_updates = info.n_updates;
+    zr_checkpoint_info(checkpoint, &info);
+    ZR_TRY(find_tensors(checkpoint, model, base, &info));
+    ZR_TRY(check_optimizer(checkpoint, base, &info));
+    ZR_TRY(zr_checkpoint_reader_create(checkpoint, &base->log, &restore->reader));
+    base->progress.n_steps = info.step;
+    base->progress.n_updates = info.n_updates;
     return ZR_OK;
 }
 
-zr_status_t zr_restore_values(const zr_param_t *param, size_t array, size_t first, size_t n_elems,
-                              float *values) {
-    return zr_checkpoint_read(param->unit->runtime->restore_reader, param->tensor, array, first,
-                              n_elems, values);
-}
-
-void zr_restore_end(zr_runtime_t *runtime) {
-    zr_checkpoint_reader_destroy(&runtime->restore_reader);
-    runtime->restore = NULL;
+void zr_restore_end(zr_restore_t *restore) {
+    zr_checkpoint_reader_destroy(&restore->reader);
+    restore->checkpoint = NULL;
 }

@@ -13,8 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "zero/checkpoint/folder.h"
-#include "zero/checkpoint/restore.h"
+#include "zero/checkpoint/folder_internal.h"
+#include "zero/runtime_internal.h"
 
 /* Of the words that ranks tell each other of their files. */
 enum { WORD_DATA_BYTES, WORD_N_CHUNKS, N_HEAD_WORDS };
@@ -23,6 +23,7 @@ enum { WORD_DATA_BYTES, WORD_N_CHUNKS, N_HEAD_WORDS };
 typedef struct zr_saving zr_saving_t;
 
 struct zr_saving {
+    zr_heap_t *heap; /* of its tables, and itself */
     zr_runtime_t *runtime;
     char *folder; /* of checkpoints */
     char *trainer_json;
@@ -58,27 +59,29 @@ static bool is_fatal(zr_status_t status) {
 /* Every rank's status of saving this step; ZR_OK when all are. It takes no memory, which a rank may
  * not have. */
 static zr_status_t agree(zr_runtime_t *runtime, size_t step, zr_status_t status) {
-    const double *all = NULL;
+    const zr_base_t *base = &runtime->base;
+    const double *all = NULL, own = (double)status;
     if (is_fatal(status))
         return status;
-    ZR_TRY(zr_rt_share_value(runtime, (double)status, &all));
-    if (status != ZR_OK || !zr_rt_has_data(runtime))
+    ZR_TRY(zr_exchange_values(&runtime->exchange, &own, 1, &all));
+    if (status != ZR_OK || !zr_base_has_data(base))
         return status;
-    for (int rank = 0; rank < runtime->n_ranks; rank++) {
+    for (int rank = 0; rank < base->n_ranks; rank++) {
         zr_status_t other = (zr_status_t)(int)all[rank];
         if (other != ZR_OK)
-            return zr_fail(&runtime->log, other,
+            return zr_fail(&base->log, other,
                            "step %zu is not saved, because rank %d could not: %s", step, rank,
                            zr_status_name(other));
     }
     return ZR_OK;
 }
 
-zr_status_t zr_save_all_say(zr_runtime_t *runtime, bool own, bool *all_p) {
-    const double *all = NULL;
-    ZR_TRY(zr_rt_share_value(runtime, own, &all));
+zr_status_t zr_save_all_say(zr_exchange_t *exchange, bool own, bool *all_p) {
+    const zr_base_t *base = exchange->base;
+    const double *all = NULL, value = own;
+    ZR_TRY(zr_exchange_values(exchange, &value, 1, &all));
     *all_p = own;
-    for (int rank = 0; rank < runtime->n_ranks && zr_rt_has_data(runtime); rank++)
+    for (int rank = 0; rank < base->n_ranks && zr_base_has_data(base); rank++)
         *all_p &= all[rank] != 0;
     return ZR_OK;
 }
@@ -86,14 +89,14 @@ zr_status_t zr_save_all_say(zr_runtime_t *runtime, bool own, bool *all_p) {
 /* ---- the manifest ---------------------------------------------------------------------------- */
 
 static zr_status_t out_of_memory(const zr_saving_t *saving) {
-    return zr_fail(&saving->runtime->log, ZR_ERR_MEMORY,
+    return zr_fail(&saving->runtime->base.log, ZR_ERR_MEMORY,
                    "the system has no memory for a checkpoint's manifest");
 }
 
 static zr_status_t list_units(const zr_saving_t *saving, zr_manifest_t *manifest) {
     const zr_runtime_t *runtime = saving->runtime;
-    for (size_t i = 0; i < runtime->n_units; i++) {
-        manifest->units[i] = strdup(runtime->units[i]->name);
+    for (size_t i = 0; i < runtime->model.n_units; i++) {
+        manifest->units[i] = strdup(runtime->model.units[i]->name);
         if (manifest->units[i] == NULL)
             return out_of_memory(saving);
         manifest->n_units++;
@@ -103,8 +106,8 @@ static zr_status_t list_units(const zr_saving_t *saving, zr_manifest_t *manifest
 
 static zr_status_t list_tensors(const zr_saving_t *saving, zr_manifest_t *manifest) {
     const zr_runtime_t *runtime = saving->runtime;
-    for (size_t i = 0; i < runtime->n_params; i++) {
-        const zr_param_t *param = runtime->params[i];
+    for (size_t i = 0; i < runtime->model.n_params; i++) {
+        const zr_param_t *param = runtime->model.params[i];
         zr_manifest_tensor_t tensor = {.unit = param->unit->index,
                                        .offset_elems = param->layout.offset_elems};
         tensor.tensor = (zr_checkpoint_tensor_t){.name = strdup(param->name),
@@ -122,18 +125,13 @@ static zr_status_t list_tensors(const zr_saving_t *saving, zr_manifest_t *manife
 }
 
 static void list_extents_of(const zr_saving_t *saving, int rank, zr_manifest_t *manifest) {
-    const zr_runtime_t *runtime = saving->runtime;
     const uint64_t *words = saving->all + (size_t)rank * saving->n_words;
     size_t chunk = saving->slices.chunk_bytes, first_chunk = 0;
-    for (size_t i = 0; i < runtime->n_units * N_FLATS; i++) {
-        const uint64_t *row = words + N_HEAD_WORDS + i * WORDS_PER_ROW;
-        zr_slice_t slice;
-        if (!zr_slices_find(&saving->slices, runtime->units[i / N_FLATS], (int)(i % N_FLATS), rank,
-                            &slice))
-            continue;
+    for (zr_slice_t slice = {0}; zr_slices_next(&saving->slices, rank, &slice);) {
+        const uint64_t *row = words + N_HEAD_WORDS + zr_slice_row(&slice) * WORDS_PER_ROW;
         manifest->extents[manifest->n_extents++] =
-            (zr_manifest_extent_t){.unit = i / N_FLATS,
-                                   .frozen = i % N_FLATS == FLAT_FROZEN,
+            (zr_manifest_extent_t){.unit = slice.unit->index,
+                                   .frozen = slice.kind == FLAT_FROZEN,
                                    .first = slice.first,
                                    .n_elems = slice.n_elems,
                                    .group_elems = slice.group_elems,
@@ -149,7 +147,7 @@ static void list_extents_of(const zr_saving_t *saving, int rank, zr_manifest_t *
 
 /* Ranks that have nothing to save have no files. */
 static void list_files(const zr_saving_t *saving, zr_manifest_t *manifest) {
-    for (int rank = 0; rank < saving->runtime->n_ranks; rank++) {
+    for (int rank = 0; rank < saving->runtime->base.n_ranks; rank++) {
         const uint64_t *words = saving->all + (size_t)rank * saving->n_words;
         if (words[WORD_N_CHUNKS] == 0)
             continue;
@@ -169,7 +167,7 @@ static bool is_usual(const zr_optimizer_type_t *optimizer) {
 }
 
 static zr_status_t list_arrays(const zr_saving_t *saving, zr_manifest_t *manifest) {
-    const zr_optimizer_type_t *optimizer = zr_config_optimizer(&saving->runtime->config);
+    const zr_optimizer_type_t *optimizer = zr_config_optimizer(&saving->runtime->base.config);
     if (is_usual(optimizer))
         return ZR_OK;
     manifest->optimizer = strdup(optimizer->name);
@@ -188,9 +186,9 @@ static zr_status_t list_arrays(const zr_saving_t *saving, zr_manifest_t *manifes
 
 static zr_status_t fill_manifest(const zr_saving_t *saving, zr_manifest_t *manifest) {
     const zr_runtime_t *runtime = saving->runtime;
-    size_t n_ranks = (size_t)runtime->n_ranks, n_rows = runtime->n_units * N_FLATS;
-    manifest->units = calloc(runtime->n_units + 1, sizeof(*manifest->units));
-    manifest->tensors = calloc(runtime->n_params + 1, sizeof(*manifest->tensors));
+    size_t n_ranks = (size_t)runtime->base.n_ranks, n_rows = runtime->model.n_units * N_FLATS;
+    manifest->units = calloc(runtime->model.n_units + 1, sizeof(*manifest->units));
+    manifest->tensors = calloc(runtime->model.n_params + 1, sizeof(*manifest->tensors));
     manifest->files = calloc(n_ranks, sizeof(*manifest->files));
     manifest->extents = calloc(n_ranks * n_rows + 1, sizeof(*manifest->extents));
     manifest->trainer_json = strdup(saving->trainer_json);
@@ -208,12 +206,11 @@ static zr_status_t write_manifest(const zr_saving_t *saving) {
     const zr_runtime_t *runtime = saving->runtime;
     zr_manifest_t manifest = {.step = saving->step,
                               .n_updates = saving->n_updates,
-                              .n_ranks = runtime->n_ranks,
-                              .stage = (int)runtime->config.stage,
-                              .dtype = runtime->config.dtype};
+                              .n_ranks = runtime->base.n_ranks,
+                              .stage = (int)runtime->base.config.stage,
+                              .dtype = runtime->base.config.dtype};
     zr_status_t status = fill_manifest(saving, &manifest);
-    if (status == ZR_OK)
-        status = zr_manifest_write(&manifest, saving->partial, &runtime->log);
+    ZR_THEN(status, zr_manifest_write(&manifest, saving->partial, &runtime->base.log));
     zr_manifest_clear(&manifest);
     return status;
 }
@@ -221,9 +218,9 @@ static zr_status_t write_manifest(const zr_saving_t *saving) {
 /* ---- writing --------------------------------------------------------------------------------- */
 
 static void write_rest(zr_saving_t *saving) {
-    double start = zr_rt_now(saving->runtime);
+    double start = zr_base_now(&saving->runtime->base);
     saving->status = zr_save_writer_finish(saving->writer, &saving->file);
-    saving->report.write_seconds += zr_rt_now(saving->runtime) - start;
+    saving->report.write_seconds += zr_base_now(&saving->runtime->base) - start;
     atomic_store(&saving->is_written, true);
 }
 
@@ -252,7 +249,7 @@ static void note_file(zr_saving_t *saving) {
     saving->report.n_bytes = file->data_bytes + file->n_chunks * sizeof(uint64_t);
     saving->words[WORD_DATA_BYTES] = file->data_bytes;
     saving->words[WORD_N_CHUNKS] = file->n_chunks;
-    for (size_t i = 0; i < saving->runtime->n_units * N_FLATS; i++) {
+    for (size_t i = 0; i < saving->runtime->model.n_units * N_FLATS; i++) {
         uint64_t *row = saving->words + N_HEAD_WORDS + i * WORDS_PER_ROW;
         row[0] = file->rows[i].offset_bytes;
         row[1] = file->rows[i].xxh3;
@@ -261,68 +258,83 @@ static void note_file(zr_saving_t *saving) {
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-static zr_status_t check(zr_runtime_t *runtime, const char *call) {
-    ZR_TRY(zr_rt_check_ready(runtime, call));
-    if (runtime->in_micro_batch)
-        return zr_fail(&runtime->log, ZR_ERR_STATE, "%s inside a micro-batch; step first", call);
+/* Refuse a state with an array that nobody could read again. */
+static zr_status_t check_arrays(const zr_runtime_t *runtime) {
+    const zr_update_rule_t *rule = &zr_config_optimizer(&runtime->base.config)->rule;
+    for (size_t i = 0; i < rule->n_arrays; i++) {
+        const zr_encoding_t *encoding = rule->arrays[i].encoding;
+        if (zr_encoding_find(encoding->name) != encoding)
+            return zr_fail(&runtime->base.log, ZR_ERR_UNSUPPORTED,
+                           "optimizer array \"%s\" cannot be saved: who reads a checkpoint does "
+                           "not know the encoding %s",
+                           rule->arrays[i].name, encoding->name);
+    }
+    return ZR_OK;
+}
+
+zr_status_t zr_runtime_expect_saves(zr_runtime_t *runtime, bool goes_on) {
+    if (runtime->committed)
+        return zr_fail(&runtime->base.log, ZR_ERR_STATE, "zr_runtime_expect_saves after commit");
+    ZR_TRY(check_arrays(runtime));
+    runtime->saves.are_expected = true;
+    runtime->saves.go_on = goes_on;
     return ZR_OK;
 }
 
 static zr_status_t check_options(zr_runtime_t *runtime, const zr_save_options_t *options) {
-    ZR_TRY(check(runtime, "zr_runtime_save"));
+    ZR_TRY(zr_rt_check_outside(runtime, "zr_runtime_save"));
+    ZR_TRY(check_arrays(runtime));
     if (options == NULL || options->folder == NULL || options->folder[0] == '\0')
-        return zr_fail(&runtime->log, ZR_ERR_ARGUMENT,
+        return zr_fail(&runtime->base.log, ZR_ERR_ARGUMENT,
                        "zr_runtime_save: no folder for checkpoints (--checkpoint-dir)");
-    if (runtime->saving != NULL)
-        return zr_fail(&runtime->log, ZR_ERR_STATE,
+    if (runtime->saves.saving != NULL)
+        return zr_fail(&runtime->base.log, ZR_ERR_STATE,
                        "zr_runtime_save: a checkpoint is being saved; zr_runtime_save_end it");
     return ZR_OK;
 }
 
 static bool makes_folder(const zr_saving_t *saving) {
-    return saving->runtime->rank == 0 && zr_rt_has_data(saving->runtime);
+    return saving->runtime->base.rank == 0 && zr_base_has_data(&saving->runtime->base);
 }
 
 static void destroy(zr_saving_t *saving) {
     end_writing(saving);
     zr_folder_unlock(&saving->lock);
-    zr_slices_clear(&saving->slices);
-    free(saving->file.rows);
-    free(saving->words);
-    free(saving->all);
     free(saving->partial);
-    free(saving->trainer_json);
-    free(saving->folder);
-    free(saving);
+    zr_heap_t *heap = saving->heap;
+    zr_heap_destroy(&heap);
 }
 
 static zr_status_t create(zr_runtime_t *runtime, const zr_save_options_t *options,
                           zr_saving_t **saving_p) {
-    size_t n_rows = runtime->n_units * N_FLATS, n_ranks = (size_t)runtime->n_ranks;
-    zr_saving_t *saving = calloc(1, sizeof(*saving));
-    if (saving == NULL)
-        return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory to save");
-    *saving = (zr_saving_t){
-        .runtime = runtime,
-        .folder = strdup(options->folder),
-        .trainer_json = strdup(options->trainer_json != NULL ? options->trainer_json : "{}"),
-        .keep = options->keep,
-        .lock = -1,
-        .step = runtime->n_steps,
-        .n_updates = runtime->n_updates,
-        .n_words = N_HEAD_WORDS + n_rows * WORDS_PER_ROW,
-        .start = zr_rt_now(runtime)};
-    saving->words = calloc(saving->n_words, sizeof(*saving->words));
-    saving->all = calloc(n_ranks * saving->n_words, sizeof(*saving->all));
-    saving->file.rows = calloc(n_rows + 1, sizeof(*saving->file.rows));
+    size_t n_rows = runtime->model.n_units * N_FLATS, n_ranks = (size_t)runtime->base.n_ranks;
+    zr_heap_t *heap = zr_heap_create(runtime->base.heap);
+    zr_saving_t *saving = heap != NULL ? zr_heap_alloc(heap, 1, sizeof(*saving)) : NULL;
+    if (saving == NULL) {
+        zr_heap_destroy(&heap);
+        return zr_fail(&runtime->base.log, ZR_ERR_MEMORY, "the system has no memory to save");
+    }
+    *saving = (zr_saving_t){.heap = heap,
+                            .runtime = runtime,
+                            .folder = zr_heap_text(heap, options->folder),
+                            .trainer_json = zr_heap_text(
+                                heap, options->trainer_json != NULL ? options->trainer_json : "{}"),
+                            .keep = options->keep,
+                            .lock = -1,
+                            .step = runtime->base.progress.n_steps,
+                            .n_updates = runtime->base.progress.n_updates,
+                            .n_words = N_HEAD_WORDS + n_rows * WORDS_PER_ROW,
+                            .start = zr_base_now(&runtime->base)};
+    saving->words = zr_heap_alloc(heap, saving->n_words, sizeof(*saving->words));
+    saving->all = zr_heap_alloc(heap, n_ranks * saving->n_words, sizeof(*saving->all));
+    saving->file.rows = zr_heap_alloc(heap, n_rows, sizeof(*saving->file.rows));
     saving->partial = zr_folder_partial_path(options->folder, saving->step);
     zr_folder_name(saving->step, saving->report.name);
     zr_status_t status = ZR_OK;
     if (saving->folder == NULL || saving->trainer_json == NULL || saving->words == NULL ||
         saving->all == NULL || saving->file.rows == NULL || saving->partial == NULL)
         status = out_of_memory(saving);
-    if (status == ZR_OK)
-        status = zr_slices_make(runtime, &saving->slices);
+    ZR_THEN(status, zr_slices_make(heap, &runtime->state, &saving->slices));
     if (status != ZR_OK)
         destroy(saving);
     else
@@ -334,7 +346,7 @@ static zr_status_t create(zr_runtime_t *runtime, const zr_save_options_t *option
 static void give_up(zr_saving_t *saving) {
     end_writing(saving);
     if (saving->is_partial)
-        zr_folder_abandon(saving->folder, saving->step, &saving->runtime->log);
+        zr_folder_abandon(saving->folder, saving->step, &saving->runtime->base.log);
 }
 
 /* ---- begin ----------------------------------------------------------------------------------- */
@@ -343,16 +355,16 @@ static zr_status_t make_folder(zr_saving_t *saving) {
     char *path = NULL;
     if (!makes_folder(saving))
         return ZR_OK;
-    ZR_TRY(zr_folder_lock(saving->folder, &saving->runtime->log, &saving->lock));
+    ZR_TRY(zr_folder_lock(saving->folder, &saving->runtime->base.log, &saving->lock));
     zr_status_t status =
-        zr_folder_begin(saving->folder, saving->step, &saving->runtime->log, &path);
+        zr_folder_begin(saving->folder, saving->step, &saving->runtime->base.log, &path);
     saving->is_partial = status == ZR_OK;
     free(path);
     return status;
 }
 
 static zr_status_t create_writer(zr_saving_t *saving, bool copies) {
-    return zr_save_writer_create(saving->runtime, &saving->slices, saving->partial, copies,
+    return zr_save_writer_create(&saving->runtime->saves, &saving->slices, saving->partial, copies,
                                  &saving->writer);
 }
 
@@ -366,16 +378,15 @@ static zr_status_t begin(zr_saving_t *saving, bool goes_on) {
     if (goes_on && runtime->saves.are_expected)
         copies = runtime->saves.go_on;
     else if (goes_on)
-        status = zr_save_find_room(runtime, &saving->slices, &copies);
-    if (status == ZR_OK)
-        status = agree(runtime, saving->step, create_writer(saving, copies));
+        status = zr_save_find_room(&runtime->saves, &saving->slices, &copies);
+    ZR_THEN(status, agree(runtime, saving->step, create_writer(saving, copies)));
     if (status != ZR_OK)
         return status;
-    double start = zr_rt_now(runtime);
+    double start = zr_base_now(&runtime->base);
     saving->status = zr_save_writer_take(saving->writer);
-    saving->report.write_seconds = zr_rt_now(runtime) - start;
+    saving->report.write_seconds = zr_base_now(&runtime->base) - start;
     if (saving->status == ZR_OK)
-        start_writing(saving, copies && zr_rt_has_data(runtime));
+        start_writing(saving, copies && zr_base_has_data(&runtime->base));
     else
         atomic_store(&saving->is_written, true);
     return ZR_OK;
@@ -385,14 +396,12 @@ zr_status_t zr_runtime_save_begin(zr_runtime_t *runtime, const zr_save_options_t
     zr_saving_t *saving = NULL;
     ZR_TRY(check_options(runtime, options));
     zr_status_t status = create(runtime, options, &saving);
-    if (status == ZR_OK)
-        status = make_folder(saving);
-    status = agree(runtime, runtime->n_steps, status);
-    if (status == ZR_OK)
-        status = begin(saving, options->goes_on);
+    ZR_THEN(status, make_folder(saving));
+    status = agree(runtime, runtime->base.progress.n_steps, status);
+    ZR_THEN(status, begin(saving, options->goes_on));
     if (status == ZR_OK) {
-        saving->report.seconds = zr_rt_now(runtime) - saving->start;
-        runtime->saving = saving;
+        saving->report.seconds = zr_base_now(&runtime->base) - saving->start;
+        runtime->saves.saving = saving;
     } else if (saving != NULL) {
         give_up(saving);
         destroy(saving);
@@ -406,22 +415,22 @@ static zr_status_t publish(zr_saving_t *saving) {
     if (!makes_folder(saving))
         return ZR_OK;
     ZR_TRY(write_manifest(saving));
-    return zr_folder_publish(saving->folder, saving->step, saving->keep, &saving->runtime->log);
+    return zr_folder_publish(saving->folder, saving->step, saving->keep,
+                             &saving->runtime->base.log);
 }
 
 /* All ranks' files, once all have written theirs. */
 static zr_status_t share_files(zr_saving_t *saving) {
     ZR_TRY(agree(saving->runtime, saving->step, saving->status));
     note_file(saving);
-    return zr_rt_gather_words(saving->runtime, "files of a checkpoint", saving->words,
-                              saving->n_words, saving->all);
+    return zr_exchange_words(&saving->runtime->exchange, "files of a checkpoint", saving->words,
+                             saving->n_words, saving->all);
 }
 
 static zr_status_t end(zr_saving_t *saving) {
     end_writing(saving);
     zr_status_t status = share_files(saving);
-    if (status == ZR_OK)
-        status = agree(saving->runtime, saving->step, publish(saving));
+    ZR_THEN(status, agree(saving->runtime, saving->step, publish(saving)));
     if (status != ZR_OK)
         give_up(saving);
     return status;
@@ -429,29 +438,29 @@ static zr_status_t end(zr_saving_t *saving) {
 
 zr_status_t zr_runtime_save_end(zr_runtime_t *runtime, bool wait, bool *ended_p,
                                 zr_save_report_t *report_p) {
-    zr_saving_t *saving = runtime->saving;
+    zr_saving_t *saving = runtime->saves.saving;
     bool ends = true;
-    double start = zr_rt_now(runtime);
-    ZR_TRY(check(runtime, "zr_runtime_save_end"));
+    double start = zr_base_now(&runtime->base);
+    ZR_TRY(zr_rt_check_outside(runtime, "zr_runtime_save_end"));
     if (ended_p == NULL)
-        return zr_fail(&runtime->log, ZR_ERR_ARGUMENT,
+        return zr_fail(&runtime->base.log, ZR_ERR_ARGUMENT,
                        "zr_runtime_save_end: no place (NULL) for whether it has ended");
     *ended_p = saving == NULL;
     if (saving == NULL)
         return ZR_OK;
     if (!wait)
-        ZR_TRY(
-            zr_rt_note(runtime, zr_save_all_say(runtime, atomic_load(&saving->is_written), &ends)));
+        ZR_TRY(zr_rt_note(
+            runtime, zr_save_all_say(&runtime->exchange, atomic_load(&saving->is_written), &ends)));
     if (!ends) {
-        saving->report.seconds += zr_rt_now(runtime) - start;
+        saving->report.seconds += zr_base_now(&runtime->base) - start;
         return ZR_OK;
     }
     zr_status_t status = end(saving);
-    saving->report.seconds += zr_rt_now(runtime) - start;
+    saving->report.seconds += zr_base_now(&runtime->base) - start;
     if (report_p != NULL)
         *report_p = saving->report;
     destroy(saving);
-    runtime->saving = NULL;
+    runtime->saves.saving = NULL;
     *ended_p = true;
     return is_fatal(status) ? zr_rt_note(runtime, status) : status;
 }
@@ -463,9 +472,9 @@ zr_status_t zr_runtime_save(zr_runtime_t *runtime, const zr_save_options_t *opti
     return zr_runtime_save_end(runtime, true, &ended, report_p);
 }
 
-void zr_saving_destroy(zr_runtime_t *runtime) {
-    if (runtime->saving != NULL)
-        destroy(runtime->saving);
-    runtime->saving = NULL;
-    zr_saves_release(runtime);
+void zr_saves_destroy(zr_saves_t *saves) {
+    if (saves->saving != NULL)
+        destroy(saves->saving);
+    saves->saving = NULL;
+    zr_saves_release(saves);
 }

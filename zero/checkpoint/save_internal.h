@@ -2,14 +2,16 @@
  * Parts of zr_runtime_save: which slices a rank saves (save_slices.c), and how they get to its
  * files (save_write.c). Internal to zero/checkpoint/.
  */
-#ifndef ZR_ZERO_CHECKPOINT_SAVE_INTERNAL_H
-#define ZR_ZERO_CHECKPOINT_SAVE_INTERNAL_H
+#pragma once
 
-#include "zero/checkpoint/manifest.h"
-#include "zero/runtime_internal.h"
+#include "zero/checkpoint/manifest_internal.h"
+#include "zero/checkpoint/restore_internal.h"
 
 /* What a rank saves of a unit's row of one kind: an extent of its data file. */
 typedef struct zr_slice {
+    size_t next_row; /* to look at */
+    zr_unit_t *unit;
+    int kind;
     size_t first; /* of the row's elements */
     size_t n_elems;
     size_t group_elems;
@@ -20,16 +22,21 @@ typedef struct zr_slice {
 
 /* Who saves what: a function of the layout, the same on every rank. */
 typedef struct zr_slices {
+    zr_heap_t *heap;   /* of this, and of what writes them; borrowed */
+    zr_state_t *state; /* whose units they are of; borrowed */
     int *owners; /* [n_units * N_FLATS]: the first rank that saves of a row; what is sharded, it and
                     those behind it of its group */
     size_t chunk_bytes; /* at whose multiples groups begin */
 } zr_slices_t;
 
-ZR_NODISCARD zr_status_t zr_slices_make(const zr_runtime_t *runtime, zr_slices_t *slices_p);
-void zr_slices_clear(zr_slices_t *slices);
-/** What a rank saves of a row; false: nothing. */
-bool zr_slices_find(const zr_slices_t *slices, const zr_unit_t *unit, int kind, int rank,
-                    zr_slice_t *slice_p);
+ZR_NODISCARD zr_status_t zr_slices_make(zr_heap_t *heap, zr_state_t *state, zr_slices_t *slices_p);
+/** The next slice that a rank saves, in the order of its extents: for (zr_slice_t slice = {0};
+ * zr_slices_next(slices, rank, &slice);). */
+bool zr_slices_next(const zr_slices_t *slices, int rank, zr_slice_t *slice);
+/** Of a slice, in arrays of rows. */
+static inline size_t zr_slice_row(const zr_slice_t *slice) {
+    return slice->unit->index * N_FLATS + (size_t)slice->kind;
+}
 
 /* Where a slice has come to lie. */
 typedef struct zr_written {
@@ -62,23 +69,23 @@ static inline uint64_t zr_save_aligned(uint64_t n_bytes) {
     return (n_bytes + ZR_SAVE_ALIGN_BYTES - 1) / ZR_SAVE_ALIGN_BYTES * ZR_SAVE_ALIGN_BYTES;
 }
 /** Host memory that a copy takes of what this rank has in memory and saves. */
-size_t zr_save_copy_bytes(const zr_runtime_t *runtime, const zr_slices_t *slices);
+size_t zr_save_copy_bytes(const zr_slices_t *slices);
 /** Of each staging buffer; 0: nothing passes through any. */
-size_t zr_save_staging_bytes(const zr_runtime_t *runtime, const zr_slices_t *slices, bool copies);
+size_t zr_save_staging_bytes(const zr_slices_t *slices, bool copies);
 /** Whether all ranks have room for a copy; what they lack is said once. Collective. */
-ZR_NODISCARD zr_status_t zr_save_find_room(zr_runtime_t *runtime, const zr_slices_t *slices,
+ZR_NODISCARD zr_status_t zr_save_find_room(zr_saves_t *saves, const zr_slices_t *slices,
                                            bool *copies_p);
 /** save.c: whether it is true of all ranks. Collective. */
-ZR_NODISCARD zr_status_t zr_save_all_say(zr_runtime_t *runtime, bool own, bool *all_p);
+ZR_NODISCARD zr_status_t zr_save_all_say(zr_exchange_t *exchange, bool own, bool *all_p);
 
 /** What a save is lent of the memory that a runtime holds which expects saves. Where a part is all
  * zeros, or is too small, it takes memory of its own. */
 typedef struct zr_save_parts {
     zr_store_buffer_t bounce, staging, copy;
 } zr_save_parts_t;
-zr_save_parts_t zr_save_lend(const zr_runtime_t *runtime, const zr_slices_t *slices, bool copies);
+zr_save_parts_t zr_save_lend(const zr_saves_t *saves, const zr_slices_t *slices, bool copies);
 /** Nothing is held any more. */
-void zr_saves_release(zr_runtime_t *runtime);
+void zr_saves_release(zr_saves_t *saves);
 
 /* ---- save_write.c ---- */
 
@@ -93,7 +100,7 @@ typedef struct zr_save_writer zr_save_writer_t;
  *                        until the writer is destroyed
  * @return what the store and the allocator return
  */
-ZR_NODISCARD zr_status_t zr_save_writer_create(zr_runtime_t *runtime, const zr_slices_t *slices,
+ZR_NODISCARD zr_status_t zr_save_writer_create(const zr_saves_t *saves, const zr_slices_t *slices,
                                                const char *folder, bool copies,
                                                zr_save_writer_t **writer_p);
 
@@ -114,5 +121,3 @@ ZR_NODISCARD zr_status_t zr_save_writer_finish(zr_save_writer_t *writer, zr_writ
 
 /** By the rank's thread. */
 void zr_save_writer_destroy(zr_save_writer_t **writer);
-
-#endif

@@ -7,110 +7,97 @@
  */
 #include "zero/checkpoint/save_internal.h"
 
-#include <stdlib.h>
-
-#include "zero/checkpoint/restore.h"
-#include "zero/nvme.h"
-
 #define MOST_STAGING_BYTES ((size_t)4 << 20)
 
 /* ---- how much -------------------------------------------------------------------------------- */
 
 /* Of one row, if this rank saves of it. */
-typedef size_t (*row_fn)(const zr_unit_t *unit, int kind, const zr_slice_t *slice);
+typedef size_t (*row_fn)(const zr_state_t *state, const zr_slice_t *slice);
 
-static size_t resident_bytes(const zr_unit_t *unit, int kind, const zr_slice_t *slice) {
-    const zr_placement_t *placement = &unit->runtime->state.placement;
-    size_t n_bytes = 0;
-    if (kind == FLAT_FROZEN)
-        return unit->data[kind].tier == ZR_TIER_NVME ? 0 : zr_save_aligned(slice->n_bytes);
-    for (size_t i = placement->first_piece[unit->index];
-         i < placement->first_piece[unit->index + 1]; i++)
+/* Frozen parameters on NVMe, which are looked at. */
+static bool is_looked_at(const zr_slice_t *slice) {
+    return slice->kind == FLAT_FROZEN && slice->unit->data[FLAT_FROZEN].tier == ZR_TIER_NVME;
+}
+
+static size_t resident_bytes(const zr_state_t *state, const zr_slice_t *slice) {
+    const zr_placement_t *placement = &state->placement;
+    size_t n_bytes = 0, unit = slice->unit->index;
+    if (slice->kind == FLAT_FROZEN)
+        return is_looked_at(slice) ? 0 : zr_save_aligned(slice->n_bytes);
+    for (size_t i = placement->first_piece[unit]; i < placement->first_piece[unit + 1]; i++)
         if (placement->pieces[i].tier != ZR_TIER_NVME)
             n_bytes += zr_save_aligned(zr_piece_bytes(placement, &placement->pieces[i]));
     return n_bytes;
 }
 
-/* Frozen parameters on NVMe, which are looked at. */
-static size_t looked_at_bytes(const zr_unit_t *unit, int kind, const zr_slice_t *slice) {
-    bool is_looked_at = kind == FLAT_FROZEN && unit->data[kind].tier == ZR_TIER_NVME;
-    return is_looked_at ? slice->n_bytes : 0;
+static size_t looked_at_bytes(const zr_state_t *state, const zr_slice_t *slice) {
+    (void)state;
+    return is_looked_at(slice) ? slice->n_bytes : 0;
 }
 
 /* What is on a device that the CPU cannot look into. */
-static size_t device_bytes(const zr_unit_t *unit, int kind, const zr_slice_t *slice) {
-    const zr_runtime_t *runtime = unit->runtime;
-    if (zr_device_info(runtime->device)->host_addressable)
+static size_t device_bytes(const zr_state_t *state, const zr_slice_t *slice) {
+    if (zr_device_info(state->base->device)->host_addressable)
         return 0;
-    if (kind == FLAT_TRAINABLE)
-        return runtime->state.placement.tensor_bytes[unit->index][ZR_TIER_DEVICE];
-    return unit->data[kind].tier == ZR_TIER_DEVICE ? slice->n_bytes : 0;
+    if (slice->kind == FLAT_TRAINABLE)
+        return state->placement.tensor_bytes[slice->unit->index][ZR_TIER_DEVICE];
+    return slice->unit->data[FLAT_FROZEN].tier == ZR_TIER_DEVICE ? slice->n_bytes : 0;
 }
 
 /* What a rank saves of all rows together, and of the largest. Pieces of its own stand for those of
  * any other, as all shards are alike. */
-static size_t add_up(const zr_runtime_t *runtime, const zr_slices_t *slices, int rank,
-                     row_fn bytes_of, size_t *largest_p) {
+static size_t add_up(const zr_slices_t *slices, int rank, row_fn bytes_of, size_t *largest_p) {
     size_t sum = 0;
     *largest_p = 0;
-    for (size_t i = 0; i < runtime->n_units * N_FLATS; i++) {
-        const zr_unit_t *unit = runtime->units[i / N_FLATS];
-        int kind = (int)(i % N_FLATS);
-        zr_slice_t slice;
-        if (!zr_slices_find(slices, unit, kind, rank, &slice))
-            continue;
-        size_t n_bytes = bytes_of(unit, kind, &slice);
+    for (zr_slice_t slice = {0}; zr_slices_next(slices, rank, &slice);) {
+        size_t n_bytes = bytes_of(slices->state, &slice);
         sum += n_bytes;
         *largest_p = n_bytes > *largest_p ? n_bytes : *largest_p;
     }
     return sum;
 }
 
-size_t zr_save_copy_bytes(const zr_runtime_t *runtime, const zr_slices_t *slices) {
+size_t zr_save_copy_bytes(const zr_slices_t *slices) {
     size_t largest;
-    return add_up(runtime, slices, runtime->rank, resident_bytes, &largest);
+    return add_up(slices, slices->state->base->rank, resident_bytes, &largest);
 }
 
-static size_t staging_bytes(const zr_runtime_t *runtime, const zr_slices_t *slices, int rank,
-                            bool copies) {
+static size_t staging_bytes(const zr_slices_t *slices, int rank, bool copies) {
     size_t looked_at, on_device, chunk = slices->chunk_bytes;
-    add_up(runtime, slices, rank, looked_at_bytes, &looked_at);
-    add_up(runtime, slices, rank, device_bytes, &on_device);
+    add_up(slices, rank, looked_at_bytes, &looked_at);
+    add_up(slices, rank, device_bytes, &on_device);
     size_t largest = copies || looked_at > on_device ? looked_at : on_device;
     size_t most = MOST_STAGING_BYTES / chunk * chunk;
     largest = (largest + chunk - 1) / chunk * chunk;
     return largest < most ? largest : most;
 }
 
-size_t zr_save_staging_bytes(const zr_runtime_t *runtime, const zr_slices_t *slices, bool copies) {
-    return staging_bytes(runtime, slices, runtime->rank, copies);
+size_t zr_save_staging_bytes(const zr_slices_t *slices, bool copies) {
+    return staging_bytes(slices, slices->state->base->rank, copies);
 }
 
 /* Sizes of the parts, with room to align what lies in them, each staging buffer for itself. */
-static zr_save_parts_t parts_of(const zr_runtime_t *runtime, const zr_slices_t *slices, int rank,
-                                bool copies) {
-    zr_store_options_t store = zr_nvme_store_options(runtime);
+static zr_save_parts_t parts_of(const zr_slices_t *slices, int rank, bool copies) {
+    zr_store_options_t store = zr_nvme_store_options(slices->state->base);
     size_t n_buffers = ZR_SAVE_N_STAGING_BUFFERS, largest;
-    size_t staging = n_buffers * staging_bytes(runtime, slices, rank, copies);
-    size_t copy = copies ? add_up(runtime, slices, rank, resident_bytes, &largest) : 0;
+    size_t staging = n_buffers * staging_bytes(slices, rank, copies);
+    size_t copy = copies ? add_up(slices, rank, resident_bytes, &largest) : 0;
     return (zr_save_parts_t){.bounce.size_bytes = ZR_SAVE_N_BOUNCE_BUFFERS * store.request_bytes +
                                                   ZR_SAVE_ALIGN_BYTES,
                              .staging.size_bytes = staging + (n_buffers + 1) * ZR_SAVE_ALIGN_BYTES,
                              .copy.size_bytes = copy + ZR_SAVE_ALIGN_BYTES};
 }
 
-static bool saves_any(const zr_runtime_t *runtime, const zr_slices_t *slices, int rank) {
+static bool saves_any(const zr_slices_t *slices, int rank) {
     size_t largest;
-    return runtime->state.n_items != 0 ||
-           add_up(runtime, slices, rank, resident_bytes, &largest) != 0 ||
-           add_up(runtime, slices, rank, looked_at_bytes, &largest) != 0;
+    return slices->state->n_items != 0 || add_up(slices, rank, resident_bytes, &largest) != 0 ||
+           add_up(slices, rank, looked_at_bytes, &largest) != 0;
 }
 
 /* A rank that saves nothing needs nothing. */
-static size_t memory_of(const zr_runtime_t *runtime, const zr_slices_t *slices, int rank,
-                        bool copies) {
-    zr_save_parts_t parts = parts_of(runtime, slices, rank, copies);
-    if (!saves_any(runtime, slices, rank))
+static size_t memory_of(const zr_slices_t *slices, int rank, bool copies) {
+    zr_save_parts_t parts = parts_of(slices, rank, copies);
+    if (!saves_any(slices, rank))
         return 0;
     return parts.bounce.size_bytes + parts.staging.size_bytes + parts.copy.size_bytes;
 }
@@ -118,10 +105,10 @@ static size_t memory_of(const zr_runtime_t *runtime, const zr_slices_t *slices, 
 /* The most of any rank: where one saves a unit for others, ranks differ in what they save, and each
  * has the same room, so that a run fits on all of them or on none, and a plan of one rank is that
  * of all. */
-static size_t memory_bytes(const zr_runtime_t *runtime, const zr_slices_t *slices, bool copies) {
+static size_t memory_bytes(const zr_slices_t *slices, bool copies) {
     size_t most = 0;
-    for (int rank = 0; rank < runtime->n_ranks; rank++) {
-        size_t own = memory_of(runtime, slices, rank, copies);
+    for (int rank = 0; rank < slices->state->base->n_ranks; rank++) {
+        size_t own = memory_of(slices, rank, copies);
         most = own > most ? own : most;
     }
     return most;
@@ -129,60 +116,41 @@ static size_t memory_bytes(const zr_runtime_t *runtime, const zr_slices_t *slice
 
 /* ---- for a copy ------------------------------------------------------------------------------ */
 
-static bool has_room(const zr_runtime_t *runtime, size_t n_bytes) {
+static bool has_room(const zr_base_t *base, size_t n_bytes) {
     zr_tier_statistics_t host;
-    zr_allocator_statistics(runtime->allocator, ZR_TIER_HOST, &host);
+    zr_allocator_statistics(base->allocator, ZR_TIER_HOST, &host);
     return host.budget_bytes - host.reserved.live >= n_bytes;
 }
 
-static void say_no_room(zr_runtime_t *runtime, const zr_slices_t *slices) {
-    if (!runtime->saves.said_no_room && runtime->rank == 0)
-        zr_log_write(&runtime->log, ZR_LOG_WARNING,
+static void say_no_room(zr_saves_t *saves, const zr_slices_t *slices) {
+    if (!saves->said_no_room && saves->base->rank == 0)
+        zr_log_write(&saves->base->log, ZR_LOG_WARNING,
                      "host memory has no room for a copy of what is saved, %s on rank 0: training "
                      "waits for checkpoints; give more --host-memory, or leave --checkpoint-async "
                      "out",
-                     zr_size_text(zr_save_copy_bytes(runtime, slices)).text);
-    runtime->saves.said_no_room = true;
+                     zr_size_text(zr_save_copy_bytes(slices)).text);
+    saves->said_no_room = true;
 }
 
-zr_status_t zr_save_find_room(zr_runtime_t *runtime, const zr_slices_t *slices, bool *copies_p) {
-    bool has_own = has_room(runtime, memory_bytes(runtime, slices, true));
-    ZR_TRY(zr_save_all_say(runtime, has_own, copies_p));
+zr_status_t zr_save_find_room(zr_saves_t *saves, const zr_slices_t *slices, bool *copies_p) {
+    bool has_own = has_room(saves->base, memory_bytes(slices, true));
+    ZR_TRY(zr_save_all_say(saves->exchange, has_own, copies_p));
     if (!*copies_p)
-        say_no_room(runtime, slices);
+        say_no_room(saves, slices);
     return ZR_OK;
 }
 
 /* ---- from the start -------------------------------------------------------------------------- */
 
-zr_status_t zr_runtime_expect_saves(zr_runtime_t *runtime, bool goes_on) {
-    if (runtime->committed)
-        return zr_fail(&runtime->log, ZR_ERR_STATE, "zr_runtime_expect_saves after commit");
-    runtime->saves.are_expected = true;
-    runtime->saves.go_on = goes_on;
-    return ZR_OK;
+void zr_saves_release(zr_saves_t *saves) {
+    zr_free(saves->base->allocator, &saves->memory, NULL);
 }
 
-static zr_status_t take_memory(zr_runtime_t *runtime) {
-    zr_allocation_request_t request = {.size_bytes = runtime->saves.memory_bytes,
-                                       .tier = ZR_TIER_HOST,
-                                       .tag = ZR_TAG_STAGING,
-                                       .lifetime = ZR_LIFETIME_PERSISTENT,
-                                       .name = "buffers of checkpoints"};
-    if (request.size_bytes == 0)
-        return ZR_OK;
-    return zr_allocate(runtime->allocator, &request, &runtime->saves.memory);
-}
-
-void zr_saves_release(zr_runtime_t *runtime) {
-    zr_free(runtime->allocator, &runtime->saves.memory, NULL);
-}
-
-zr_save_parts_t zr_save_lend(const zr_runtime_t *runtime, const zr_slices_t *slices, bool copies) {
-    zr_save_parts_t parts = parts_of(runtime, slices, runtime->rank, copies);
+zr_save_parts_t zr_save_lend(const zr_saves_t *saves, const zr_slices_t *slices, bool copies) {
+    zr_save_parts_t parts = parts_of(slices, slices->state->base->rank, copies);
     zr_store_buffer_t *all[] = {&parts.bounce, &parts.staging, &parts.copy};
-    char *base = runtime->saves.memory;
-    size_t left = base != NULL ? runtime->saves.memory_bytes : 0;
+    char *base = saves->memory;
+    size_t left = base != NULL ? saves->memory_bytes : 0;
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
         size_t n_bytes = all[i]->size_bytes;
         *all[i] = n_bytes <= left ? (zr_store_buffer_t){base, n_bytes} : (zr_store_buffer_t){0};
@@ -192,15 +160,21 @@ zr_save_parts_t zr_save_lend(const zr_runtime_t *runtime, const zr_slices_t *sli
     return parts;
 }
 
-zr_status_t zr_saves_reserve(zr_runtime_t *runtime) {
+zr_status_t zr_saves_reserve(zr_saves_t *saves, zr_state_t *state) {
     zr_slices_t slices;
-    if (!runtime->saves.are_expected)
+    if (!saves->are_expected)
         return ZR_OK;
-    ZR_TRY(zr_slices_make(runtime, &slices));
-    zr_status_t status = ZR_OK;
-    if (runtime->saves.go_on)
-        status = zr_save_find_room(runtime, &slices, &runtime->saves.go_on);
-    runtime->saves.memory_bytes = memory_bytes(runtime, &slices, runtime->saves.go_on);
-    zr_slices_clear(&slices);
-    return status == ZR_OK ? take_memory(runtime) : status;
+    zr_heap_t *heap = zr_heap_create(saves->base->heap);
+    if (heap == NULL)
+        return zr_base_no_memory(saves->base, "what will be saved");
+    zr_status_t status = zr_slices_make(heap, state, &slices);
+    if (status == ZR_OK && saves->go_on)
+        status = zr_save_find_room(saves, &slices, &saves->go_on);
+    if (status == ZR_OK)
+        saves->memory_bytes = memory_bytes(&slices, saves->go_on);
+    zr_heap_destroy(&heap);
+    if (status != ZR_OK || saves->memory_bytes == 0)
+        return status;
+    return zr_base_allocate_host(saves->base, saves->memory_bytes, ZR_TAG_STAGING,
+                                 "buffers of checkpoints", &saves->memory);
 }

@@ -5,28 +5,24 @@
  */
 #include "zero/checkpoint/save_internal.h"
 
-#include <stdlib.h>
-
-#include "zero/nvme.h"
-
 #define MOST_CHUNK_BYTES ((size_t)256 << 10)
 
 static bool is_whole(const zr_unit_t *unit, int kind) {
     if (kind == FLAT_TRAINABLE)
-        return unit->runtime->config.stage == 0;
-    return zr_rt_keeps_full(unit, kind);
+        return unit->base->config.stage == 0;
+    return zr_unit_keeps_full(unit, kind);
 }
 
-static size_t row_bytes(const zr_unit_t *unit, int kind) {
+static size_t row_bytes(const zr_state_t *state, const zr_unit_t *unit, int kind) {
     size_t n_elems = unit->flat[kind].padded_elems;
     if (kind == FLAT_TRAINABLE)
-        return zr_state_bytes(unit->runtime->state.rule, n_elems);
-    return zr_rt_bytes(unit->runtime, n_elems);
+        return zr_state_bytes(state->rule, n_elems);
+    return zr_base_bytes(unit->base, n_elems);
 }
 
 /* How many ranks, one behind the other, save a row together. */
 static int n_savers(const zr_unit_t *unit, int kind) {
-    return is_whole(unit, kind) ? 1 : unit->runtime->sharding.n_shards;
+    return is_whole(unit, kind) ? 1 : unit->base->sharding.n_shards;
 }
 
 /* The first of so many ranks that have least to save. */
@@ -37,76 +33,80 @@ static int least_loaded(const uint64_t *loads, int n_ranks, int n_together) {
     return least;
 }
 
-static void choose_owners(const zr_runtime_t *runtime, uint64_t *loads, int *owners) {
-    for (size_t i = 0; i < runtime->n_units * N_FLATS; i++) {
-        const zr_unit_t *unit = runtime->units[i / N_FLATS];
+static void choose_owners(const zr_state_t *state, uint64_t *loads, int *owners) {
+    for (size_t i = 0; i < state->model->n_units * N_FLATS; i++) {
+        const zr_unit_t *unit = state->model->units[i / N_FLATS];
         int kind = (int)(i % N_FLATS), n_together = n_savers(unit, kind);
-        owners[i] = least_loaded(loads, runtime->n_ranks, n_together);
+        owners[i] = least_loaded(loads, state->base->n_ranks, n_together);
         for (int rank = owners[i]; rank < owners[i] + n_together; rank++)
-            loads[rank] += row_bytes(unit, kind) / (size_t)n_together;
+            loads[rank] += row_bytes(state, unit, kind) / (size_t)n_together;
     }
 }
 
 /* Of a unit's state: the pieces in which it lies. */
-static size_t group_elems(const zr_unit_t *unit) {
-    const zr_placement_t *placement = &unit->runtime->state.placement;
+static size_t group_elems(const zr_state_t *state, const zr_unit_t *unit) {
+    const zr_placement_t *placement = &state->placement;
     return placement->pieces[placement->first_piece[unit->index]].n_elems;
 }
 
 /* Groups begin at chunks, because transfers do, and end at them. */
-static size_t chunk_bytes(const zr_runtime_t *runtime) {
-    const zr_placement_t *placement = &runtime->state.placement;
-    size_t chunk = zr_nvme_common_chunk(MOST_CHUNK_BYTES, runtime->config.nvme.request_bytes);
+static size_t chunk_bytes(const zr_state_t *state) {
+    const zr_placement_t *placement = &state->placement;
+    size_t chunk = zr_nvme_common_chunk(MOST_CHUNK_BYTES, state->base->config.nvme.request_bytes);
     for (size_t i = 0; i < placement->n_tensors; i++)
         if (placement->first_piece[i + 1] - placement->first_piece[i] > 1)
             chunk = zr_nvme_common_chunk(
-                chunk, zr_state_bytes(runtime->state.rule, group_elems(runtime->units[i])));
+                chunk, zr_state_bytes(state->rule, group_elems(state, state->model->units[i])));
     return chunk;
 }
 
-zr_status_t zr_slices_make(const zr_runtime_t *runtime, zr_slices_t *slices_p) {
-    zr_slices_t slices = {.chunk_bytes = chunk_bytes(runtime)};
-    slices.owners = calloc(runtime->n_units * N_FLATS + 1, sizeof(*slices.owners));
-    uint64_t *loads = calloc((size_t)runtime->n_ranks, sizeof(*loads));
-    if (slices.owners == NULL || loads == NULL) {
-        free(loads);
-        zr_slices_clear(&slices);
-        return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory to save %s",
-                       zr_count_text(runtime->n_units, "unit").text);
-    }
-    choose_owners(runtime, loads, slices.owners);
-    free(loads);
+zr_status_t zr_slices_make(zr_heap_t *heap, zr_state_t *state, zr_slices_t *slices_p) {
+    zr_slices_t slices = {.heap = heap, .state = state, .chunk_bytes = chunk_bytes(state)};
+    slices.owners = zr_heap_alloc(heap, state->model->n_units * N_FLATS, sizeof(*slices.owners));
+    uint64_t *loads = zr_heap_alloc(heap, (size_t)state->base->n_ranks, sizeof(*loads));
+    if (slices.owners == NULL || loads == NULL)
+        return zr_fail(&state->base->log, ZR_ERR_MEMORY, "the system has no memory to save %s",
+                       zr_count_text(state->model->n_units, "unit").text);
+    choose_owners(state, loads, slices.owners);
+    zr_heap_free(heap, loads);
     *slices_p = slices;
     return ZR_OK;
 }
 
-void zr_slices_clear(zr_slices_t *slices) {
-    free(slices->owners);
-    *slices = (zr_slices_t){0};
+static bool saves_row(const zr_slices_t *slices, size_t row, int rank) {
+    const zr_unit_t *unit = slices->state->model->units[row / N_FLATS];
+    int kind = (int)(row % N_FLATS), place = rank - slices->owners[row];
+    return unit->flat[kind].padded_elems != 0 && place >= 0 && place < n_savers(unit, kind);
 }
 
-bool zr_slices_find(const zr_slices_t *slices, const zr_unit_t *unit, int kind, int rank,
-                    zr_slice_t *slice_p) {
-    const zr_flat_t *flat = &unit->flat[kind];
-    int place = rank - slices->owners[unit->index * N_FLATS + (size_t)kind];
-    if (flat->padded_elems == 0 || place < 0 || place >= n_savers(unit, kind))
+bool zr_slices_next(const zr_slices_t *slices, int rank, zr_slice_t *slice_p) {
+    const zr_state_t *state = slices->state;
+    size_t row = slice_p->next_row, n_rows = state->model->n_units * N_FLATS;
+    while (row < n_rows && !saves_row(slices, row, rank))
+        row++;
+    if (row == n_rows)
         return false;
-    bool whole = is_whole(unit, kind);
-    zr_slice_t slice = {.first = (size_t)place * flat->shard_elems,
-                        .n_elems = whole ? flat->padded_elems : flat->shard_elems,
+    zr_unit_t *unit = state->model->units[row / N_FLATS];
+    int kind = (int)(row % N_FLATS);
+    const zr_flat_t *flat = &unit->flat[kind];
+    zr_slice_t slice = {.next_row = row + 1,
+                        .unit = unit,
+                        .kind = kind,
+                        .first = (size_t)(rank - slices->owners[row]) * flat->shard_elems,
+                        .n_elems = is_whole(unit, kind) ? flat->padded_elems : flat->shard_elems,
                         .n_arrays = 1,
-                        .dtype = unit->runtime->config.dtype};
+                        .dtype = unit->base->config.dtype};
     slice.group_elems = slice.n_elems;
     if (kind == FLAT_TRAINABLE) {
-        slice.group_elems = group_elems(unit);
-        slice.n_arrays = (int)unit->runtime->state.rule->n_arrays;
+        slice.group_elems = group_elems(state, unit);
+        slice.n_arrays = (int)state->rule->n_arrays;
         slice.dtype = ZR_DTYPE_F32;
-        slice.n_bytes = zr_state_bytes(unit->runtime->state.rule, slice.n_elems);
-    } else if (unit->data[kind].tier == ZR_TIER_NVME) {
-        slice.dtype = ZR_DTYPE_F32; /* as it is looked at there */
-    }
-    if (kind == FLAT_FROZEN)
+        slice.n_bytes = zr_state_bytes(state->rule, slice.n_elems);
+    } else {
+        if (unit->data[kind].tier == ZR_TIER_NVME)
+            slice.dtype = ZR_DTYPE_F32; /* as it is looked at there */
         slice.n_bytes = zr_encoding_bytes(zr_encoding_of(slice.dtype), slice.n_elems);
+    }
     *slice_p = slice;
     return true;
 }

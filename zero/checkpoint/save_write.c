@@ -15,9 +15,9 @@
 
 #include <xxhash.h>
 
-#include "offload/staging.h"
-#include "zero/checkpoint/file.h"
-#include "zero/checkpoint/folder.h"
+#include "offload/staging_internal.h"
+#include "zero/checkpoint/file_internal.h"
+#include "zero/checkpoint/folder_internal.h"
 
 #define MOST_IN_FLIGHT ((size_t)32)
 
@@ -38,7 +38,8 @@ typedef struct part {
 } part_t;
 
 struct zr_save_writer {
-    zr_runtime_t *runtime;
+    const zr_base_t *base;
+    zr_state_t *state;
     const zr_slices_t *slices;
     const char *folder;
     bool copies; /* what is in memory, so that the run goes on meanwhile */
@@ -83,7 +84,7 @@ static zr_status_t end_oldest(zr_save_writer_t *save) {
     if (!put.is_swapped)
         return ZR_OK;
     save->n_swapped--;
-    return note_swap(save, zr_swap_done(save->runtime->state.swap));
+    return note_swap(save, zr_swap_done(save->state->swap));
 }
 
 static zr_status_t put(zr_save_writer_t *save, const part_t *part) {
@@ -118,7 +119,7 @@ static zr_status_t take_staging(zr_save_writer_t *save, char **buffer_p) {
 
 static zr_status_t put_from_device(zr_save_writer_t *save, size_t extent, uint64_t offset,
                                    uint64_t n_bytes, const char *device) {
-    zr_stream_t *stream = save->runtime->compute;
+    zr_stream_t *stream = save->base->compute;
     for (uint64_t done = 0; done < n_bytes; done += save->staging_bytes) {
         uint64_t left = n_bytes - done;
         size_t length = left < save->staging_bytes ? left : save->staging_bytes;
@@ -132,8 +133,8 @@ static zr_status_t put_from_device(zr_save_writer_t *save, size_t extent, uint64
     return ZR_OK;
 }
 
-static bool needs_staging(const zr_runtime_t *runtime, zr_tier_t tier) {
-    return tier == ZR_TIER_DEVICE && !zr_device_info(runtime->device)->host_addressable;
+static bool needs_staging(const zr_base_t *base, zr_tier_t tier) {
+    return tier == ZR_TIER_DEVICE && !zr_device_info(base->device)->host_addressable;
 }
 
 static void add_part(zr_save_writer_t *save, size_t extent, uint64_t offset, uint64_t n_bytes,
@@ -147,20 +148,19 @@ static zr_status_t copy_part(zr_save_writer_t *save, size_t extent, uint64_t off
     char *copy = save->copy + save->copied_bytes;
     save->copied_bytes += zr_save_aligned(n_bytes);
     add_part(save, extent, offset, n_bytes, copy);
-    if (!zr_rt_has_data(save->runtime))
+    if (!zr_base_has_data(save->base))
         return ZR_OK;
     if (tier == ZR_TIER_DEVICE)
-        return zr_copy_async(save->runtime->compute, copy, bytes, n_bytes, ZR_COPY_DEVICE_TO_HOST);
+        return zr_copy_async(save->base->compute, copy, bytes, n_bytes, ZR_COPY_DEVICE_TO_HOST);
     memcpy(copy, bytes, n_bytes);
     return ZR_OK;
 }
 
-/* What is in memory, on either tier. */
 static zr_status_t put_resident(zr_save_writer_t *save, size_t extent, uint64_t offset,
                                 uint64_t n_bytes, const void *bytes, zr_tier_t tier) {
     if (save->copy != NULL)
         return copy_part(save, extent, offset, n_bytes, bytes, tier);
-    if (needs_staging(save->runtime, tier))
+    if (needs_staging(save->base, tier))
         return put_from_device(save, extent, offset, n_bytes, bytes);
     add_part(save, extent, offset, n_bytes, bytes);
     return ZR_OK;
@@ -168,7 +168,7 @@ static zr_status_t put_resident(zr_save_writer_t *save, size_t extent, uint64_t 
 
 /* What the store has verified when it was read has these; where its chunks are others, NULL. */
 static const uint64_t *known_sums(const zr_save_writer_t *save, const zr_piece_t *piece) {
-    const zr_state_t *state = &save->runtime->state;
+    const zr_state_t *state = save->state;
     size_t chunk = zr_store_info(state->store)->chunk_bytes, n_chunks;
     const uint64_t *sums =
         zr_store_checksums(state->store, state->extents.first + piece->tensor, &n_chunks);
@@ -178,8 +178,8 @@ static const uint64_t *known_sums(const zr_save_writer_t *save, const zr_piece_t
 }
 
 static zr_status_t put_swapped(zr_save_writer_t *save, const zr_piece_t *piece, part_t *part) {
-    zr_state_t *state = &save->runtime->state;
-    size_t n_buffers = save->runtime->config.offload_optimizer.n_buffers;
+    zr_state_t *state = save->state;
+    size_t n_buffers = save->base->config.offload_optimizer.n_buffers;
     void *buffer = NULL;
     if (n_buffers > state->n_items)
         n_buffers = state->n_items;
@@ -195,7 +195,7 @@ static zr_status_t put_swapped(zr_save_writer_t *save, const zr_piece_t *piece, 
 
 /* All pieces of a unit's state that this rank saves: all that it has. */
 static zr_status_t put_state(zr_save_writer_t *save, size_t extent, const zr_unit_t *unit) {
-    const zr_placement_t *placement = &save->runtime->state.placement;
+    const zr_placement_t *placement = &save->state->placement;
     uint64_t offset = 0;
     for (size_t i = placement->first_piece[unit->index];
          i < placement->first_piece[unit->index + 1]; i++) {
@@ -214,61 +214,46 @@ static zr_status_t put_state(zr_save_writer_t *save, size_t extent, const zr_uni
 }
 
 /* Frozen parameters in the runtime's store, as numbers. */
-static zr_status_t put_looked_at(zr_save_writer_t *save, size_t extent, zr_unit_t *unit,
-                                 const zr_slice_t *slice) {
+static zr_status_t put_looked_at(zr_save_writer_t *save, size_t extent, const zr_slice_t *slice) {
     size_t most = save->staging_bytes / sizeof(float);
     for (size_t first = 0, n_elems; first < slice->n_elems; first += n_elems) {
         char *buffer = NULL;
         n_elems = slice->n_elems - first < most ? slice->n_elems - first : most;
         ZR_TRY(take_staging(save, &buffer));
-        ZR_TRY(zr_params_read(unit, FLAT_FROZEN, first, n_elems, (float *)buffer));
+        ZR_TRY(zr_params_read(save->state->params, slice->unit, FLAT_FROZEN, first, n_elems,
+                              (float *)buffer));
         part_t part = {extent, first * sizeof(float), n_elems * sizeof(float), buffer, NULL, false};
         ZR_TRY(put(save, &part));
     }
     return ZR_OK;
 }
 
-static zr_status_t put_slice(zr_save_writer_t *save, size_t extent, zr_unit_t *unit, int kind,
-                             const zr_slice_t *slice) {
-    const unit_params_t *data = &unit->data[kind];
-    if (kind == FLAT_TRAINABLE)
-        return put_state(save, extent, unit);
+static zr_status_t put_slice(zr_save_writer_t *save, size_t extent, const zr_slice_t *slice) {
+    const zr_unit_params_t *data = &slice->unit->data[slice->kind];
+    if (slice->kind == FLAT_TRAINABLE)
+        return put_state(save, extent, slice->unit);
     if (data->tier == ZR_TIER_NVME)
-        return put_looked_at(save, extent, unit, slice);
+        return put_looked_at(save, extent, slice);
     return put_resident(save, extent, 0, slice->n_bytes, data->own, data->tier);
+}
+
+static zr_status_t put_slices(zr_save_writer_t *save) {
+    size_t extent = 0;
+    for (zr_slice_t slice = {0}; zr_slices_next(save->slices, save->base->rank, &slice);)
+        ZR_TRY(put_slice(save, extent++, &slice));
+    return ZR_OK;
 }
 
 /* ---- the store ------------------------------------------------------------------------------- */
 
-typedef zr_status_t (*slice_fn)(zr_save_writer_t *save, size_t extent, zr_unit_t *unit, int kind,
-                                const zr_slice_t *slice);
-
-/* For each slice of this rank, in the order of its extents. */
-static zr_status_t for_each_slice(zr_save_writer_t *save, slice_fn visit) {
-    zr_runtime_t *runtime = save->runtime;
-    size_t extent = 0;
-    for (size_t i = 0; i < runtime->n_units * N_FLATS; i++) {
-        zr_unit_t *unit = runtime->units[i / N_FLATS];
-        int kind = (int)(i % N_FLATS);
-        zr_slice_t slice;
-        if (zr_slices_find(save->slices, unit, kind, runtime->rank, &slice))
-            ZR_TRY(visit(save, extent++, unit, kind, &slice));
-    }
-    return ZR_OK;
-}
-
 /* Extents are declared before there is a store; rows of the units, those of this rank. */
 static size_t list_extents(const zr_save_writer_t *save, zr_store_extent_t *extents) {
-    const zr_runtime_t *runtime = save->runtime;
     size_t n = 0;
-    for (size_t i = 0; i < runtime->n_units * N_FLATS; i++) {
-        const zr_unit_t *unit = runtime->units[i / N_FLATS];
-        zr_slice_t slice;
-        if (zr_slices_find(save->slices, unit, (int)(i % N_FLATS), runtime->rank, &slice))
-            extents[n++] = (zr_store_extent_t){
-                .name = i % N_FLATS == FLAT_FROZEN ? unit->params_tensor : unit->state_tensor,
-                .size_bytes = slice.n_bytes};
-    }
+    for (zr_slice_t slice = {0}; zr_slices_next(save->slices, save->base->rank, &slice);)
+        extents[n++] =
+            (zr_store_extent_t){.name = slice.kind == FLAT_FROZEN ? slice.unit->params_tensor
+                                                                  : slice.unit->state_tensor,
+                                .size_bytes = slice.n_bytes};
     return n;
 }
 
@@ -288,10 +273,10 @@ static bool takes_spare(const char *folder, const char *name) {
 
 static zr_status_t open_store(zr_save_writer_t *save, const char *folder,
                               const zr_store_extent_t *extents, size_t n_extents) {
-    zr_runtime_t *runtime = save->runtime;
-    zr_store_options_t options = zr_nvme_store_options(runtime);
+    const zr_base_t *base = save->base;
+    zr_store_options_t options = zr_nvme_store_options(base);
     char name[64];
-    zr_save_data_name(runtime->rank, name);
+    zr_save_data_name(base->rank, name);
     options.chunk_bytes = save->slices->chunk_bytes;
     options.max_transfers = MOST_IN_FLIGHT;
     options.n_bounce_buffers = ZR_SAVE_N_BOUNCE_BUFFERS;
@@ -299,18 +284,18 @@ static zr_status_t open_store(zr_save_writer_t *save, const char *folder,
     options.paths = &folder;
     options.n_paths = 1;
     options.file_name = name;
-    options.overwrites = zr_rt_has_data(runtime) && takes_spare(folder, name);
-    const char *store = zr_rt_has_data(runtime) ? zr_store_drive_backend(NULL) : "sim";
+    options.overwrites = zr_base_has_data(base) && takes_spare(folder, name);
+    const char *store = zr_base_has_data(base) ? zr_store_drive_backend(NULL) : "sim";
     return zr_store_create(store, &options, extents, n_extents, &save->store);
 }
 
 static zr_status_t make_staging(zr_save_writer_t *save) {
-    zr_runtime_t *runtime = save->runtime;
-    save->staging_bytes = zr_save_staging_bytes(runtime, save->slices, save->copies);
+    const zr_base_t *base = save->base;
+    save->staging_bytes = zr_save_staging_bytes(save->slices, save->copies);
     if (save->staging_bytes == 0)
         return ZR_OK;
-    zr_staging_options_t options = {.log = &runtime->log,
-                                    .allocator = runtime->allocator,
+    zr_staging_options_t options = {.log = &base->log,
+                                    .allocator = base->allocator,
                                     .user = "save",
                                     .name = "staging of a checkpoint",
                                     .lent = save->lent.staging,
@@ -319,22 +304,17 @@ static zr_status_t make_staging(zr_save_writer_t *save) {
     return zr_staging_make(&options, save->store, &save->staging);
 }
 
-/* The pieces on NVMe of the units that this rank saves. */
 static zr_status_t begin_swap(zr_save_writer_t *save) {
-    zr_runtime_t *runtime = save->runtime;
-    zr_state_t *state = &runtime->state;
-    zr_unit_t **units = calloc(runtime->n_units + 1, sizeof(*units));
+    zr_state_t *state = save->state;
+    zr_unit_t **units = zr_heap_alloc(save->slices->heap, state->model->n_units, sizeof(*units));
     size_t n_units = 0;
     if (units == NULL)
-        return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory to save %s",
-                       zr_count_text(runtime->n_units, "unit").text);
-    for (size_t i = 0; i < runtime->n_units; i++) {
-        zr_slice_t slice;
-        if (zr_slices_find(save->slices, runtime->units[i], FLAT_TRAINABLE, runtime->rank, &slice))
-            units[n_units++] = runtime->units[i];
-    }
-    zr_state_list_items(runtime, units, n_units);
-    free(units);
+        return zr_base_no_memory(save->base, zr_count_text(state->model->n_units, "unit").text);
+    for (zr_slice_t slice = {0}; zr_slices_next(save->slices, save->base->rank, &slice);)
+        if (slice.kind == FLAT_TRAINABLE)
+            units[n_units++] = slice.unit;
+    zr_state_list_items(state, units, n_units);
+    zr_heap_free(save->slices->heap, units);
     ZR_TRY(zr_swap_begin(state->swap, ZR_SWAP_READ, state->items, state->n_items));
     save->is_swapping = true;
     return ZR_OK;
@@ -345,13 +325,13 @@ static zr_status_t end_swap(zr_save_writer_t *save) {
     if (!save->is_swapping)
         return ZR_OK;
     save->is_swapping = false;
-    return zr_swap_end(save->runtime->state.swap);
+    return zr_swap_end(save->state->swap);
 }
 
 /* After an error the pass may be open, with buffers given out: when nothing is under way from them
  * they go back. How the puts have ended has been said. */
 static zr_status_t give_up(zr_save_writer_t *save, zr_status_t status) {
-    zr_swap_t *swap = save->runtime->state.swap;
+    zr_swap_t *swap = save->state->swap;
     zr_status_t ended = save->store == NULL ? ZR_OK : zr_store_wait_all(save->store);
     for (; save->is_swapping && save->n_swapped > 0; save->n_swapped--)
         ended = note_swap(save, zr_swap_done(swap));
@@ -369,7 +349,7 @@ static zr_status_t write_sums_to(const zr_save_writer_t *save, const zr_file_t *
         size_t n_chunks = 0;
         const uint64_t *sums = zr_store_checksums(save->store, i, &n_chunks);
         ZR_TRY(zr_file_write(file, n_all * sizeof(*sums), sums, n_chunks * sizeof(*sums),
-                             &save->runtime->log));
+                             &save->base->log));
         n_all += n_chunks;
     }
     *n_chunks_p = n_all;
@@ -377,11 +357,11 @@ static zr_status_t write_sums_to(const zr_save_writer_t *save, const zr_file_t *
 }
 
 static zr_status_t write_sums(const zr_save_writer_t *save, size_t *n_chunks_p) {
-    const zr_log_t *log = &save->runtime->log;
+    const zr_log_t *log = &save->base->log;
     zr_file_t file = {.fd = -1};
     char name[64];
     int fd = -1;
-    zr_save_sums_name(save->runtime->rank, name);
+    zr_save_sums_name(save->base->rank, name);
     ZR_TRY(zr_folder_open(save->folder, log, &fd));
     zr_status_t status = zr_file_create(fd, save->folder, name, log, &file);
     close(fd);
@@ -396,65 +376,54 @@ static zr_status_t write_sums(const zr_save_writer_t *save, size_t *n_chunks_p) 
 /* ---- all of it ------------------------------------------------------------------------------- */
 
 static void note_rows(const zr_save_writer_t *save, zr_written_file_t *file) {
-    const zr_runtime_t *runtime = save->runtime;
-    size_t extent = 0;
-    for (size_t i = 0; i < runtime->n_units * N_FLATS; i++) {
-        zr_slice_t slice;
-        size_t n_chunks = 0;
-        if (!zr_slices_find(save->slices, runtime->units[i / N_FLATS], (int)(i % N_FLATS),
-                            runtime->rank, &slice))
-            continue;
+    size_t extent = 0, n_chunks = 0;
+    for (zr_slice_t slice = {0}; zr_slices_next(save->slices, save->base->rank, &slice);) {
         const uint64_t *sums = zr_store_checksums(save->store, extent, &n_chunks);
-        file->rows[i].offset_bytes = zr_store_file_offset(save->store, extent);
-        file->rows[i].xxh3 = XXH3_64bits(sums, n_chunks * sizeof(*sums));
-        extent++;
+        zr_written_t *row = &file->rows[zr_slice_row(&slice)];
+        row->offset_bytes = zr_store_file_offset(save->store, extent++);
+        row->xxh3 = XXH3_64bits(sums, n_chunks * sizeof(*sums));
     }
 }
 
 static zr_status_t place_copy(zr_save_writer_t *save) {
-    zr_allocation_request_t request = {.size_bytes =
-                                           zr_save_copy_bytes(save->runtime, save->slices),
-                                       .tier = ZR_TIER_HOST,
-                                       .tag = ZR_TAG_STAGING,
-                                       .lifetime = ZR_LIFETIME_PERSISTENT,
-                                       .name = "copy for a checkpoint"};
-    if (request.size_bytes == 0)
+    size_t size_bytes = zr_save_copy_bytes(save->slices);
+    if (size_bytes == 0)
         return ZR_OK;
-    save->copy = zr_store_buffer_fit(&save->lent.copy, request.size_bytes, ZR_SAVE_ALIGN_BYTES);
+    save->copy = zr_store_buffer_fit(&save->lent.copy, size_bytes, ZR_SAVE_ALIGN_BYTES);
     if (save->copy != NULL)
         return ZR_OK;
-    ZR_TRY(zr_allocate(save->runtime->allocator, &request, &save->copy_owned));
+    ZR_TRY(zr_base_allocate_host(save->base, size_bytes, ZR_TAG_STAGING, "copy for a checkpoint",
+                                 &save->copy_owned));
     save->copy = save->copy_owned;
     return ZR_OK;
 }
 
 static zr_status_t begin(zr_save_writer_t *save) {
-    zr_runtime_t *runtime = save->runtime;
-    size_t n_rows = runtime->n_units * N_FLATS;
-    size_t most_parts = runtime->state.placement.n_pieces + n_rows + 1;
-    zr_store_extent_t *extents = calloc(n_rows + 1, sizeof(*extents));
-    save->parts = calloc(most_parts, sizeof(*save->parts));
-    zr_status_t status = ZR_OK;
+    const zr_state_t *state = save->state;
+    size_t n_rows = state->model->n_units * N_FLATS;
+    size_t most_parts = state->placement.n_pieces + n_rows + 1;
+    zr_store_extent_t *extents = zr_heap_alloc(save->slices->heap, n_rows, sizeof(*extents));
+    save->parts = zr_heap_alloc(save->slices->heap, most_parts, sizeof(*save->parts));
     if (extents == NULL || save->parts == NULL)
-        status = zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory for extents");
-    if (status == ZR_OK)
-        save->n_extents = list_extents(save, extents);
-    if (status == ZR_OK && save->n_extents != 0)
-        status = open_store(save, save->folder, extents, save->n_extents);
-    free(extents);
-    return status;
+        return zr_base_no_memory(save->base, "extents");
+    save->n_extents = list_extents(save, extents);
+    if (save->n_extents != 0)
+        ZR_TRY(open_store(save, save->folder, extents, save->n_extents));
+    zr_heap_free(save->slices->heap, extents);
+    return ZR_OK;
 }
 
-zr_status_t zr_save_writer_create(zr_runtime_t *runtime, const zr_slices_t *slices,
+zr_status_t zr_save_writer_create(const zr_saves_t *saves, const zr_slices_t *slices,
                                   const char *folder, bool copies, zr_save_writer_t **writer_p) {
-    zr_save_writer_t *save = calloc(1, sizeof(*save));
+    zr_save_writer_t *save = zr_heap_alloc(slices->heap, 1, sizeof(*save));
     if (save == NULL)
-        return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory to save");
-    *save = (zr_save_writer_t){.runtime = runtime,
+        return zr_base_no_memory(saves->base, "what writes a checkpoint");
+    *save = (zr_save_writer_t){.base = saves->base,
+                               .state = slices->state,
                                .slices = slices,
                                .folder = folder,
                                .copies = copies,
-                               .lent = zr_save_lend(runtime, slices, copies)};
+                               .lent = zr_save_lend(saves, slices, copies)};
     zr_status_t status = begin(save);
     if (status != ZR_OK)
         zr_save_writer_destroy(&save);
@@ -464,23 +433,22 @@ zr_status_t zr_save_writer_create(zr_runtime_t *runtime, const zr_slices_t *slic
 }
 
 static zr_status_t take(zr_save_writer_t *save) {
-    zr_runtime_t *runtime = save->runtime;
     if (save->copies)
         ZR_TRY(place_copy(save));
     ZR_TRY(make_staging(save));
-    if (runtime->state.swap != NULL)
+    if (save->state->swap != NULL)
         ZR_TRY(begin_swap(save));
-    ZR_TRY(for_each_slice(save, put_slice));
+    ZR_TRY(put_slices(save));
     ZR_TRY(end_swap(save));
-    return zr_stream_synchronize(runtime->compute);
+    return zr_stream_synchronize(save->base->compute);
 }
 
 zr_status_t zr_save_writer_take(zr_save_writer_t *save) {
-    zr_runtime_t *runtime = save->runtime;
+    zr_state_t *state = save->state;
     if (save->n_extents == 0)
         return ZR_OK;
     zr_status_t status = take(save);
-    zr_state_list_items(runtime, runtime->units, runtime->n_units);
+    zr_state_list_items(state, state->model->units, state->model->n_units);
     return status == ZR_OK ? ZR_OK : give_up(save, status);
 }
 
@@ -496,7 +464,7 @@ zr_status_t zr_save_writer_finish(zr_save_writer_t *save, zr_written_file_t *fil
     ZR_TRY(put_parts(save));
     ZR_TRY(zr_store_sync(save->store));
     file_p->data_bytes = zr_store_info(save->store)->reserved_bytes;
-    if (!zr_rt_has_data(save->runtime))
+    if (!zr_base_has_data(save->base))
         return ZR_OK;
     ZR_TRY(write_sums(save, &file_p->n_chunks));
     note_rows(save, file_p);
@@ -509,8 +477,6 @@ void zr_save_writer_destroy(zr_save_writer_t **writer) {
         return;
     zr_staging_clear(&save->staging);
     zr_store_destroy(&save->store);
-    zr_free(save->runtime->allocator, &save->copy_owned, NULL);
-    free(save->parts);
-    free(save);
+    zr_free(save->base->allocator, &save->copy_owned, NULL);
     *writer = NULL;
 }

@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #include "offload/store.h"
-#include "zero/checkpoint/file.h"
-#include "zero/checkpoint/folder.h"
+#include "zero/checkpoint/file_internal.h"
+#include "zero/checkpoint/folder_internal.h"
 
 #define UNIT_NAME "weights"
 #define CHUNK_BYTES ((size_t)256 << 10)
@@ -71,8 +71,8 @@ static zr_status_t open_files(zr_checkpoint_writer_t *writer) {
     ZR_TRY(zr_folder_open(writer->path, &writer->log, &folder_fd));
     zr_status_t status =
         zr_file_create(folder_fd, writer->path, names->data, &writer->log, &writer->data);
-    if (status == ZR_OK)
-        status = zr_file_create(folder_fd, writer->path, names->sums, &writer->log, &writer->sums);
+    ZR_THEN(status,
+            zr_file_create(folder_fd, writer->path, names->sums, &writer->log, &writer->sums));
     close(folder_fd);
     return status;
 }
@@ -139,23 +139,6 @@ static zr_status_t refuse(const zr_checkpoint_writer_t *writer, const char *name
     return zr_fail(&writer->log, ZR_ERR_ARGUMENT, "tensor \"%.200s\": %s", name, reason);
 }
 
-/* Elements of a shape, that leave room behind those that were written. */
-static bool count_elems(const zr_param_desc_t *desc, size_t written, size_t *n_elems_p) {
-    size_t most = ZR_MANIFEST_MAX_ROW_ELEMS - written, n = 1;
-    for (int i = 0; i < desc->n_dims; i++)
-        if (desc->dims[i] == 0) {
-            *n_elems_p = 0;
-            return true;
-        }
-    for (int i = 0; i < desc->n_dims; i++) {
-        if (desc->dims[i] > most / n)
-            return false;
-        n *= desc->dims[i];
-    }
-    *n_elems_p = n;
-    return n <= most;
-}
-
 static size_t elems_so_far(const zr_manifest_t *manifest) {
     if (manifest->n_tensors == 0)
         return 0;
@@ -180,7 +163,8 @@ static zr_status_t describe(zr_checkpoint_writer_t *writer, const zr_param_desc_
     size_t n_elems = 0, offset = elems_so_far(m);
     if (desc->n_dims < 0 || desc->n_dims > 4)
         return refuse(writer, desc->name, "0 to 4 dimensions are possible");
-    if (!count_elems(desc, offset, &n_elems))
+    if (!zr_manifest_count_elems(desc->n_dims, desc->dims, ZR_MANIFEST_MAX_ROW_ELEMS - offset,
+                                 &n_elems))
         return refuse(writer, desc->name, "it has more elements than a checkpoint may have");
     if (json_object_get(writer->names, desc->name) != NULL)
         return refuse(writer, desc->name, "there is one of this name already");

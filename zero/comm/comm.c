@@ -13,7 +13,7 @@
 #include "kernels/device_trace.h"
 #include "kernels/kernels.h"
 #include "zero/comm/comm_backend.h"
-#include "zero/comm/queued.h"
+#include "zero/comm/queued_internal.h"
 
 const char *zr_collective_name(zr_collective_t collective) {
     switch (collective) {
@@ -57,6 +57,7 @@ void zr_comm_init(zr_comm_t *comm, const zr_comm_backend_t *backend,
     comm->options = *options;
     comm->rank = rank;
     comm->n_ranks = n_ranks;
+    comm->control = NULL;
     comm->device = NULL;
     comm->call_device = NULL;
     comm->allocator = NULL;
@@ -188,7 +189,6 @@ static zr_status_t run_traced(zr_comm_t *comm, const zr_comm_call_t *call, zr_co
     return status;
 }
 
-/* Number the call, hand it to the backend, and count it when it was made, or queued. */
 static zr_status_t run_call(zr_comm_t *comm, zr_comm_call_t *call, zr_comm_entry_fn entry) {
     if (comm->device == NULL && call->stream != NULL)
         comm->device = zr_stream_device(call->stream);
@@ -197,7 +197,9 @@ static zr_status_t run_call(zr_comm_t *comm, zr_comm_call_t *call, zr_comm_entry
     zr_comm_count_t *count = &comm->statistics.count[call->message.traffic][call->collective];
     uint64_t elems_sent = call_elems_sent(comm, call);
     count->n_calls += 1;
-    count->elems_sent += elems_sent;
+    count->elems_sent += call->message.encoding != NULL
+                             ? zr_encoding_elems(call->message.encoding, elems_sent)
+                             : elems_sent;
     count->bytes_sent += elems_sent * zr_dtype_size(call->message.dtype);
     return ZR_OK;
 }
@@ -208,7 +210,6 @@ static bool tensor_is_valid(const void *tensor, const zr_comm_call_t *call) {
     return call->n_elems == 0 || (tensor != NULL && (uintptr_t)tensor % elem_bytes == 0);
 }
 
-/* Whether [a, a + a_bytes) and [b, b + b_bytes) share bytes. */
 static bool ranges_overlap(const void *a, size_t a_bytes, const void *b, size_t b_bytes) {
     uintptr_t a_begin = (uintptr_t)a;
     uintptr_t b_begin = (uintptr_t)b;
@@ -222,7 +223,6 @@ static zr_status_t check_comm(const zr_comm_t *comm, zr_collective_t collective)
     return ZR_OK;
 }
 
-/* What holds for every collective that moves data. */
 static zr_status_t check_call(const zr_comm_t *comm, const zr_comm_call_t *call) {
     const zr_log_t *log = &comm->options.log;
     const zr_message_t *message = &call->message;
@@ -264,7 +264,8 @@ static zr_status_t check_summable(const zr_comm_t *comm, const zr_comm_call_t *c
         return ZR_OK;
     return zr_fail(
         &comm->options.log, ZR_ERR_ARGUMENT, "%s of \"%s\": sums are of fp32 or bf16, not of %s",
-        zr_collective_name(call->collective), call->message.tensor, zr_dtype_name(dtype));
+        zr_collective_name(call->collective), call->message.tensor,
+        call->message.encoding != NULL ? call->message.encoding->name : zr_dtype_name(dtype));
 }
 
 /* `part` is either block `rank` of `whole` (in place), or shares nothing with it. */
@@ -282,6 +283,39 @@ static zr_status_t check_in_place(const zr_comm_t *comm, const zr_comm_call_t *c
                    comm->n_ranks, part_bytes, whole, comm->rank, (const void *)own);
 }
 
+/* Room for a tensor's name and its encoding's. */
+typedef struct encoded_name {
+    char text[256];
+} encoded_name_t;
+
+/* What is in blocks becomes what backends move: floats have a dtype, all else is bytes, which ranks
+ * know by a name that has the encoding in it. */
+static zr_status_t encode_call(const zr_comm_t *comm, zr_comm_call_t *call, encoded_name_t *name) {
+    zr_message_t *message = &call->message;
+    const zr_encoding_t *encoding = message->encoding;
+    if (encoding == NULL || message->tensor == NULL)
+        return ZR_OK;
+    message->dtype = ZR_DTYPE_U8;
+    if (encoding == &zr_encoding_fp32 || encoding == &zr_encoding_bf16) {
+        message->dtype = encoding == &zr_encoding_fp32 ? ZR_DTYPE_F32 : ZR_DTYPE_BF16;
+        message->encoding = NULL;
+        return ZR_OK;
+    }
+    if (call->n_elems % encoding->block_elems != 0)
+        return zr_fail(
+            &comm->options.log, ZR_ERR_ARGUMENT, "%s of \"%s\": %s of %s, whose blocks have %zu",
+            zr_collective_name(call->collective), message->tensor,
+            zr_count_text(call->n_elems, "element").text, encoding->name, encoding->block_elems);
+    if (call->n_elems / encoding->block_elems > SIZE_MAX / encoding->block_bytes)
+        return zr_fail(&comm->options.log, ZR_ERR_ARGUMENT, "%s of \"%s\": %s of %s overflow",
+                       zr_collective_name(call->collective), message->tensor,
+                       zr_count_text(call->n_elems, "element").text, encoding->name);
+    snprintf(name->text, sizeof(name->text), "%s (%s)", message->tensor, encoding->name);
+    message->tensor = name->text;
+    call->n_elems = zr_encoding_bytes(encoding, call->n_elems);
+    return ZR_OK;
+}
+
 static zr_comm_call_t make_call(zr_collective_t collective, const zr_message_t *message,
                                 const void *send, void *recv, size_t n_elems, zr_stream_t *stream) {
     return (zr_comm_call_t){
@@ -296,8 +330,10 @@ static zr_comm_call_t make_call(zr_collective_t collective, const zr_message_t *
 
 zr_status_t zr_comm_all_gather(zr_comm_t *comm, const zr_message_t *message, const void *send,
                                void *recv, size_t n_elems, zr_stream_t *stream) {
+    encoded_name_t name;
     zr_comm_call_t call = make_call(ZR_ALL_GATHER, message, send, recv, n_elems, stream);
     ZR_TRY(check_comm(comm, call.collective));
+    ZR_TRY(encode_call(comm, &call, &name));
     ZR_TRY(check_call(comm, &call));
     ZR_TRY(check_in_place(comm, &call, send, recv));
     return run_call(comm, &call, comm->backend->all_gather);
@@ -305,8 +341,10 @@ zr_status_t zr_comm_all_gather(zr_comm_t *comm, const zr_message_t *message, con
 
 zr_status_t zr_comm_reduce_scatter(zr_comm_t *comm, const zr_message_t *message, const void *send,
                                    void *recv, size_t n_elems, zr_stream_t *stream) {
+    encoded_name_t name;
     zr_comm_call_t call = make_call(ZR_REDUCE_SCATTER, message, send, recv, n_elems, stream);
     ZR_TRY(check_comm(comm, call.collective));
+    ZR_TRY(encode_call(comm, &call, &name));
     ZR_TRY(check_call(comm, &call));
     ZR_TRY(check_summable(comm, &call));
     ZR_TRY(check_in_place(comm, &call, recv, send));
@@ -315,8 +353,10 @@ zr_status_t zr_comm_reduce_scatter(zr_comm_t *comm, const zr_message_t *message,
 
 zr_status_t zr_comm_all_reduce(zr_comm_t *comm, const zr_message_t *message, void *buffer,
                                size_t n_elems, zr_stream_t *stream) {
+    encoded_name_t name;
     zr_comm_call_t call = make_call(ZR_ALL_REDUCE, message, buffer, buffer, n_elems, stream);
     ZR_TRY(check_comm(comm, call.collective));
+    ZR_TRY(encode_call(comm, &call, &name));
     ZR_TRY(check_call(comm, &call));
     ZR_TRY(check_summable(comm, &call));
     return run_call(comm, &call, comm->backend->all_reduce);
@@ -324,9 +364,11 @@ zr_status_t zr_comm_all_reduce(zr_comm_t *comm, const zr_message_t *message, voi
 
 zr_status_t zr_comm_broadcast(zr_comm_t *comm, const zr_message_t *message, void *buffer,
                               size_t n_elems, int root, zr_stream_t *stream) {
+    encoded_name_t name;
     zr_comm_call_t call = make_call(ZR_BROADCAST, message, buffer, buffer, n_elems, stream);
     call.root = root;
     ZR_TRY(check_comm(comm, call.collective));
+    ZR_TRY(encode_call(comm, &call, &name));
     ZR_TRY(check_call(comm, &call));
     if (root < 0 || root >= comm->n_ranks)
         return zr_fail(&comm->options.log, ZR_ERR_ARGUMENT,

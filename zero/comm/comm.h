@@ -28,7 +28,7 @@
 
 #include <stdint.h>
 
-#include "kernels/device.h"
+#include "kernels/encoding.h"
 #include "zero/comm/launch.h"
 
 #ifdef __cplusplus
@@ -63,6 +63,9 @@ typedef struct zr_message {
     const char *tensor; /* name for checks and errors, borrowed for the call: "h.3 gradients" */
     zr_dtype_t dtype;
     zr_traffic_t traffic;
+    /* Instead of the dtype, unless it is NULL: elements lie in its blocks, of which n_elems has to
+       be a multiple. Sums are of fp32 and bf16; any other can be gathered and broadcast. */
+    const zr_encoding_t *encoding;
 } zr_message_t;
 
 /** In which order numbers of ranks are added. */
@@ -80,6 +83,8 @@ typedef struct zr_comm_options {
                                tensors; less makes more, smaller pieces; sim takes their time */
     int machine_ranks;      /* mpi: 0; or as many ranks, by their number, are taken for those of a
                                machine, to try out what several machines do */
+    bool through_ucx;       /* mpi: data between machines goes through UCX, where the build has
+                               found it, whoever has started the ranks. On all ranks, or on none */
 } zr_comm_options_t;
 
 /** 60 s, default log, sums in rank order, 32 MiB. */

@@ -1,8 +1,8 @@
 /*
  * For those who implement a communicator. Copy comm_threads.c to start one. What ranks agree on
- * before data moves is shared by all of them: control.h.
+ * before data moves is shared by all of them: control_internal.h.
  *
- * Entries may be called from a thread of the stream (queued.h), one at a time.
+ * Entries may be called from a thread of the stream (queued_internal.h), one at a time.
  *
  * zero/comm/comm.c checks every argument, numbers the calls and counts the traffic, so
  * a backend sees valid calls only: known dtypes, tensors aligned and either in place or
@@ -29,8 +29,9 @@ extern "C" {
  */
 typedef struct zr_comm_call {
     zr_collective_t collective;
-    zr_message_t message; /* barrier and split: name, U8, ZR_TRAFFIC_CONTROL */
-    size_t n_elems;       /* as in the public call; 0 for barrier and split */
+    zr_message_t message; /* barrier and split: name, U8, ZR_TRAFFIC_CONTROL. Blocks of an encoding
+                             are bytes here, U8, and the name says it; the encoding is for counts */
+    size_t n_elems;       /* as in the public call, of dtype; 0 for barrier and split */
     int root;             /* broadcast; otherwise 0 */
     uint64_t sequence;    /* this communicator's calls, from 1 */
     /* ---- */
@@ -82,7 +83,7 @@ typedef struct zr_comm_seconds {
     double wait, move; /* as in zr_comm_statistics_t */
 } zr_comm_seconds_t;
 
-/** Calls on a stream that has a thread: queued.h. */
+/** Calls on a stream that has a thread: queued_internal.h. */
 typedef struct zr_comm_queue {
     zr_stream_t *stream;  /* of the latest queued call; the rank's own */
     pthread_mutex_t lock; /* guards what follows */
@@ -98,7 +99,8 @@ struct zr_comm {
     zr_comm_options_t options; /* log: with the rank in the first communicator, not in a group */
     int rank;
     int n_ranks;
-    zr_device_t *device;             /* of the first call's stream, and so of every call's */
+    struct zr_control *control; /* by which ranks agree; owned. NULL: by nothing of this folder */
+    zr_device_t *device;        /* of the first call's stream, and so of every call's */
     const zr_device_t *call_device;  /* that the call being made works on; NULL: none yet */
     struct zr_allocator *allocator;  /* the caller's; NULL: there is none */
     uint64_t n_calls;                /* sequence of the latest call */

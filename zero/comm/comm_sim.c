@@ -29,7 +29,7 @@
 
 #include "kernels/kernels.h"
 #include "kernels/simulation.h"
-#include "zero/comm/comm_backend.h"
+#include "zero/comm/roll_internal.h"
 
 enum { REASON_BYTES = 256 };
 
@@ -249,29 +249,31 @@ static bool has_data(const zr_comm_call_t *call) {
     return call->n_elems > 0 && !zr_device_info(zr_stream_device(call->stream))->stores_nothing;
 }
 
-/* Every rank's part is as this rank's. */
-static zr_status_t repeat_part(const sim_comm_t *self, const zr_comm_call_t *call) {
+/* Every rank's part is as this rank's, and the root of a broadcast has what this rank has. */
+static zr_status_t move_parts(const sim_comm_t *self, const zr_comm_call_t *call) {
     size_t part_bytes = call->n_elems * zr_dtype_size(call->message.dtype);
-    for (int rank = 0; rank < self->base.n_ranks; rank++) {
-        char *part = (char *)call->recv + (size_t)rank * part_bytes;
-        if (part != call->send)
-            ZR_TRY(zr_copy_async(call->stream, part, call->send, part_bytes,
-                                 ZR_COPY_DEVICE_TO_DEVICE));
+    const char *own = call->send;
+    if (call->collective == ZR_BROADCAST)
+        return ZR_OK;
+    if (call->collective == ZR_ALL_GATHER) {
+        for (int rank = 0; rank < self->base.n_ranks; rank++) {
+            char *part = (char *)call->recv + (size_t)rank * part_bytes;
+            if (part != own)
+                ZR_TRY(
+                    zr_copy_async(call->stream, part, own, part_bytes, ZR_COPY_DEVICE_TO_DEVICE));
+        }
+        return ZR_OK;
     }
-    return ZR_OK;
-}
-
-/* recv = the sum of as many of `part` as there are ranks. */
-static zr_status_t sum_parts(const sim_comm_t *self, const zr_comm_call_t *call, const char *part) {
     const void *sources[ZR_MAX_SUM_SOURCES];
+    if (call->collective == ZR_REDUCE_SCATTER)
+        own += (size_t)self->base.rank * part_bytes;
     for (int rank = 0; rank < self->base.n_ranks; rank++)
-        sources[rank] = part;
+        sources[rank] = own;
     return zr_kernel_sum(call->stream, call->recv, sources, self->base.n_ranks, call->message.dtype,
                          call->n_elems);
 }
 
-/* ---- the backend ------------------------------------------------------------------------------
- */
+/* ---- the backend ----------------------------------------------------------------------------- */
 
 static zr_status_t check_alive(sim_comm_t *self, const zr_comm_call_t *call) {
     char text[ZR_COMM_DESCRIPTION_BYTES];
@@ -291,43 +293,15 @@ static zr_status_t check_alive(sim_comm_t *self, const zr_comm_call_t *call) {
     return zr_fail(&self->base.options.log, ZR_ERR_COMM, "%s: %s", text, ended->reason);
 }
 
-/* After an error of a device a communicator is dead, as others are. */
-static zr_status_t finish(sim_comm_t *self, const zr_comm_call_t *call, zr_status_t status) {
-    if (status != ZR_OK)
-        sim_backend.abort(&self->base, zr_collective_name(call->collective));
-    return status;
-}
-
-static zr_status_t sim_all_gather(zr_comm_t *comm, const zr_comm_call_t *call) {
-    sim_comm_t *self = (sim_comm_t *)comm;
-    ZR_TRY(check_alive(self, call));
-    take_time(self, call, comm->n_ranks);
-    return has_data(call) ? finish(self, call, repeat_part(self, call)) : ZR_OK;
-}
-
-static zr_status_t sim_reduce_scatter(zr_comm_t *comm, const zr_comm_call_t *call) {
-    sim_comm_t *self = (sim_comm_t *)comm;
-    ZR_TRY(check_alive(self, call));
-    take_time(self, call, comm->n_ranks);
-    if (!has_data(call))
-        return ZR_OK;
-    size_t part_bytes = call->n_elems * zr_dtype_size(call->message.dtype);
-    const char *own = (const char *)call->send + (size_t)comm->rank * part_bytes;
-    return finish(self, call, sum_parts(self, call, own));
-}
-
-static zr_status_t sim_all_reduce(zr_comm_t *comm, const zr_comm_call_t *call) {
-    sim_comm_t *self = (sim_comm_t *)comm;
-    ZR_TRY(check_alive(self, call));
-    take_time(self, call, 1.0);
-    return has_data(call) ? finish(self, call, sum_parts(self, call, call->send)) : ZR_OK;
-}
-
-/* Broadcast and barrier: the root has what this rank has. */
 static zr_status_t sim_take_part(zr_comm_t *comm, const zr_comm_call_t *call) {
-    ZR_TRY(check_alive((sim_comm_t *)comm, call));
-    take_time((sim_comm_t *)comm, call, 1.0);
-    return ZR_OK;
+    sim_comm_t *self = (sim_comm_t *)comm;
+    bool is_of_all = call->collective == ZR_ALL_GATHER || call->collective == ZR_REDUCE_SCATTER;
+    ZR_TRY(check_alive(self, call));
+    take_time(self, call, is_of_all ? comm->n_ranks : 1.0);
+    zr_status_t status = has_data(call) ? move_parts(self, call) : ZR_OK;
+    if (status != ZR_OK) /* of a device: the communicator is dead, as others are */
+        sim_backend.abort(comm, zr_collective_name(call->collective));
+    return status;
 }
 
 static void release_fate(fate_t *fate) {
@@ -348,13 +322,11 @@ static void sim_destroy(zr_comm_t *comm) {
 static void sim_abort(zr_comm_t *comm, const char *reason) {
     sim_comm_t *self = (sim_comm_t *)comm;
     fate_t *fate = self->fate;
+    char name[ZR_RANK_TEXT_BYTES];
     pthread_mutex_lock(&fate->lock);
-    if (!fate->is_dead && self->is_nested)
-        snprintf(fate->reason, sizeof(fate->reason),
-                 "rank %d of its group (rank %d of all) gave up: %s", comm->rank, self->origin_rank,
-                 reason);
-    else if (!fate->is_dead)
-        snprintf(fate->reason, sizeof(fate->reason), "rank %d gave up: %s", comm->rank, reason);
+    zr_rank_describe(comm->rank, self->origin_rank, self->is_nested, name);
+    if (!fate->is_dead)
+        snprintf(fate->reason, sizeof(fate->reason), "%s gave up: %s", name, reason);
     fate->is_dead = true;
     pthread_mutex_unlock(&fate->lock);
 }
@@ -407,9 +379,9 @@ static const zr_comm_backend_t sim_backend = {
     .name = "sim",
     .destroy = sim_destroy,
     .abort = sim_abort,
-    .all_gather = sim_all_gather,
-    .reduce_scatter = sim_reduce_scatter,
-    .all_reduce = sim_all_reduce,
+    .all_gather = sim_take_part,
+    .reduce_scatter = sim_take_part,
+    .all_reduce = sim_take_part,
     .broadcast = sim_take_part,
     .barrier = sim_take_part,
     .split = sim_split,

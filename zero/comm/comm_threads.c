@@ -1,10 +1,10 @@
 /*
  * The reference communicator: ranks are threads of this process.
  *
- * Ranks meet (control.h), each showing where its tensors are, and then every rank moves its own
- * part (pass.h). They meet again before any of them returns, because a returned tensor may be
- * overwritten or freed. A collective is therefore two meetings and one pass of large contiguous
- * copies or sums between them.
+ * Ranks meet (control_internal.h), each showing where its tensors are, and then every rank moves
+ * its own part (pass_internal.h). They meet again before any of them returns, because a returned
+ * tensor may be overwritten or freed. A collective is therefore two meetings and one pass of large
+ * contiguous copies or sums between them.
  *
  * What ends a call early happens at the first meeting only; nobody has moved anything then. A
  * rank that has come through it always comes to the later ones, so that no rank can return and
@@ -18,8 +18,8 @@
 #include <string.h>
 
 #include "kernels/kernels.h"
-#include "zero/comm/control.h"
-#include "zero/comm/pass.h"
+#include "zero/comm/control_internal.h"
+#include "zero/comm/pass_internal.h"
 
 /* Events of a call: what was queued before it, and with it. */
 enum { MARK_BEGIN, MARK_END, N_MARKS };
@@ -29,12 +29,11 @@ typedef struct peer {
     const void *send;
     void *recv;
     zr_event_t *marks[N_MARKS]; /* the rank's; NULL on synchronous devices */
-    atomic_size_t *n_taken;     /* of its part (pass.h); NULL on asynchronous devices */
+    atomic_size_t *n_taken;     /* of its part (pass_internal.h); NULL on asynchronous devices */
 } peer_t;
 
 typedef struct threads_comm {
     zr_comm_t base;
-    zr_control_t *control;
     zr_event_t *marks[N_MARKS]; /* NULL until a call on an asynchronous device */
     atomic_size_t n_taken;
     zr_pass_t pass;
@@ -52,26 +51,13 @@ static zr_status_t arrive(threads_comm_t *self, const zr_comm_call_t *call) {
     atomic_store_explicit(&self->n_taken, 0, memory_order_relaxed);
     own.n_taken = is_asynchronous(call) ? NULL : &self->n_taken;
     memcpy(own.marks, self->marks, sizeof(own.marks));
-    ZR_TRY(zr_control_arrive(self->control, &self->base, call, &own, sizeof(own), self->peers));
+    ZR_TRY(zr_control_arrive(&self->base, call, &own, sizeof(own), self->peers));
     for (int rank = 0; rank < self->base.n_ranks; rank++) {
         self->pass.sends[rank] = self->peers[rank].send;
         self->pass.recvs[rank] = self->peers[rank].recv;
         self->pass.n_taken[rank] = self->peers[rank].n_taken;
     }
     return ZR_OK;
-}
-
-static zr_status_t meet(threads_comm_t *self, zr_status_t status) {
-    return zr_control_meet(self->control, &self->base, status);
-}
-
-static zr_status_t refuse(threads_comm_t *self, const zr_comm_call_t *call) {
-    return zr_control_refuse(self->control, &self->base, call);
-}
-
-/* This rank's device failed inside a call: end the call for the others. */
-static void kill_for_failure(threads_comm_t *self, const zr_comm_call_t *call, zr_status_t status) {
-    zr_control_kill_for_failure(self->control, call, status);
 }
 
 /* ---- order on asynchronous devices ---- */
@@ -107,12 +93,10 @@ static zr_status_t follow(threads_comm_t *self, const zr_comm_call_t *call, int 
 static zr_status_t make_part(threads_comm_t *self, const zr_comm_call_t *call) {
     double start = zr_comm_clock();
     zr_status_t status = follow(self, call, MARK_BEGIN);
-    if (status == ZR_OK)
-        status = zr_pass_make_part(&self->pass, call);
-    if (status == ZR_OK)
-        status = mark(self, call, MARK_END);
+    ZR_THEN(status, zr_pass_make_part(&self->pass, call));
+    ZR_THEN(status, mark(self, call, MARK_END));
     if (status != ZR_OK)
-        kill_for_failure(self, call, status);
+        zr_control_kill_for_failure(self->base.control, call, status);
     self->base.statistics.move_seconds += zr_comm_clock() - start;
     return status;
 }
@@ -125,70 +109,43 @@ static zr_status_t settle(threads_comm_t *self, const zr_comm_call_t *call, zr_s
     if (status == ZR_OK) {
         status = follow(self, call, MARK_END);
         if (status != ZR_OK)
-            kill_for_failure(self, call, status);
-        zr_status_t outcome = meet(self, status);
+            zr_control_kill_for_failure(self->base.control, call, status);
+        zr_status_t outcome = zr_control_meet(&self->base, status);
         if (outcome == ZR_OK)
             return ZR_OK;
         status = status != ZR_OK ? status : outcome;
     }
     if (zr_stream_synchronize(call->stream) != ZR_OK)
         status = ZR_ERR_DEVICE;
-    (void)meet(self, status); /* nobody frees what another one still works on */
-    return status;
-}
-
-/* A call of a single rank: what is not in place is copied. */
-static zr_status_t run_alone(threads_comm_t *self, const zr_comm_call_t *call) {
-    ZR_TRY(zr_control_check(self->control, &self->base, call));
-    if (call->send == call->recv || call->n_elems == 0)
-        return ZR_OK;
-    double start = zr_comm_clock();
-    zr_status_t status =
-        zr_copy_async(call->stream, call->recv, call->send,
-                      call->n_elems * zr_dtype_size(call->message.dtype), ZR_COPY_DEVICE_TO_DEVICE);
-    if (status != ZR_OK)
-        kill_for_failure(self, call, status);
-    self->base.statistics.move_seconds += zr_comm_clock() - start;
+    (void)zr_control_meet(&self->base, status); /* nobody frees what another one still works on */
     return status;
 }
 
 /* A collective: all arrive, move their parts, and meet again. */
 static zr_status_t threads_move(zr_comm_t *comm, const zr_comm_call_t *call) {
     threads_comm_t *self = (threads_comm_t *)comm;
-    if (self->base.n_ranks == 1)
-        return run_alone(self, call);
+    if (comm->n_ranks == 1)
+        return zr_controlled_run_alone(comm, call);
     zr_status_t status = prepare_marks(self, call);
-    if (status == ZR_OK)
-        status = mark(self, call, MARK_BEGIN);
+    ZR_THEN(status, mark(self, call, MARK_BEGIN));
     if (status != ZR_OK) {
-        kill_for_failure(self, call, status);
+        zr_control_kill_for_failure(self->base.control, call, status);
         return status;
     }
     ZR_TRY(arrive(self, call));
     status = make_part(self, call);
-    zr_status_t outcome = meet(self, status);
-    if (status == ZR_OK)
-        status = outcome;
+    zr_status_t outcome = zr_control_meet(&self->base, status);
+    ZR_THEN(status, outcome);
     if (is_asynchronous(call))
         status = settle(self, call, status);
-    return status == ZR_ERR_COMM ? refuse(self, call) : status;
-}
-
-/* A single rank finds nothing to move. */
-static zr_status_t threads_barrier(zr_comm_t *comm, const zr_comm_call_t *call) {
-    threads_comm_t *self = (threads_comm_t *)comm;
-    return self->base.n_ranks == 1 ? run_alone(self, call) : arrive(self, call);
+    return status == ZR_ERR_COMM ? zr_control_refuse(&self->base, call) : status;
 }
 
 /* ---- life ---- */
 
-static void threads_abort(zr_comm_t *comm, const char *reason) {
-    zr_control_abort(((threads_comm_t *)comm)->control, reason);
-}
-
 static void threads_destroy(zr_comm_t *comm) {
     threads_comm_t *self = (threads_comm_t *)comm;
-    zr_control_destroy(&self->control);
+    zr_control_destroy(&self->base.control);
     for (int i = 0; i < N_MARKS; i++)
         zr_event_destroy(&self->marks[i]);
     free(self);
@@ -203,10 +160,7 @@ static zr_comm_t *create_comm(const zr_comm_options_t *options, zr_control_t *co
     threads_comm_t *self = calloc(1, sizeof(*self) + peers_bytes + zr_pass_bytes(control->n_ranks));
     if (self == NULL)
         return NULL;
-    zr_comm_options_t own = *options;
-    own.log = zr_log_with_rank(&options->log, control->origin_rank);
-    zr_comm_init(&self->base, &threads_backend, &own, control->rank, control->n_ranks);
-    self->control = control;
+    zr_controlled_init(&self->base, &threads_backend, options, control);
     zr_pass_init(&self->pass, self->peers + n_ranks, control->rank, control->n_ranks);
     return &self->base;
 }
@@ -221,17 +175,17 @@ static zr_comm_t *adopt(zr_comm_t *parent, zr_control_t *group) {
 }
 
 static zr_status_t threads_split(zr_comm_t *comm, const zr_comm_call_t *call) {
-    return zr_control_split(((threads_comm_t *)comm)->control, comm, call, adopt);
+    return zr_control_split(comm, call, adopt);
 }
 
 static const zr_comm_backend_t threads_backend = {
     .name = "threads",
     .destroy = threads_destroy,
-    .abort = threads_abort,
+    .abort = zr_controlled_abort,
     .all_gather = threads_move,
     .reduce_scatter = threads_move,
     .all_reduce = threads_move,
     .broadcast = threads_move,
-    .barrier = threads_barrier,
+    .barrier = zr_controlled_barrier,
     .split = threads_split,
 };

@@ -1,5 +1,5 @@
-/* What both kinds of control share: see control.h. */
-#include "zero/comm/control.h"
+/* What both kinds of control share: see control_internal.h. */
+#include "zero/comm/control_internal.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -23,28 +23,19 @@ bool zr_control_has_failed(zr_control_t *control) {
     return control->backend->death(control, &has_left) != NULL && !has_left;
 }
 
-void zr_control_describe_rank(const zr_control_t *control, char *text, size_t text_bytes) {
-    if (control->is_nested)
-        snprintf(text, text_bytes, "rank %d of its group (rank %d of all)", control->rank,
-                 control->origin_rank);
-    else
-        snprintf(text, text_bytes, "rank %d", control->rank);
-}
-
 const char *zr_control_describe_other(const zr_control_t *control, int origin_rank, char *text,
                                       size_t text_bytes) {
     snprintf(text, text_bytes, "rank %d%s", origin_rank, control->is_nested ? " of all" : "");
     return text;
 }
 
-zr_status_t zr_control_refuse(zr_control_t *control, const zr_comm_t *comm,
-                              const zr_comm_call_t *call) {
+zr_status_t zr_control_refuse(const zr_comm_t *comm, const zr_comm_call_t *call) {
     char text[ZR_COMM_DESCRIPTION_BYTES] = "collectives were given up";
-    if (atomic_exchange(control->backend->has_told(control), true))
+    if (atomic_exchange(comm->control->backend->has_told(comm->control), true))
         return ZR_ERR_COMM;
     if (call != NULL)
         zr_comm_call_describe(call, text, sizeof(text));
-    const char *reason = control->backend->death(control, NULL);
+    const char *reason = comm->control->backend->death(comm->control, NULL);
     return zr_fail(&comm->options.log, ZR_ERR_COMM, "%s: %s", text,
                    reason != NULL ? reason : "the communicator has ended");
 }
@@ -54,11 +45,11 @@ static void note_life(zr_control_t *control) {
     atomic_store(control->backend->has_told(control), false);
 }
 
-zr_status_t zr_control_check(zr_control_t *control, const zr_comm_t *comm,
-                             const zr_comm_call_t *call) {
-    if (zr_control_is_dead(control))
-        return zr_control_refuse(control, comm, call);
-    note_life(control);
+/* Of a rank that is alone: ZR_OK while it lives, else refused. */
+static zr_status_t check_alive(const zr_comm_t *comm, const zr_comm_call_t *call) {
+    if (zr_control_is_dead(comm->control))
+        return zr_control_refuse(comm, call);
+    note_life(comm->control);
     return ZR_OK;
 }
 
@@ -69,22 +60,22 @@ static void count_wait(zr_comm_t *comm, double start, const char *tensor) {
         zr_device_waited(comm->call_device, start, "wait for ranks", tensor);
 }
 
-zr_status_t zr_control_arrive(zr_control_t *control, zr_comm_t *comm, const zr_comm_call_t *call,
-                              const void *payload, size_t payload_bytes, void *all) {
+zr_status_t zr_control_arrive(zr_comm_t *comm, const zr_comm_call_t *call, const void *payload,
+                              size_t payload_bytes, void *all) {
     zr_post_t post;
     zr_post_fill(&post, call, payload, payload_bytes);
     double start = zr_comm_clock();
-    zr_status_t status = control->backend->arrive(control, &post, all);
+    zr_status_t status = comm->control->backend->arrive(comm->control, &post, all);
     count_wait(comm, start, call->message.tensor);
     if (status != ZR_OK)
-        return zr_control_refuse(control, comm, call);
-    note_life(control);
+        return zr_control_refuse(comm, call);
+    note_life(comm->control);
     return ZR_OK;
 }
 
-zr_status_t zr_control_meet(zr_control_t *control, zr_comm_t *comm, zr_status_t status) {
+zr_status_t zr_control_meet(zr_comm_t *comm, zr_status_t status) {
     double start = zr_comm_clock();
-    zr_status_t outcome = control->backend->meet(control, status);
+    zr_status_t outcome = comm->control->backend->meet(comm->control, status);
     count_wait(comm, start, NULL);
     return outcome;
 }
@@ -96,7 +87,7 @@ void zr_control_kill(zr_control_t *control, const char *format, ...) {
     va_start(arguments, format);
     vsnprintf(words, sizeof(words), format, arguments);
     va_end(arguments);
-    zr_control_describe_rank(control, name, sizeof(name));
+    zr_rank_describe(control->rank, control->origin_rank, control->is_nested, name);
     snprintf(reason, sizeof(reason), "%s %s", name, words);
     control->backend->kill(control, reason);
 }
@@ -105,10 +96,6 @@ void zr_control_kill_for_peer(zr_control_t *control, int origin_rank, const char
     char other[ZR_RANK_TEXT_BYTES];
     zr_control_kill(control, "refuses what %s has sent: %s; start all ranks with the same program",
                     zr_control_describe_other(control, origin_rank, other, sizeof(other)), why);
-}
-
-void zr_control_abort(zr_control_t *control, const char *reason) {
-    zr_control_kill(control, "gave up: %s", reason);
 }
 
 void zr_control_kill_for_failure(zr_control_t *control, const zr_comm_call_t *call,
@@ -121,15 +108,45 @@ void zr_control_kill_for_failure(zr_control_t *control, const zr_comm_call_t *ca
                     words[0] != '\0' ? ": " : "", words);
 }
 
-zr_status_t zr_control_split(zr_control_t *control, zr_comm_t *comm, const zr_comm_call_t *call,
+void zr_controlled_init(zr_comm_t *comm, const zr_comm_backend_t *backend,
+                        const zr_comm_options_t *options, zr_control_t *control) {
+    zr_comm_options_t own = *options;
+    own.log = zr_log_with_rank(&options->log, control->origin_rank);
+    zr_comm_init(comm, backend, &own, control->rank, control->n_ranks);
+    comm->control = control;
+}
+
+void zr_controlled_abort(zr_comm_t *comm, const char *reason) {
+    zr_control_kill(comm->control, "gave up: %s", reason);
+}
+
+zr_status_t zr_controlled_barrier(zr_comm_t *comm, const zr_comm_call_t *call) {
+    return zr_control_arrive(comm, call, NULL, 0, NULL);
+}
+
+zr_status_t zr_controlled_run_alone(zr_comm_t *comm, const zr_comm_call_t *call) {
+    ZR_TRY(check_alive(comm, call));
+    if (call->send == call->recv || call->n_elems == 0)
+        return ZR_OK;
+    double start = zr_comm_clock();
+    zr_status_t status =
+        zr_copy_async(call->stream, call->recv, call->send,
+                      call->n_elems * zr_dtype_size(call->message.dtype), ZR_COPY_DEVICE_TO_DEVICE);
+    if (status != ZR_OK)
+        zr_control_kill_for_failure(comm->control, call, status);
+    comm->statistics.move_seconds += zr_comm_clock() - start;
+    return status;
+}
+
+zr_status_t zr_control_split(zr_comm_t *comm, const zr_comm_call_t *call,
                              zr_control_adopt_fn adopt) {
     zr_control_t *place = NULL;
     zr_comm_t *group = NULL;
-    ZR_TRY(zr_control_arrive(control, comm, call, NULL, 0, NULL));
-    zr_status_t status = control->backend->open_group(control, call->color, &place);
+    ZR_TRY(zr_control_arrive(comm, call, NULL, 0, NULL));
+    zr_status_t status = comm->control->backend->open_group(comm->control, call->color, &place);
     if (status == ZR_OK && place != NULL && (group = adopt(comm, place)) == NULL)
         status = ZR_ERR_MEMORY;
-    zr_status_t outcome = zr_control_meet(control, comm, status);
+    zr_status_t outcome = zr_control_meet(comm, status);
     if (outcome == ZR_OK) {
         *call->group_p = group;
         return ZR_OK;
@@ -139,7 +156,7 @@ zr_status_t zr_control_split(zr_control_t *control, zr_comm_t *comm, const zr_co
     else
         zr_control_destroy(&place);
     if (outcome == ZR_ERR_COMM)
-        return zr_control_refuse(control, comm, call);
+        return zr_control_refuse(comm, call);
     return zr_fail(&comm->options.log, outcome,
                    "split: no memory for a group on this rank or another; none is made");
 }

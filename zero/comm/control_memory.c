@@ -1,5 +1,6 @@
 /*
- * The control of ranks that are threads of one process: a roll that they share. See control.h.
+ * The control of ranks that are threads of one process: a roll that they share. See
+ * control_internal.h.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -8,10 +9,9 @@
 #include <time.h>
 
 #include "kernels/kernels.h"
-#include "kernels/base/pause.h"
-#include "zero/comm/control.h"
-#include "zero/comm/deadline.h"
-#include "zero/comm/looks.h"
+#include "kernels/base/pause_internal.h"
+#include "zero/comm/control_internal.h"
+#include "zero/comm/deadline_internal.h"
 
 typedef struct memory_control memory_control_t;
 
@@ -306,7 +306,6 @@ static zr_status_t memory_open_group(zr_control_t *control, int color, zr_contro
 }
 
 static const zr_control_backend_t memory_backend = {
-    .name = "memory",
     .arrive = memory_arrive,
     .meet = memory_meet,
     .open_group = memory_open_group,

@@ -1,5 +1,5 @@
 /*
- * Meetings of processes of one machine in a page of memory (control_page.h), without the hub.
+ * Meetings of processes of one machine in a page of memory (control_page_internal.h), without the hub.
  *
  * Every rank compares what all have posted, by the rules of the roll that threads and the hub have,
  * and comes to the same end. A rank that waits keeps the time limit itself. Why a communicator has
@@ -9,8 +9,8 @@
 #include <time.h>
 
 #include "kernels/kernels.h"
-#include "zero/comm/control_tcp.h"
-#include "zero/comm/peer.h"
+#include "zero/comm/control_tcp_internal.h"
+#include "zero/comm/peer_internal.h"
 
 enum {
     SLICE_MS = 100, /* how often time limits are looked at */

@@ -1,10 +1,11 @@
-/* See control_page.h. */
-#include "zero/comm/control_page.h"
+/* See control_page_internal.h. */
+#include "zero/comm/control_page_internal.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,9 +15,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "kernels/base/pause.h"
-#include "zero/comm/looks.h"
-#include "zero/comm/peer.h"
+#include "kernels/base/pause_internal.h"
+#include "zero/comm/peer_internal.h"
 
 /* Numbers of meetings have 31 bits and begin again at 0, a while after the first meeting, so that
  * it is nothing rare. */
@@ -25,6 +25,8 @@
 #define ZR_PAGE_FIRST (ZR_PAGE_NUMBERS - 9)
 
 enum {
+    MANY_LOOKS = 2000,
+    FEW_LOOKS = 20,
     LINE_BYTES = 64,
     SIZE_SEALS = F_SEAL_SHRINK | F_SEAL_GROW /* a page that has become smaller cannot be read */
 };
@@ -51,13 +53,19 @@ struct zr_page {
     int file; /* of who has made it, until it is sealed; else -1 */
 };
 
+int zr_looks_count(int n_ranks) {
+    cpu_set_t cores;
+    bool has_core =
+        sched_getaffinity(0, sizeof(cores), &cores) == 0 && CPU_COUNT(&cores) >= n_ranks;
+    return has_core ? MANY_LOOKS : FEW_LOOKS;
+}
+
 /* Not before it, of two numbers that are close. */
 static bool has_reached(unsigned number, unsigned other) {
     return ((number - other) & ZR_PAGE_NUMBERS) < ZR_PAGE_NUMBERS / 2;
 }
 
-/* ---- life --------------------------------------------------------------------------------------
- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 static size_t shared_bytes(int n_ranks) {
     return sizeof(shared_t) + (size_t)n_ranks * sizeof(seat_t);
@@ -142,8 +150,7 @@ void zr_page_close(zr_page_t **page) {
     *page = NULL;
 }
 
-/* ---- meetings ----------------------------------------------------------------------------------
- */
+/* ---- meetings -------------------------------------------------------------------------------- */
 
 static void wake_all(shared_t *shared) {
     if (atomic_load(&shared->n_sleepers) > 0)
@@ -223,8 +230,7 @@ void zr_page_end(zr_page_t *page) {
     wake_all(page->shared);
 }
 
-/* ---- what was brought --------------------------------------------------------------------------
- */
+/* ---- what was brought ------------------------------------------------------------------------ */
 
 void zr_page_post(const zr_page_t *page, int rank, zr_post_t *post_p) {
     unsigned n_posts = atomic_load(&page->shared->seats[page->rank].n_posts);

@@ -1,11 +1,11 @@
 /*
  * The control of ranks that are processes: each has a connection to the hub (hub/), which is in
- * rank 0's. See control.h.
+ * rank 0's. See control_internal.h.
  *
  * A thread per process reads the connection, so that the end of a communicator is known at once,
- * also while its rank waits for a device; and tells the hub that the process is there (wire.h). The
- * hub keeps the time limits, and its words name the ranks that are missing: who has asked it
- * something waits until it answers, or is not heard any more.
+ * also while its rank waits for a device; and tells the hub that the process is there
+ * (wire_internal.h). The hub keeps the time limits, and its words name the ranks that are missing:
+ * who has asked it something waits until it answers, or is not heard any more.
  */
 #include <errno.h>
 #include <netdb.h>
@@ -18,8 +18,8 @@
 #include <unistd.h>
 
 #include "kernels/kernels.h"
-#include "zero/comm/control_tcp.h"
-#include "zero/comm/deadline.h"
+#include "zero/comm/control_tcp_internal.h"
+#include "zero/comm/deadline_internal.h"
 
 enum {
     LAST_WORDS_MS = 2000 /* for the hub to close the connection, when all is said */
@@ -162,7 +162,7 @@ static void *reader_main(void *argument) {
     zr_frame_t frame;
     while (error == 0 && wrong[0] == '\0') {
         error = hear(line, &frame, sizeof(frame));
-        if (error == 0 && zr_peer_check_frame_from_hub(&frame, line->n_ranks, wrong))
+        if (error == 0 && zr_peer_check_frame(&frame, false, line->n_ranks, wrong))
             error = hear(line, data, frame.length);
         pthread_mutex_lock(&line->lock);
         if (error == 0 && wrong[0] == '\0')
@@ -495,7 +495,6 @@ static zr_status_t connect_to_hub(const zr_launch_t *launch, int socket, const z
     return ZR_OK;
 }
 
-/* Wait until all ranks have come. */
 static zr_status_t await_welcome(const zr_launch_t *launch, const zr_log_t *log, zr_line_t *line) {
     char text[ZR_REASON_BYTES] = "", why[ZR_PEER_WHY_BYTES] = "no message of its";
     zr_frame_t frame = {.kind = ZR_FRAME_ALIVE};
@@ -503,7 +502,7 @@ static zr_status_t await_welcome(const zr_launch_t *launch, const zr_log_t *log,
     bool is_right = true;
     while (error == 0 && is_right && frame.kind == ZR_FRAME_ALIVE) {
         error = hear(line, &frame, sizeof(frame));
-        is_right = error != 0 || zr_peer_check_frame_from_hub(&frame, line->n_ranks, why);
+        is_right = error != 0 || zr_peer_check_frame(&frame, false, line->n_ranks, why);
     }
     if (error == 0 && is_right && frame.kind == ZR_FRAME_WELCOME)
         return ZR_OK;
@@ -530,8 +529,7 @@ static zr_status_t open_line(const zr_launch_t *launch, int socket, const zr_log
     }
     zr_status_t status = launch->rank == 0 ? open_hub(launch, socket, log, line)
                                            : connect_to_hub(launch, socket, log, line);
-    if (status == ZR_OK)
-        status = await_welcome(launch, log, line);
+    ZR_THEN(status, await_welcome(launch, log, line));
     if (status == ZR_OK && pthread_create(&line->reader, NULL, reader_main, line) != 0)
         status = zr_fail(log, ZR_ERR_MEMORY, "no memory for the thread that hears other ranks");
     return status;
@@ -559,8 +557,10 @@ static zr_status_t check_launch(const zr_launch_t *launch, const zr_log_t *log) 
     return ZR_OK;
 }
 
-static zr_status_t create_on(const zr_launch_t *launch, int socket, const zr_log_t *log,
-                             int timeout_ms, zr_control_t **control_p) {
+zr_status_t zr_control_create_tcp(const zr_launch_t *launch, int socket, const zr_log_t *log,
+                                  int timeout_ms, zr_control_t **control_p) {
+    if (socket < 0)
+        ZR_TRY(check_launch(launch, log));
     zr_line_t *line = calloc(1, sizeof(*line));
     if (line == NULL || !zr_deadline_init(&line->lock, &line->changed)) {
         close_socket(socket);
@@ -580,19 +580,7 @@ static zr_status_t create_on(const zr_launch_t *launch, int socket, const zr_log
     return ZR_OK;
 }
 
-zr_status_t zr_control_create_tcp(const zr_launch_t *launch, const zr_log_t *log, int timeout_ms,
-                                  zr_control_t **control_p) {
-    ZR_TRY(check_launch(launch, log));
-    return create_on(launch, -1, log, timeout_ms, control_p);
-}
-
-zr_status_t zr_control_create_tcp_on(const zr_launch_t *launch, int socket, const zr_log_t *log,
-                                     int timeout_ms, zr_control_t **control_p) {
-    return create_on(launch, socket, log, timeout_ms, control_p);
-}
-
 static const zr_control_backend_t tcp_backend = {
-    .name = "tcp",
     .arrive = tcp_arrive,
     .meet = tcp_meet,
     .open_group = tcp_open_group,

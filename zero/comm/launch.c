@@ -37,7 +37,6 @@ static bool is_set(const char *name) {
     return text != NULL && *text != '\0';
 }
 
-/* A variable's whole number within limits. */
 static zr_status_t read_number(const zr_log_t *log, const launcher_t *launcher, const char *name,
                                int least, int most, int *value_p) {
     if (!is_set(name))

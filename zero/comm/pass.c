@@ -1,5 +1,5 @@
-/* See pass.h. */
-#include "zero/comm/pass.h"
+/* See pass_internal.h. */
+#include "zero/comm/pass_internal.h"
 
 #include "kernels/kernels.h"
 
@@ -25,7 +25,6 @@ typedef struct piece {
     size_t first, n_elems;
 } piece_t;
 
-/* Element `first` of a tensor. */
 static const char *elem_of(const zr_comm_call_t *call, const void *tensor, size_t first) {
     return (const char *)tensor + first * zr_dtype_size(call->message.dtype);
 }

@@ -1,5 +1,5 @@
-/* See peer.h. */
-#include "zero/comm/peer.h"
+/* See peer_internal.h. */
+#include "zero/comm/peer_internal.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -9,8 +9,7 @@
 #include "kernels/kernels.h"
 
 /* Always false. */
-static bool refuse(char *why, const char *format, ...) ZR_PRINTF(2, 3);
-static bool refuse(char *why, const char *format, ...) {
+ZR_PRINTF(2, 3) static bool refuse(char *why, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(why, ZR_PEER_WHY_BYTES, format, arguments);
@@ -29,8 +28,7 @@ static bool check_text(const char *name, const char *text, size_t text_bytes, ch
            refuse(why, "%s without an end in %zu bytes", name, text_bytes);
 }
 
-/* ---- ranks of `mpi` ---------------------------------------------------------------------------
- */
+/* ---- ranks of `mpi` -------------------------------------------------------------------------- */
 
 /* "10.0.0.7", "fe80::1%eth0": a number, since it is given to the resolver and printed. */
 static bool check_address(const char *address, char *why) {
@@ -117,49 +115,40 @@ bool zr_peer_check_mpi_place(const zr_mpi_place_t *said, char *why) {
     return true;
 }
 
-/* ---- frames -----------------------------------------------------------------------------------
- */
+/* ---- frames ---------------------------------------------------------------------------------- */
 
-static bool check_length(const zr_frame_t *frame, size_t least, size_t most, char *why) {
-    return (frame->length >= least && frame->length <= most) ||
-           refuse(why, "a frame of kind %u and %s; %zu to %zu are possible", frame->kind,
-                  zr_count_text(frame->length, "byte").text, least, most);
-}
+/* What each kind may have behind its header. */
+static const struct {
+    zr_frame_kind_t kind;
+    bool is_to_hub, is_from_hub;
+    size_t least, most;
+} frames[] = {
+    {ZR_FRAME_HELLO, true, false, sizeof(zr_hello_t), sizeof(zr_hello_t)},
+    {ZR_FRAME_WELCOME, false, true, 0, 0},
+    {ZR_FRAME_REFUSED, false, true, 1, ZR_REASON_BYTES},
+    {ZR_FRAME_POST, true, false, sizeof(zr_post_t), sizeof(zr_post_t)},
+    {ZR_FRAME_MEET, true, false, sizeof(int32_t), sizeof(int32_t)},
+    {ZR_FRAME_KILL, true, false, 1, ZR_REASON_BYTES},
+    {ZR_FRAME_LEAVE, true, false, 0, 0},
+    {ZR_FRAME_OUTCOME, false, true, sizeof(zr_outcome_t), sizeof(zr_outcome_t)},
+    {ZR_FRAME_END, false, true, sizeof(zr_end_t), sizeof(zr_end_t)},
+    {ZR_FRAME_APART, true, false, 0, 0},
+    {ZR_FRAME_ALIVE, true, true, 0, 0},
+};
 
-bool zr_peer_check_frame_to_hub(const zr_frame_t *frame, char *why) {
-    switch (frame->kind) {
-    case ZR_FRAME_POST:
-        return check_length(frame, sizeof(zr_post_t), sizeof(zr_post_t), why);
-    case ZR_FRAME_MEET:
-        return check_length(frame, sizeof(int32_t), sizeof(int32_t), why);
-    case ZR_FRAME_KILL:
-        return check_length(frame, 1, ZR_REASON_BYTES, why);
-    case ZR_FRAME_HELLO:
-        return check_length(frame, sizeof(zr_hello_t), sizeof(zr_hello_t), why);
-    case ZR_FRAME_LEAVE:
-    case ZR_FRAME_APART:
-    case ZR_FRAME_ALIVE:
-        return check_length(frame, 0, 0, why);
-    default:
-        return refuse(why, "a frame of kind %u", frame->kind);
+bool zr_peer_check_frame(const zr_frame_t *frame, bool is_to_hub, int n_ranks, char *why) {
+    for (size_t i = 0; i < sizeof(frames) / sizeof(frames[0]); i++) {
+        size_t least = frames[i].least, most = frames[i].most;
+        if (frames[i].kind != frame->kind ||
+            !(is_to_hub ? frames[i].is_to_hub : frames[i].is_from_hub))
+            continue;
+        if (frame->kind == ZR_FRAME_OUTCOME)
+            most += (size_t)n_ranks * ZR_PAYLOAD_BYTES;
+        return (frame->length >= least && frame->length <= most) ||
+               refuse(why, "a frame of kind %u and %s; %zu to %zu are possible", frame->kind,
+                      zr_count_text(frame->length, "byte").text, least, most);
     }
-}
-
-bool zr_peer_check_frame_from_hub(const zr_frame_t *frame, int n_ranks, char *why) {
-    switch (frame->kind) {
-    case ZR_FRAME_OUTCOME:
-        return check_length(frame, sizeof(zr_outcome_t),
-                            sizeof(zr_outcome_t) + (size_t)n_ranks * ZR_PAYLOAD_BYTES, why);
-    case ZR_FRAME_END:
-        return check_length(frame, sizeof(zr_end_t), sizeof(zr_end_t), why);
-    case ZR_FRAME_REFUSED:
-        return check_length(frame, 1, ZR_REASON_BYTES, why);
-    case ZR_FRAME_WELCOME:
-    case ZR_FRAME_ALIVE:
-        return check_length(frame, 0, 0, why);
-    default:
-        return refuse(why, "a frame of kind %u", frame->kind);
-    }
+    return refuse(why, "a frame of kind %u", frame->kind);
 }
 
 bool zr_peer_check_hello(const zr_hello_t *said, int n_ranks, char *why) {

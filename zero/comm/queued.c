@@ -1,5 +1,5 @@
-/* See queued.h. */
-#include "zero/comm/queued.h"
+/* See queued_internal.h. */
+#include "zero/comm/queued_internal.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* See roll.h. */
-#include "zero/comm/roll.h"
+/* See roll_internal.h. */
+#include "zero/comm/roll_internal.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -45,12 +45,16 @@ void zr_post_fill(zr_post_t *post, const zr_comm_call_t *call, const void *paylo
 
 /* ---- words ---- */
 
-void zr_roll_describe_rank(const zr_roll_t *roll, int rank, char *text, size_t text_bytes) {
-    if (roll->is_nested)
-        snprintf(text, text_bytes, "rank %d of its group (rank %d of all)", rank,
-                 roll->seats[rank].origin_rank);
+void zr_rank_describe(int rank, int origin_rank, bool is_nested, char text[ZR_RANK_TEXT_BYTES]) {
+    if (is_nested)
+        snprintf(text, ZR_RANK_TEXT_BYTES, "rank %d of its group (rank %d of all)", rank,
+                 origin_rank);
     else
-        snprintf(text, text_bytes, "rank %d", rank);
+        snprintf(text, ZR_RANK_TEXT_BYTES, "rank %d", rank);
+}
+
+void zr_roll_describe_rank(const zr_roll_t *roll, int rank, char text[ZR_RANK_TEXT_BYTES]) {
+    zr_rank_describe(rank, roll->seats[rank].origin_rank, roll->is_nested, text);
 }
 
 static void describe_post(const zr_post_t *post, char *text, size_t text_bytes) {
@@ -67,10 +71,6 @@ static void describe_post(const zr_post_t *post, char *text, size_t text_bytes) 
                            .sequence = post->sequence,
                            .is_agreement = post->is_agreement != 0};
     zr_comm_call_describe(&call, text, text_bytes);
-}
-
-void zr_roll_describe_call(const zr_roll_t *roll, int rank, char *text, size_t text_bytes) {
-    describe_post(&roll->seats[rank].post, text, text_bytes);
 }
 
 void zr_post_describe_latest(const zr_post_t *post, char *text, size_t text_bytes) {
@@ -94,7 +94,7 @@ void zr_roll_kill(zr_roll_t *roll, const char *format, ...) {
 /* What a rank has done, and what it did last. */
 static void kill_with_latest(zr_roll_t *roll, int rank, const char *what) {
     char name[ZR_RANK_TEXT_BYTES], latest[ZR_COMM_DESCRIPTION_BYTES + 16] = "";
-    zr_roll_describe_rank(roll, rank, name, sizeof(name));
+    zr_roll_describe_rank(roll, rank, name);
     if (!roll->is_apart)
         zr_post_describe_latest(&roll->seats[rank].post, latest, sizeof(latest));
     if (!atomic_load(&roll->is_dead))
@@ -114,9 +114,9 @@ void zr_roll_kill_for_loss(zr_roll_t *roll, int rank, const char *reason) {
 
 void zr_roll_kill_for_lateness(zr_roll_t *roll, int waiting, int late, int64_t limit_ms) {
     char name[ZR_RANK_TEXT_BYTES], own[ZR_RANK_TEXT_BYTES], call[ZR_COMM_DESCRIPTION_BYTES];
-    zr_roll_describe_rank(roll, late, name, sizeof(name));
-    zr_roll_describe_rank(roll, waiting, own, sizeof(own));
-    zr_roll_describe_call(roll, late, call, sizeof(call));
+    zr_roll_describe_rank(roll, late, name);
+    zr_roll_describe_rank(roll, waiting, own);
+    describe_post(&roll->seats[late].post, call, sizeof(call));
     zr_roll_kill(roll, "%s has waited %lld ms for %s to come to the end of %s", own,
                  (long long)limit_ms, name, call);
 }
@@ -132,8 +132,8 @@ void zr_roll_kill_for_absence(zr_roll_t *roll, int rank, int timeout_ms) {
         if (roll->seats[other].post.sequence == sequence || n_absent++ >= MOST_NAMED)
             continue;
         char name[ZR_RANK_TEXT_BYTES], last[ZR_COMM_DESCRIPTION_BYTES];
-        zr_roll_describe_rank(roll, other, name, sizeof(name));
-        zr_roll_describe_call(roll, other, last, sizeof(last));
+        zr_roll_describe_rank(roll, other, name);
+        describe_post(&roll->seats[other].post, last, sizeof(last));
         int n_written = snprintf(list + length, sizeof(list) - length, "%s%s (latest: %s)",
                                  length > 0 ? ", " : "", name, last);
         length += n_written > 0 ? (size_t)n_written : 0;
@@ -144,7 +144,7 @@ void zr_roll_kill_for_absence(zr_roll_t *roll, int rank, int timeout_ms) {
     if (n_absent > MOST_NAMED)
         snprintf(more, sizeof(more), " and %d more", n_absent - MOST_NAMED);
     char own[ZR_RANK_TEXT_BYTES];
-    zr_roll_describe_rank(roll, rank, own, sizeof(own));
+    zr_roll_describe_rank(roll, rank, own);
     zr_roll_kill(roll, "%s has waited %d ms for %s%s", own, timeout_ms, list, more);
 }
 
@@ -175,8 +175,8 @@ static void kill_for_mismatch(zr_roll_t *roll) {
         odd++;
     char odd_rank[ZR_RANK_TEXT_BYTES], usual_rank[ZR_RANK_TEXT_BYTES];
     char odd_call[ZR_COMM_DESCRIPTION_BYTES], usual_call[ZR_COMM_DESCRIPTION_BYTES];
-    zr_roll_describe_rank(roll, odd, odd_rank, sizeof(odd_rank));
-    zr_roll_describe_rank(roll, usual, usual_rank, sizeof(usual_rank));
+    zr_roll_describe_rank(roll, odd, odd_rank);
+    zr_roll_describe_rank(roll, usual, usual_rank);
     const zr_post_t *odd_post = &roll->seats[odd].post, *usual_post = &roll->seats[usual].post;
     if (odd_post->is_agreement && usual_post->is_agreement) {
         zr_roll_kill(roll, "%s has %s, %s has %s; %d of %d ranks have the latter", odd_rank,
@@ -184,8 +184,8 @@ static void kill_for_mismatch(zr_roll_t *roll) {
                      roll->n_ranks);
         return;
     }
-    zr_roll_describe_call(roll, odd, odd_call, sizeof(odd_call));
-    zr_roll_describe_call(roll, usual, usual_call, sizeof(usual_call));
+    describe_post(&roll->seats[odd].post, odd_call, sizeof(odd_call));
+    describe_post(&roll->seats[usual].post, usual_call, sizeof(usual_call));
     const char *odd_device = roll->seats[odd].post.device;
     const char *usual_device = roll->seats[usual].post.device;
     bool say_device = strcmp(odd_device, usual_device) != 0 && *odd_device && *usual_device;

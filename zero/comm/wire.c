@@ -1,5 +1,5 @@
-/* See wire.h. */
-#include "zero/comm/wire.h"
+/* See wire_internal.h. */
+#include "zero/comm/wire_internal.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -135,7 +135,6 @@ void zr_wire_guard(int socket, int timeout_ms) {
     (void)setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
 }
 
-/* One attempt at one address. */
 static int connect_once(const struct addrinfo *address, int64_t until_ms, int *socket_p) {
     int fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
@@ -161,7 +160,6 @@ static int connect_once(const struct addrinfo *address, int64_t until_ms, int *s
     return 0;
 }
 
-/* One attempt at each address of a host. */
 static int connect_to_host(const char *host, int port, int64_t until_ms, int *socket_p,
                            const char **detail_p) {
     char service[16];

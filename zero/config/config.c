@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "offload/swap.h"
+#include "offload/swap_internal.h"
 #include "zero/config/keys.h"
 
 zr_config_t zr_config_default(void) {
@@ -61,31 +61,55 @@ const zr_optimizer_type_t *zr_config_optimizer(const zr_config_t *config) {
                                          : zr_optimizers(&n)[config->optimizer];
 }
 
-/* A hyperparameter of the library's optimizers, by its name. */
-static double named_hyper(const zr_config_t *config, const char *name) {
+/* Where a hyperparameter of the library's optimizers is, which is a number. NULL: none is. */
+static double *named_hyper(zr_config_t *config, const char *name) {
     const struct {
         const char *name;
-        double value;
-    } hypers[] = {{"beta1", config->adamw.beta1},
-                  {"beta2", config->adamw.beta2},
-                  {"epsilon", config->adamw.epsilon},
-                  {"momentum", config->momentum},
-                  {"nesterov", config->nesterov}};
+        double *value;
+    } hypers[] = {{"beta1", &config->adamw.beta1},
+                  {"beta2", &config->adamw.beta2},
+                  {"epsilon", &config->adamw.epsilon},
+                  {"momentum", &config->momentum}};
     for (size_t i = 0; i < sizeof(hypers) / sizeof(hypers[0]); i++)
         if (strcmp(hypers[i].name, name) == 0)
             return hypers[i].value;
-    return NAN; /* which the update refuses */
+    return NULL;
+}
+
+/* What is as one optimizer has it when nothing is said becomes as another has it. */
+static void change_usual(zr_config_t *config, const zr_optimizer_type_t *from,
+                         const zr_optimizer_type_t *to) {
+    zr_config_t usual = zr_config_default();
+    for (size_t i = 0; i < from->rule.n_hypers; i++) {
+        const zr_hyper_t *hyper = &from->rule.hypers[i];
+        double *value = named_hyper(config, hyper->name);
+        if (value != NULL && *value == hyper->usual)
+            *value = *named_hyper(&usual, hyper->name);
+    }
+    for (size_t i = 0; i < to->rule.n_hypers; i++) {
+        const zr_hyper_t *hyper = &to->rule.hypers[i];
+        double *value = named_hyper(config, hyper->name);
+        if (value != NULL && *value == *named_hyper(&usual, hyper->name))
+            *value = hyper->usual;
+    }
 }
 
 double zr_config_hyper(const zr_config_t *config, size_t index) {
     if (config->own_optimizer != NULL)
         return config->own_hyper[index];
-    return named_hyper(config, zr_config_optimizer(config)->rule.hypers[index].name);
+    zr_config_t copy = *config;
+    const char *name = zr_config_optimizer(config)->rule.hypers[index].name;
+    if (strcmp(name, "nesterov") == 0)
+        return config->nesterov;
+    const double *value = named_hyper(&copy, name);
+    return value != NULL ? *value : NAN; /* which the update refuses */
 }
 
 void zr_config_set_optimizer(zr_config_t *config, const zr_optimizer_type_t *optimizer) {
     size_t n;
     const zr_optimizer_type_t *const *optimizers = zr_optimizers(&n);
+    if (config->own_optimizer != NULL || (size_t)config->optimizer < n)
+        change_usual(config, zr_config_optimizer(config), optimizer);
     config->own_optimizer = NULL;
     for (size_t i = 0; i < n; i++) {
         if (optimizers[i] == optimizer) {

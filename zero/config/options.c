@@ -86,6 +86,10 @@ void zr_option_store_whole(const zr_option_t *option, uint64_t value, void *obje
     void *field = place_of(option, object);
     if (option->offset == ZR_OPTION_NO_FIELD)
         return;
+    if (option->store != NULL) {
+        option->store(object, value);
+        return;
+    }
     if (option->type == ZR_OPTION_FLAG || option->type == ZR_OPTION_SWITCH)
         *(bool *)field = value != 0;
     else if (option->type == ZR_OPTION_CHOICE || option->type == ZR_OPTION_INT)
@@ -408,8 +412,8 @@ static zr_status_t set_bytes(const reading_t *r) {
                        r->label, r->text, SIZE_MAX - 1, (SIZE_MAX - 1) / ((size_t)1 << 40));
     size_t n_bytes = (size_t)number * unit_bytes;
     if ((double)n_bytes < r->option->least)
-        return zr_fail(r->log, ZR_ERR_ARGUMENT, "%s %s: allowed are sizes of at least %.15g bytes",
-                       r->label, r->text, r->option->least);
+        return zr_fail(r->log, ZR_ERR_ARGUMENT, "%s %s: allowed are sizes of at least %s", r->label,
+                       r->text, zr_count_text((uint64_t)r->option->least, "byte").text);
     zr_option_store_whole(r->option, n_bytes, r->object);
     return ZR_OK;
 }

@@ -6,8 +6,6 @@
 #include "zero/config.h"
 
 #include <ctype.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdarg.h>
@@ -16,12 +14,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
+#include "kernels/base/text_file.h"
 #include "zero/config/keys.h"
 #include "zero/config/whole.h"
-#include "zero/nearest.h"
+#include "zero/nearest_internal.h"
 
 enum {
     FILE_MAX_BYTES = 16 << 20, /* no configuration is larger; /dev/zero is */
@@ -493,68 +490,6 @@ static void check_scheduler_params(reader_t *reader, const json_t *root) {
 
 /* ---- text ------------------------------------------------------------------- */
 
-static zr_status_t fail_io(const reader_t *reader, const char *what) {
-    return zr_fail(reader->log, ZR_ERR_IO, "%s: cannot %s: %s", reader->path, what,
-                   strerror(errno));
-}
-
-/** Read what is left of an open file, and end it with a zero; the caller frees *text_p. */
-static zr_status_t read_rest(const reader_t *reader, int fd, char **text_p, size_t *n_bytes_p) {
-    char *text = NULL;
-    size_t n_bytes = 0, capacity = 0;
-    zr_status_t status;
-    for (;;) {
-        if (n_bytes == capacity) {
-            capacity = capacity ? 2 * capacity : 4096;
-            char *larger = (char *)realloc(text, capacity + 1);
-            if (!larger) {
-                status = zr_fail(reader->log, ZR_ERR_MEMORY, "%s: no memory for %s of it",
-                                 reader->path, zr_count_text(capacity, "byte").text);
-                goto err_free_text;
-            }
-            text = larger;
-        }
-        ssize_t n = read(fd, text + n_bytes, capacity - n_bytes);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0) {
-            status = fail_io(reader, "read it");
-            goto err_free_text;
-        }
-        if (n == 0)
-            break;
-        n_bytes += (size_t)n;
-        if (n_bytes > FILE_MAX_BYTES) {
-            status = zr_fail(reader->log, ZR_ERR_FORMAT,
-                             "%s: more than %d MiB, which is no configuration", reader->path,
-                             FILE_MAX_BYTES >> 20);
-            goto err_free_text;
-        }
-    }
-    text[n_bytes] = '\0';
-    *text_p = text;
-    *n_bytes_p = n_bytes;
-    return ZR_OK;
-
-err_free_text:
-    free(text);
-    return status;
-}
-
-static zr_status_t read_text(const reader_t *reader, char **text_p, size_t *n_bytes_p) {
-    int fd = open(reader->path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return fail_io(reader, "open it");
-    struct stat about;
-    zr_status_t status;
-    if (fstat(fd, &about) == 0 && S_ISDIR(about.st_mode))
-        status = zr_fail(reader->log, ZR_ERR_IO, "%s: is a directory, not a file", reader->path);
-    else
-        status = read_rest(reader, fd, text_p, n_bytes_p);
-    close(fd);
-    return status;
-}
-
 /** What a reader of the message may want to know beyond what the parser says; "" if nothing. */
 static const char *advise(const char *text, size_t n_bytes, const json_error_t *error) {
     size_t at = error->position > 0 ? (size_t)error->position : 0;
@@ -605,7 +540,7 @@ static zr_status_t fail_parse(const reader_t *reader, const char *text, size_t n
 static zr_status_t parse(const reader_t *reader, json_t **root_p) {
     char *text = NULL;
     size_t n_bytes = 0;
-    ZR_TRY(read_text(reader, &text, &n_bytes));
+    ZR_TRY(zr_text_file_read(reader->path, FILE_MAX_BYTES, reader->log, &text, &n_bytes));
 
     zr_status_t status = ZR_OK;
     bool blank = true;

@@ -12,7 +12,7 @@
 
 #include "kernels/kernels.h"
 #include "offload/store.h"
-#include "offload/swap.h"
+#include "offload/swap_internal.h"
 #include "zero/config/keys.h"
 
 /* A field's name and place, which must not differ. */
@@ -78,10 +78,21 @@ static const zr_option_choice_t schedules[] = {
 
 static const zr_option_choice_t rises[] = {{"linear", 0, NULL}, {"log", 1, NULL}, {NULL, 0, NULL}};
 
-static const zr_option_choice_t optimizers[] = {
-    {"adamw", ZR_OPTIMIZER_ADAMW, "\"AdamW\""}, {"lion", ZR_OPTIMIZER_LION, "\"Lion\""},
-    {"sgd", ZR_OPTIMIZER_SGD, "\"SGD\""},       {NULL, ZR_OPTIMIZER_ADAMW, "\"Adam\""},
-    {NULL, 0, NULL}};
+static const zr_option_choice_t optimizers[] = {{"adamw", ZR_OPTIMIZER_ADAMW, "\"AdamW\""},
+                                                {"lion", ZR_OPTIMIZER_LION, "\"Lion\""},
+                                                {"sgd", ZR_OPTIMIZER_SGD, "\"SGD\""},
+                                                {NULL, ZR_OPTIMIZER_ADAMW, "\"Adam\""},
+                                                {NULL, 0, NULL}};
+
+static void store_optimizer(void *object, uint64_t value) {
+    zr_config_t *config = object;
+    size_t n = 0;
+    const zr_optimizer_type_t *const *optimizers = zr_optimizers(&n);
+    if (value < n)
+        zr_config_set_optimizer(config, optimizers[value]);
+    else
+        config->optimizer = (zr_optimizer_kind_t)value; /* which zr_config_resolve refuses */
+}
 
 /* ---- when an option means something --------------------------------------------------------- */
 
@@ -218,10 +229,10 @@ static const zr_option_t rows[] = {
 
     /* ---- the machine ---------------------------------------------------------------------- */
     {"device-memory", NULL, FIELD(device_memory_bytes), .type = ZR_OPTION_BYTES, .arg = "SIZE",
-     .group = MACHINE, .initial = "no limit",
+     .group = MACHINE, .initial = "no limit", .least = 1,
      .help = "device memory of each rank, such as 512MiB or 16GB"},
     {"host-memory", NULL, FIELD(host_memory_bytes), .type = ZR_OPTION_BYTES, .arg = "SIZE",
-     .group = MACHINE, .initial = "no limit", .help = "host memory of each rank"},
+     .group = MACHINE, .initial = "no limit", .least = 1, .help = "host memory of each rank"},
     {"memory-plan", NULL, FIELD(plan_memory), .type = ZR_OPTION_SWITCH, .group = MACHINE,
      .help = "place what lives within a step by a plan of the step before",
      .more = "[allocator.md](allocator.md)"},
@@ -388,7 +399,7 @@ static const zr_option_t rows[] = {
 
     /* ---- the optimizer, and its hyperparameters --------------------------------------------- */
     {"optimizer", "optimizer.type", FIELD(optimizer), .type = ZR_OPTION_CHOICE, .flags = AGREE,
-     .choices = optimizers,
+     .choices = optimizers, .store = store_optimizer,
      .refused = "Adagrad Lamb Muon MuAdam MuAdamW MuSGD OneBitAdam OneBitLamb ZeroOneAdam RMSprop",
      .group = STEP, .usual = "null", .help = "what updates the parameters, and what state it has",
      .note = "Adam is AdamW, as in DeepSpeed"},
@@ -401,7 +412,7 @@ static const zr_option_t rows[] = {
      .when = {&with_betas}, .help = "AdamW's and Lion's: decay of the running mean"},
     {"beta2", "optimizer.params.betas[1]", FIELD(adamw.beta2), .type = ZR_OPTION_NUMBER,
      .flags = AGREE | FILE_AUTO, .most = LARGEST_BETA, .arg = "B", .group = STEP, .usual = "0.999",
-     .when = {&with_betas},
+     .when = {&with_betas}, .initial = "0.95, Lion's 0.99",
      .help = "AdamW's: decay of the running square; Lion's: of its running mean"},
     {"epsilon", "optimizer.params.eps", FIELD(adamw.epsilon), .type = ZR_OPTION_NUMBER,
      .flags = AGREE | FILE_AUTO, .least = LEAST_EPSILON, .most = 1, .arg = "E", .group = STEP,
@@ -414,8 +425,8 @@ static const zr_option_t rows[] = {
      .flags = AGREE | FILE_AUTO, .most = LARGEST_BETA, .arg = "M", .group = STEP, .usual = "0.0",
      .when = {&with_momentum}, .help = "SGD's: decay of the running sum of gradients"},
     {"nesterov", "optimizer.params.nesterov", FIELD(nesterov), .type = ZR_OPTION_SWITCH,
-     .flags = AGREE | FILE_AUTO, .group = STEP, .usual = "false",
-     .when = {&with_momentum}, .help = "SGD's: Nesterov's momentum"},
+     .flags = AGREE | FILE_AUTO, .group = STEP, .usual = "false", .when = {&with_momentum},
+     .help = "SGD's: Nesterov's momentum"},
 
     /* ---- progress ------------------------------------------------------------------------- */
     {NULL, "steps_per_print", FIELD(steps_per_print), .type = ZR_OPTION_COUNT, .least = 1,

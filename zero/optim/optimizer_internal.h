@@ -3,8 +3,7 @@
  * per instruction set (kernels/host/isa/), launchers where CUDA is built; elsewhere a program may
  * bring them along, as the tests' emulation does.
  */
-#ifndef ZR_ZERO_OPTIM_OPTIMIZER_INTERNAL_H
-#define ZR_ZERO_OPTIM_OPTIMIZER_INTERNAL_H
+#pragma once
 
 #include "zero/optim/optimizer.h"
 
@@ -38,5 +37,3 @@
     .loops = {zr_host_##kernel##_baseline, ZR_WHERE_AVX2(zr_host_##kernel##_avx2),                 \
               ZR_WHERE_AVX512(zr_host_##kernel##_avx512)},                                         \
     .cuda = zr_cuda_##kernel
-
-#endif

@@ -23,8 +23,7 @@ typedef struct search {
     char message[512]; /* the first error of the last plan */
 } search_t;
 
-/* ---- a plan -----------------------------------------------------------------------------------
- */
+/* ---- a plan ---------------------------------------------------------------------------------- */
 
 /* What a plan fails for, when that is not memory. */
 static void keep_first(void *context, zr_log_level_t level, int rank, const char *message) {
@@ -72,8 +71,7 @@ static zr_status_t fits(search_t *search, question_t question, bool *fits_p) {
     return ZR_OK;
 }
 
-/* ---- looking for the least --------------------------------------------------------------------
- */
+/* ---- looking for the least ------------------------------------------------------------------- */
 
 /* What is turned, from 0 (all is up) to N_SHARES (all is down). */
 typedef void (*turn_fn)(search_t *search, size_t share);
@@ -123,8 +121,7 @@ static zr_status_t turn_down(search_t *search, turn_fn turn, question_t question
     return ZR_OK;
 }
 
-/* ---- the choice -------------------------------------------------------------------------------
- */
+/* ---- the choice ------------------------------------------------------------------------------ */
 
 static zr_status_t relieve_device(search_t *search, bool *fits_p) {
     zr_config_t *config = &search->run->config;

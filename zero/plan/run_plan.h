@@ -55,6 +55,7 @@ typedef struct zr_run_request {
 
 typedef struct zr_run_plan {
     zr_tier_statistics_t tiers[2]; /* device and host, as far as it came */
+    zr_byte_count_t metadata;      /* of the rank that was simulated: about what a rank has */
     size_t nvme_bytes;             /* reserved on the drives */
     size_t nvme_live_bytes;        /* of what lies there */
     size_t nvme_by_tag[ZR_N_TAGS]; /* likewise */

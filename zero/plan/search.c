@@ -207,7 +207,6 @@ static int next_group(const zr_run_ask_t *ask, int size) {
     return 0;
 }
 
-/* Whether a row is the first micro-batch of its placement. */
 static bool is_first(const zr_run_ask_t *ask, const zr_run_row_t *row) {
     return !ask->micro_batch_open || row->micro_batch == 1;
 }

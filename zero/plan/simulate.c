@@ -113,7 +113,6 @@ static zr_status_t save(planned_rank_t *rank, size_t n_done, bool is_last) {
     return zr_runtime_save_end(rank->runtime, true, &ended, NULL);
 }
 
-/* One more step, and what is saved after it. */
 static zr_status_t go_on(planned_rank_t *rank, zr_run_plan_t *plan, bool *is_last_p) {
     zr_runtime_time_t before, after;
     size_t n_done = rank->steps.n_done;
@@ -161,6 +160,7 @@ static void note(const planned_rank_t *rank, zr_run_plan_t *plan) {
     for (int tier = ZR_TIER_DEVICE; tier <= ZR_TIER_HOST; tier++)
         zr_allocator_statistics(zr_runtime_allocator(rank->runtime), (zr_tier_t)tier,
                                 &plan->tiers[tier]);
+    zr_runtime_metadata(rank->runtime, &plan->metadata);
     zr_runtime_model_size(rank->runtime, &plan->size);
     zr_runtime_offload(rank->runtime, &plan->offload);
     note_drives(rank, plan);

@@ -13,8 +13,7 @@
  * is simulated as one step, whose micro-batches are the longest that there are in their place: what
  * is live is exact still.
  */
-#ifndef ZR_ZERO_PLAN_STEPS_INTERNAL_H
-#define ZR_ZERO_PLAN_STEPS_INTERNAL_H
+#pragma once
 
 #include "zero/plan/run_plan.h"
 
@@ -45,5 +44,3 @@ bool zr_run_steps_next(zr_run_steps_t *steps, zr_allocator_t *allocator);
 
 /** What sequences of a micro-batch of that step are cut to. */
 size_t zr_run_steps_length(const zr_run_steps_t *steps, size_t micro_batch);
-
-#endif

@@ -37,19 +37,27 @@ const char *zr_run_part_name(zr_run_part_t part) {
 
 /* ---- intervals ------------------------------------------------------------------------------- */
 
+/* Room for one more of n. */
+static bool grow(void *all_p, size_t n, size_t *capacity_p, size_t elem_bytes) {
+    void **all = all_p;
+    size_t capacity = *capacity_p == 0 ? 256 : 2 * *capacity_p;
+    if (n < *capacity_p)
+        return true;
+    void *grown = realloc(*all, capacity * elem_bytes);
+    if (grown == NULL)
+        return false;
+    *all = grown;
+    *capacity_p = capacity;
+    return true;
+}
+
 static bool append(intervals_t *list, interval_t interval) {
     if (list->n > 0 && list->all[list->n - 1].end == interval.begin) {
         list->all[list->n - 1].end = interval.end;
         return true;
     }
-    if (list->n == list->capacity) {
-        size_t capacity = list->capacity == 0 ? 256 : 2 * list->capacity;
-        interval_t *grown = realloc(list->all, capacity * sizeof(*grown));
-        if (grown == NULL)
-            return false;
-        list->all = grown;
-        list->capacity = capacity;
-    }
+    if (!grow(&list->all, list->n, &list->capacity, sizeof(interval)))
+        return false;
     list->all[list->n++] = interval;
     return true;
 }
@@ -132,7 +140,6 @@ static bool count_part(zr_run_watch_t *watch, int part, double until, intervals_
     return made;
 }
 
-/* Count the work until now, and forget it. */
 static void count(zr_run_watch_t *watch) {
     double now = zr_sim_clock_now(watch->clock), covered = 0;
     intervals_t all = {0};
@@ -154,14 +161,8 @@ void zr_run_spans_free(zr_run_spans_t *spans) {
 }
 
 static bool keep_span(zr_run_spans_t *spans, const zr_sim_span_t *span) {
-    if (spans->n == spans->capacity) {
-        size_t capacity = spans->capacity == 0 ? 1024 : 2 * spans->capacity;
-        zr_sim_span_t *grown = realloc(spans->all, capacity * sizeof(*grown));
-        if (grown == NULL)
-            return false;
-        spans->all = grown;
-        spans->capacity = capacity;
-    }
+    if (!grow(&spans->all, spans->n, &spans->capacity, sizeof(*span)))
+        return false;
     spans->all[spans->n++] = *span;
     return true;
 }

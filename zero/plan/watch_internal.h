@@ -1,8 +1,7 @@
 /*
  * Watching a simulated clock, for the times of a planned step.
  */
-#ifndef ZR_ZERO_PLAN_WATCH_INTERNAL_H
-#define ZR_ZERO_PLAN_WATCH_INTERNAL_H
+#pragma once
 
 #include "zero/plan/run_times.h"
 
@@ -22,5 +21,3 @@ void zr_run_watch_destroy(zr_run_watch_t **watch);
 void zr_run_watch_begin(zr_run_watch_t *watch);
 /** It has ended. False: there was no memory for all of its work. */
 bool zr_run_watch_end(zr_run_watch_t *watch, zr_run_times_t *times_p);
-
-#endif

@@ -1,5 +1,4 @@
 /* A micro-batch: its inputs on the device, its memory, and its loss. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "zero/schedule/schedule_internal.h"
@@ -7,9 +6,7 @@
 /* ---- flights --------------------------------------------------------------------------------- */
 
 void zr_flights_free(zr_model_t *model) {
-    for (size_t i = 0; i < model->n_flights; i++)
-        free(model->flights[i].x);
-    free(model->flights);
+    zr_heap_destroy(&model->flights_heap);
     model->flights = NULL;
     model->n_flights = 0;
     zr_order_clear(&model->train_order);
@@ -21,10 +18,13 @@ zr_status_t zr_flights_prepare(zr_model_t *model, size_t n_flights) {
         return ZR_OK;
     zr_flights_free(model);
     zr_status_t status = ZR_ERR_MEMORY;
-    model->flights = calloc(n_flights, sizeof(*model->flights));
+    model->flights_heap = zr_heap_create(model->heap);
+    if (model->flights_heap != NULL)
+        model->flights = zr_heap_alloc(model->flights_heap, n_flights, sizeof(*model->flights));
     for (; model->flights != NULL && model->n_flights < n_flights; model->n_flights++) {
         zr_flight_t *flight = &model->flights[model->n_flights];
-        flight->x = calloc(model->n_blocks + model->n_tensors, sizeof(void *));
+        flight->x =
+            zr_heap_alloc(model->flights_heap, model->n_blocks + model->n_tensors, sizeof(void *));
         if (flight->x == NULL)
             break;
         flight->tensors = flight->x + model->n_blocks;
@@ -32,8 +32,7 @@ zr_status_t zr_flights_prepare(zr_model_t *model, size_t n_flights) {
     if (model->flights != NULL && model->n_flights == n_flights)
         status =
             zr_order_through(model->n_blocks, model->first_trained, n_flights, &model->train_order);
-    if (status == ZR_OK)
-        status = zr_order_forward(model->n_blocks, &model->evaluation_order);
+    ZR_THEN(status, zr_order_forward(model->n_blocks, &model->evaluation_order));
     if (status == ZR_OK)
         return ZR_OK;
     zr_flights_free(model);
@@ -83,7 +82,6 @@ static zr_status_t allocate(zr_model_t *model, zr_tier_t tier, zr_tag_t tag, siz
     return zr_allocate(model->allocator, &request, field);
 }
 
-/* Copy one input to the device, from its part of the staging. */
 static zr_status_t upload(zr_model_t *model, zr_flight_t *flight, size_t index, char *staged,
                           const void *values) {
     size_t size_bytes = flight->batch.rows * model->options.inputs[index].elem_bytes;

@@ -2,7 +2,6 @@
 #include "zero/schedule/model.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "zero/schedule/schedule_internal.h"
@@ -83,7 +82,7 @@ static zr_status_t copy_options(zr_model_t *model, const zr_model_options_t *opt
     model->options = *options;
     model->options.shape = NULL;
     model->options.freeze = NULL;
-    void *shape = calloc(1, options->shape_bytes + 1);
+    void *shape = zr_heap_alloc(model->heap, 1, options->shape_bytes);
     if (shape == NULL)
         return fail_memory(model);
     if (options->shape_bytes != 0)
@@ -91,8 +90,9 @@ static zr_status_t copy_options(zr_model_t *model, const zr_model_options_t *opt
     model->options.shape = shape;
     if (options->freeze == NULL)
         return ZR_OK;
-    model->options.freeze = strdup(options->freeze);
-    model->freeze_is_used = calloc(count_entries(options->freeze), sizeof(bool));
+    model->options.freeze = zr_heap_text(model->heap, options->freeze);
+    model->freeze_is_used =
+        zr_heap_alloc(model->heap, count_entries(options->freeze), sizeof(bool));
     return model->options.freeze != NULL && model->freeze_is_used != NULL ? ZR_OK
                                                                           : fail_memory(model);
 }
@@ -109,36 +109,25 @@ zr_status_t zr_model_create(zr_runtime_t *runtime, const zr_model_options_t *opt
                             zr_model_t **model_p) {
     const zr_log_t *log = zr_runtime_log(runtime);
     ZR_TRY(check_options(options, log));
-    zr_model_t *model = calloc(1, sizeof(*model));
-    if (model == NULL)
+    zr_heap_t *heap = zr_heap_create(zr_allocator_heap(zr_runtime_allocator(runtime)));
+    zr_model_t *model = heap != NULL ? zr_heap_alloc(heap, 1, sizeof(*model)) : NULL;
+    if (model == NULL) {
+        zr_heap_destroy(&heap);
         return zr_fail(log, ZR_ERR_MEMORY, "the system has no memory for a model");
+    }
+    model->heap = heap;
     model->runtime = runtime;
     model->allocator = zr_runtime_allocator(runtime);
     model->device = zr_runtime_device(runtime);
     model->stream = zr_runtime_stream(runtime);
     model->log = log;
     zr_status_t status = copy_options(model, options);
-    if (status == ZR_OK)
-        status = add_groups(model);
+    ZR_THEN(status, add_groups(model));
     if (status == ZR_OK)
         *model_p = model;
     else
         zr_model_destroy(&model);
     return status;
-}
-
-static void free_block(zr_block_t *block) {
-    free(block->name);
-    free(block->self);
-    free(block);
-}
-
-static void free_inits(zr_model_t *model) {
-    while (model->inits != NULL) {
-        zr_param_init_t *init = model->inits;
-        model->inits = init->next;
-        free(init);
-    }
 }
 
 void zr_model_destroy(zr_model_t **model_p) {
@@ -150,14 +139,8 @@ void zr_model_destroy(zr_model_t **model_p) {
     zr_flights_free(model);
     zr_stash_destroy(&model->stash);
     zr_free(model->allocator, (void **)&model->loss, model->stream);
-    for (size_t i = 0; i < model->n_blocks; i++)
-        free_block(model->blocks[i]);
-    free(model->blocks);
-    free_inits(model);
-    free(model->freeze_is_used);
-    free((void *)model->options.freeze);
-    free((void *)model->options.shape);
-    free(model);
+    zr_heap_t *heap = model->heap;
+    zr_heap_destroy(&heap);
     *model_p = NULL;
 }
 
@@ -177,14 +160,9 @@ static zr_status_t check_type(const zr_model_t *model, const zr_block_type_t *ty
 }
 
 static zr_status_t append_block(zr_model_t *model, zr_block_t *block) {
-    if (model->n_blocks == model->capacity) {
-        size_t capacity = model->capacity != 0 ? 2 * model->capacity : 16;
-        zr_block_t **grown = realloc(model->blocks, capacity * sizeof(zr_block_t *));
-        if (grown == NULL)
-            return fail_memory(model);
-        model->blocks = grown;
-        model->capacity = capacity;
-    }
+    if (!zr_heap_make_room(model->heap, &model->blocks, model->n_blocks, &model->capacity,
+                           sizeof(zr_block_t *)))
+        return fail_memory(model);
     block->index = model->n_blocks;
     model->blocks[model->n_blocks++] = block;
     return ZR_OK;
@@ -193,7 +171,7 @@ static zr_status_t append_block(zr_model_t *model, zr_block_t *block) {
 zr_status_t zr_model_add(zr_model_t *model, const zr_block_type_t *type, const char *name,
                          zr_block_t **block_p) {
     ZR_TRY(check_type(model, type, name));
-    zr_block_t *block = calloc(1, sizeof(*block));
+    zr_block_t *block = zr_heap_alloc(model->heap, 1, sizeof(*block));
     if (block == NULL)
         return fail_memory(model);
     block->model = model;
@@ -201,14 +179,11 @@ zr_status_t zr_model_add(zr_model_t *model, const zr_block_type_t *type, const c
     block->slot = ZR_NO_SLOT;
     block->n_tensors = type->tensors_bytes / sizeof(void *);
     block->tensors_offset = model->n_tensors;
-    block->name = strdup(name);
-    block->self = calloc(1, type->self_bytes + 1);
-    zr_status_t status = block->name != NULL && block->self != NULL ? append_block(model, block)
-                                                                    : fail_memory(model);
-    if (status != ZR_OK) {
-        free_block(block);
-        return status;
-    }
+    block->name = zr_heap_text(model->heap, name);
+    block->self = zr_heap_alloc(model->heap, 1, type->self_bytes);
+    if (block->name == NULL || block->self == NULL)
+        return fail_memory(model);
+    ZR_TRY(append_block(model, block));
     model->n_tensors += block->n_tensors;
     if (type->declare != NULL)
         ZR_TRY(type->declare(block, model->options.shape, block->self));
@@ -220,18 +195,18 @@ zr_status_t zr_model_add(zr_model_t *model, const zr_block_type_t *type, const c
 zr_status_t zr_block_add_param(zr_block_t *block, const zr_block_param_t *desc,
                                zr_param_t **param_p) {
     zr_model_t *model = block->model;
-    zr_param_init_t *init = malloc(sizeof(*init));
+    zr_param_init_t *init = zr_heap_alloc(model->heap, 1, sizeof(*init));
     if (init == NULL)
         return fail_memory(model);
-    *init = (zr_param_init_t){model->inits, desc->init,
-                              zr_init_key(model->options.seed, desc->name), desc->deviation};
-    model->inits = init;
+    *init = (zr_param_init_t){desc->init, zr_init_key(model->options.seed, desc->name),
+                              desc->deviation};
     if (block->unit == NULL)
         ZR_TRY(zr_runtime_add_unit(model->runtime, block->name, &block->unit));
     zr_param_desc_t param = {.name = desc->name,
                              .n_dims = desc->n_dims,
                              .group = desc->n_dims <= 1 ? model->vectors : model->matrices,
                              .frozen = is_frozen(model, desc->name),
+                             .encoding = desc->encoding,
                              .fill = zr_init_fill,
                              .fill_context = init};
     memcpy(param.dims, desc->dims, sizeof(param.dims));
@@ -311,7 +286,7 @@ static zr_status_t declare_extents(zr_model_t *model) {
     size_t n_buffers = zr_runtime_config(model->runtime)->offload_optimizer.n_buffers;
     size_t align = ZR_STORE_CHUNK_ALIGN_BYTES;
     size_t extent_bytes = (options->slot_bytes + align - 1) / align * align;
-    zr_store_extent_t *extents = calloc(options->n_slots, sizeof(*extents));
+    zr_store_extent_t *extents = zr_heap_alloc(model->heap, options->n_slots, sizeof(*extents));
     zr_extents_t place;
     if (extents == NULL)
         return zr_fail(model->log, ZR_ERR_MEMORY, "no memory for %s",
@@ -326,7 +301,7 @@ static zr_status_t declare_extents(zr_model_t *model) {
                               .max_transfers = zr_stash_max_transfers(options->n_buffers),
                               .advice = advice};
     zr_status_t status = zr_runtime_add_extents(model->runtime, &desc, &place);
-    free(extents);
+    zr_heap_free(model->heap, extents);
     if (status == ZR_OK)
         options->first_extent = place.first;
     return status;
@@ -382,7 +357,6 @@ zr_status_t zr_model_commit(zr_model_t *model) {
     model->first_trained = find_first_trained(model);
     ZR_TRY(plan_stash(model));
     ZR_TRY(zr_runtime_commit(model->runtime));
-    free_inits(model);
     if (model->stash_options.n_slots != 0) {
         model->stash_options.store = zr_runtime_store(model->runtime);
         ZR_TRY(zr_stash_create(&model->stash_options, &model->stash));

@@ -95,7 +95,6 @@ typedef struct zr_block_type {
     size_t tensors_bytes;
     bool recomputes;      /* where the model recomputes, forward keeps x alone, and is called
                              again before backward, without y being wanted; x may wait elsewhere */
-    bool ignores_x;       /* backward needs no x: it is freed when forward has used it */
     bool reads_no_params; /* backward needs none: they are not gathered for it */
 } zr_block_type_t;
 
@@ -107,7 +106,8 @@ typedef struct zr_block_param {
     int n_dims;       /* 0 to 4 */
     size_t dims[4];
     zr_init_t init;
-    double deviation; /* of NORMAL */
+    double deviation;              /* of NORMAL */
+    const zr_encoding_t *encoding; /* as zr_param_desc_t has it */
 } zr_block_param_t;
 
 /**

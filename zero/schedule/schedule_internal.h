@@ -4,6 +4,8 @@
  */
 #pragma once
 
+#include "allocator/heap_internal.h"
+#include "kernels/base/then_internal.h"
 #include "zero/schedule/model.h"
 
 #define ZR_MAX_USED 4
@@ -26,7 +28,6 @@ struct zr_block {
 
 /* How one parameter begins; the runtime calls zr_init_fill with it. */
 typedef struct zr_param_init {
-    struct zr_param_init *next;
     zr_init_t kind;
     uint64_t key; /* of seed and name */
     double deviation;
@@ -47,6 +48,7 @@ typedef struct zr_flight {
 } zr_flight_t;
 
 struct zr_model {
+    zr_heap_t *heap; /* of its tables, of its blocks, and itself */
     zr_runtime_t *runtime;
     zr_allocator_t *allocator;
     zr_device_t *device;
@@ -60,7 +62,6 @@ struct zr_model {
     size_t n_blocks, capacity;
     size_t n_tensors; /* of all blocks */
     size_t first_trained;
-    zr_param_init_t *inits; /* list, until commit */
     bool is_committed;
 
     zr_stash_t *stash; /* x of blocks that are recomputed, a slot each; NULL: on the device */
@@ -69,7 +70,8 @@ struct zr_model {
 
     zr_order_t train_order; /* of as many micro-batches as there are flights */
     zr_order_t evaluation_order;
-    zr_flight_t *flights; /* [n_flights] */
+    zr_heap_t *flights_heap; /* NULL: there are none */
+    zr_flight_t *flights;    /* [n_flights] */
     size_t n_flights;
     double *loss;    /* [2] on the device: of training since it was taken; of evaluation */
     size_t n_losses; /* micro-batches in loss[0] */

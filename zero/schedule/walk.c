@@ -65,7 +65,6 @@ static zr_status_t release_units(zr_block_t *block) {
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-/* Whether backward comes to a block. */
 static bool is_reached(const walk_t *walk, const zr_block_t *block) {
     return walk->trains && block->index >= walk->model->first_trained;
 }
@@ -87,12 +86,13 @@ static zr_status_t visit_forward(walk_t *walk, zr_block_t *block, zr_flight_t *f
     return status;
 }
 
-/* A block has computed forward: its input waits for backward, here or elsewhere, or is not needed.
+/* A block has computed forward: its input waits for backward, here or elsewhere, or nobody needs
+ * it.
  */
 static zr_status_t settle_x(walk_t *walk, zr_block_t *block, zr_flight_t *flight) {
     zr_model_t *model = walk->model;
     void **x = &flight->x[block->index];
-    if (!is_reached(walk, block) || block->type->ignores_x) {
+    if (!is_reached(walk, block)) {
         zr_free(model->allocator, x, model->stream);
         return ZR_OK;
     }
@@ -140,8 +140,7 @@ static zr_status_t visit_backward(walk_t *walk, zr_block_t *block, zr_flight_t *
         visit.keeps = true;
         status = block->type->forward(&visit);
     }
-    if (status == ZR_OK)
-        status = block->type->backward(&visit);
+    ZR_THEN(status, block->type->backward(&visit));
     flight->gradient = visit.gradient;
     zr_visit_drop(&visit, &visit.y);
     zr_free(model->allocator, &flight->x[block->index], model->stream);

@@ -9,8 +9,8 @@
  * Parameters have the names and shapes of Hugging Face's GPT-2; weights of linear layers are
  * [in, out].
  */
-#ifndef EXAMPLES_MODELS_GPT2_GPT_H
-#define EXAMPLES_MODELS_GPT2_GPT_H
+#ifndef ZR_MODELS_GPT2_GPT_H
+#define ZR_MODELS_GPT2_GPT_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -22,20 +22,23 @@
 extern "C" {
 #endif
 
-typedef struct gpt_shape {
+typedef struct zr_gpt_shape {
     size_t n_layers;
     size_t channels;
     size_t heads; /* divides channels */
     size_t seq;   /* positions: the longest sequence */
     size_t vocab;
-} gpt_shape_t;
+} zr_gpt_shape_t;
 
-typedef struct gpt_options {
+typedef struct zr_gpt_options {
     uint64_t seed;       /* of the initial weights */
     const char *freeze;  /* comma-separated parameters to freeze, by name or by the part of it
                             before a dot ("wte,h.0"); NULL: none. Borrowed for calls */
     double weight_decay; /* of matrices; vectors have none */
-} gpt_options_t;
+    /* Of the layers' linear parts, as zr_part_linear_desc_t has them (models/parts.h). */
+    const zr_encoding_t *encoding;         /* of their weights; NULL: the runtime's */
+    const struct zr_part_adapter *adapter; /* NULL: none; borrowed as long as the model */
+} zr_gpt_options_t;
 
 /**
  * Read a model's shape.
@@ -46,26 +49,26 @@ typedef struct gpt_options {
  * @param error  [error_size], on failure a message for the user: key, value, what is allowed
  * @return whether the shape is one; shape_p is set only then
  */
-bool gpt_shape_parse(const char *text, gpt_shape_t *shape_p, char *error, size_t error_size);
+bool zr_gpt_shape_parse(const char *text, zr_gpt_shape_t *shape_p, char *error, size_t error_size);
 
-/** One size of a shape, by the name that gpt_shape_parse has for it. */
-typedef struct gpt_size {
+/** One size of a shape, by the name that zr_gpt_shape_parse has for it. */
+typedef struct zr_gpt_size {
     const char *name; /* static */
     size_t value;
-} gpt_size_t;
-#define GPT_N_SIZES 5
+} zr_gpt_size_t;
+#define ZR_GPT_N_SIZES 5
 /** All of them: layers, channels, heads, seq, vocab. */
-void gpt_shape_sizes(const gpt_shape_t *shape, gpt_size_t sizes[GPT_N_SIZES]);
+void zr_gpt_shape_sizes(const zr_gpt_shape_t *shape, zr_gpt_size_t sizes[ZR_GPT_N_SIZES]);
 
-/** Parameters of a shape that gpt_shape_parse has passed. */
-size_t gpt_n_params(const gpt_shape_t *shape);
+/** Parameters of a shape that zr_gpt_shape_parse has passed. */
+size_t zr_gpt_n_params(const zr_gpt_shape_t *shape);
 
 /**
  * Operations per token of a training step on sequences of t tokens: 6 per parameter, and those
  * of attention over the positions that a token sees (on average (t + 1) / 2). What is computed
  * twice to save memory does not count.
  */
-double gpt_flops_per_token(const gpt_shape_t *shape, size_t t);
+double zr_gpt_flops_per_token(const zr_gpt_shape_t *shape, size_t t);
 
 /**
  * Make the model on a runtime that is not committed yet; zr_model_commit is next.
@@ -81,14 +84,14 @@ double gpt_flops_per_token(const gpt_shape_t *shape, size_t t);
  * @return ZR_OK; ZR_ERR_ARGUMENT also when the activations' place needs recompute; ZR_ERR_MEMORY;
  *         ZR_ERR_UNSUPPORTED when the device has no kernels for it
  */
-ZR_NODISCARD zr_status_t gpt_create(zr_runtime_t *runtime, const gpt_shape_t *shape,
-                                    const gpt_options_t *options,
-                                    const zr_activation_options_t *activations,
-                                    zr_model_t **model_p);
+ZR_NODISCARD zr_status_t zr_gpt_create(zr_runtime_t *runtime, const zr_gpt_shape_t *shape,
+                                       const zr_gpt_options_t *options,
+                                       const zr_activation_options_t *activations,
+                                       zr_model_t **model_p);
 
-/** gpt_create with this shape and these options, for plans; options->freeze is borrowed for as long
- * as it is used. */
-zr_model_maker_t gpt_maker(const gpt_shape_t *shape, const gpt_options_t *options);
+/** zr_gpt_create with this shape and these options, for plans; options->freeze is borrowed for as
+ * long as it is used. */
+zr_model_maker_t zr_gpt_maker(const zr_gpt_shape_t *shape, const zr_gpt_options_t *options);
 
 /**
  * zr_model_train of one micro-batch.
@@ -97,12 +100,13 @@ zr_model_maker_t gpt_maker(const gpt_shape_t *shape, const gpt_options_t *option
  *                         that follows token i
  * @param t                at most the shape's seq
  */
-ZR_NODISCARD zr_status_t gpt_train_micro_batch(zr_model_t *gpt, const int32_t *tokens,
-                                               const int32_t *targets, size_t b, size_t t);
+ZR_NODISCARD zr_status_t zr_gpt_train_micro_batch(zr_model_t *gpt, const int32_t *tokens,
+                                                  const int32_t *targets, size_t b, size_t t);
 
 /** zr_model_evaluate of one such. */
-ZR_NODISCARD zr_status_t gpt_evaluate(zr_model_t *gpt, const int32_t *tokens,
-                                      const int32_t *targets, size_t b, size_t t, double *loss_p);
+ZR_NODISCARD zr_status_t zr_gpt_evaluate(zr_model_t *gpt, const int32_t *tokens,
+                                         const int32_t *targets, size_t b, size_t t,
+                                         double *loss_p);
 
 #ifdef __cplusplus
 }

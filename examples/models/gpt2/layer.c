@@ -5,8 +5,9 @@
  * and of GELU.
  */
 #include <math.h>
+#include <string.h>
 
-#include "examples/models/gpt2/internal.h"
+#include "models/gpt2/internal.h"
 
 typedef struct layer_tensors {
     /* What backward needs of forward; rows are the tokens of the micro-batch. */
@@ -21,35 +22,39 @@ typedef struct layer_tensors {
     void *gelu;       /* [rows, 4 channels] */
     void *dwide;      /* [rows, 4 or 3 channels] gradient of pre_gelu or qkv */
     void *dnarrow;    /* [rows, channels] gradient of a norm's output, or of attended */
-    void *workspace;
+    zr_part_scratch_t scratch;
 } layer_tensors_t;
 
-static const part_product_t plain = {0};
+static const zr_part_product_t plain = {0};
 
 /* ---- parameters ------------------------------------------------------------------------------ */
 
 /* A linear layer: its weight is of the kind that is named, its bias of the next one. */
-static zr_status_t add_linear(zr_block_t *block, const gpt_model_t *model, size_t layer,
-                              gpt_kind_t weight, double deviation, part_linear_t *linear) {
-    gpt_tensor_t tensor = gpt_tensor(&model->shape, weight, layer);
-    linear->n_in = tensor.dims[0];
-    linear->n_out = tensor.dims[1];
-    ZR_TRY(gpt_add_param(block, model, weight, layer, ZR_INIT_NORMAL, deviation, &linear->weight));
-    return gpt_add_param(block, model, (gpt_kind_t)(weight + 1), layer, ZR_INIT_ZERO, 0.0,
-                         &linear->bias);
+static zr_status_t add_linear(zr_block_t *block, const zr_gpt_model_t *model, size_t layer,
+                              zr_gpt_kind_t weight, double deviation, zr_part_linear_t *linear) {
+    zr_gpt_tensor_t tensor = zr_gpt_tensor(&model->shape, weight, layer);
+    tensor.name[strlen(tensor.name) - strlen(".weight")] = '\0';
+    zr_part_linear_desc_t desc = {.name = tensor.name,
+                                  .n_in = tensor.dims[0],
+                                  .n_out = tensor.dims[1],
+                                  .deviation = deviation,
+                                  .encoding = model->base.encoding,
+                                  .adapter = model->base.adapter};
+    return zr_part_linear_declare(block, &model->base.types, &desc, linear);
 }
 
 static zr_status_t declare(zr_block_t *block, const void *shape, void *self) {
-    const gpt_model_t *model = shape;
-    gpt_layer_t *layer = self;
+    const zr_gpt_model_t *model = shape;
+    zr_gpt_layer_t *layer = self;
     size_t index = zr_block_index(block) - 1;
     double into_residual = 0.02 / sqrt(2.0 * (double)model->shape.n_layers);
-    ZR_TRY(gpt_add_norm(block, model, GPT_LN_1_WEIGHT, index, &layer->ln_1));
-    ZR_TRY(add_linear(block, model, index, GPT_ATTN_IN_WEIGHT, 0.02, &layer->attn_in));
-    ZR_TRY(add_linear(block, model, index, GPT_ATTN_OUT_WEIGHT, into_residual, &layer->attn_out));
-    ZR_TRY(gpt_add_norm(block, model, GPT_LN_2_WEIGHT, index, &layer->ln_2));
-    ZR_TRY(add_linear(block, model, index, GPT_MLP_IN_WEIGHT, 0.02, &layer->mlp_in));
-    return add_linear(block, model, index, GPT_MLP_OUT_WEIGHT, into_residual, &layer->mlp_out);
+    ZR_TRY(zr_gpt_add_norm(block, model, ZR_GPT_LN_1_WEIGHT, index, &layer->ln_1));
+    ZR_TRY(add_linear(block, model, index, ZR_GPT_ATTN_IN_WEIGHT, 0.02, &layer->attn_in));
+    ZR_TRY(
+        add_linear(block, model, index, ZR_GPT_ATTN_OUT_WEIGHT, into_residual, &layer->attn_out));
+    ZR_TRY(zr_gpt_add_norm(block, model, ZR_GPT_LN_2_WEIGHT, index, &layer->ln_2));
+    ZR_TRY(add_linear(block, model, index, ZR_GPT_MLP_IN_WEIGHT, 0.02, &layer->mlp_in));
+    return add_linear(block, model, index, ZR_GPT_MLP_OUT_WEIGHT, into_residual, &layer->mlp_out);
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
@@ -58,49 +63,55 @@ static zr_memory_t memory_of_forward(const zr_visit_t *visit) {
     return visit->keeps ? ZR_MEMORY_KEPT : ZR_MEMORY_TEMPORARY;
 }
 
-static zr_status_t attend(zr_visit_t *visit, const gpt_model_t *model, layer_tensors_t *tensors) {
-    zr_nn_attention_t args = {.batch = visit->batch->n_sequences,
-                              .seq = visit->batch->seq,
-                              .heads = model->shape.heads,
-                              .head_size = model->shape.channels / model->shape.heads,
+static zr_nn_qkv_shape_t qkv_shape(const zr_visit_t *visit, const zr_gpt_model_t *model) {
+    return (zr_nn_qkv_shape_t){.batch = visit->batch->n_sequences,
+                               .seq = visit->batch->seq,
+                               .heads = model->shape.heads,
+                               .kv_heads = model->shape.heads,
+                               .head_size = model->shape.channels / model->shape.heads};
+}
+
+static zr_status_t attend(zr_visit_t *visit, const zr_gpt_model_t *model,
+                          layer_tensors_t *tensors) {
+    zr_nn_attention_t args = {.shape = qkv_shape(visit, model),
                               .qkv = tensors->qkv,
                               .out = tensors->attended,
                               .log_sum = tensors->log_sum,
-                              .activation_dtype = model->types.activation_dtype};
+                              .activation_dtype = model->base.types.activation_dtype};
     zr_nn_workspace_t workspace;
-    ZR_TRY(part_take_workspace(visit, zr_nn_attention_workspace_bytes(visit->device, &args),
-                               &tensors->workspace, &workspace));
+    ZR_TRY(zr_part_take_workspace(visit, zr_nn_attention_workspace_bytes(visit->device, &args),
+                                  &tensors->scratch.workspace, &workspace));
     ZR_TRY(zr_nn_attention(visit->stream, &args, workspace));
-    zr_visit_drop(visit, &tensors->workspace);
+    zr_visit_drop(visit, &tensors->scratch.workspace);
     return ZR_OK;
 }
 
 /* middle = x + attention(norm(x)) */
 static zr_status_t attention_forward(zr_visit_t *visit) {
-    const gpt_model_t *model = visit->shape;
-    const gpt_layer_t *layer = visit->self;
+    const zr_gpt_model_t *model = visit->shape;
+    const zr_gpt_layer_t *layer = visit->self;
     layer_tensors_t *tensors = visit->tensors;
     zr_memory_t memory = memory_of_forward(visit);
     size_t channels = model->shape.channels;
-    ZR_TRY(part_norm_forward(visit, &model->types, &layer->ln_1, visit->x, &tensors->statistics,
-                             &tensors->normed));
-    ZR_TRY(part_take(visit, &model->types, memory, 3 * channels, &tensors->qkv));
-    ZR_TRY(part_linear_forward(visit, &model->types, &layer->attn_in, tensors->normed, &plain,
-                               &tensors->workspace, tensors->qkv));
+    ZR_TRY(zr_part_norm_forward(visit, &model->base.types, &layer->ln_1, visit->x,
+                                &tensors->statistics, &tensors->normed));
+    ZR_TRY(zr_part_take(visit, &model->base.types, memory, 3 * channels, &tensors->qkv));
+    ZR_TRY(zr_part_linear_forward(visit, &layer->attn_in, tensors->normed, &plain,
+                                  &tensors->scratch, tensors->qkv));
     zr_visit_drop(visit, &tensors->normed);
 
-    ZR_TRY(part_take(visit, &model->types, memory, channels, &tensors->attended));
-    ZR_TRY(part_take_floats(visit, memory, visit->batch->rows * model->shape.heads,
-                            &tensors->log_sum));
+    ZR_TRY(zr_part_take(visit, &model->base.types, memory, channels, &tensors->attended));
+    ZR_TRY(zr_part_take_floats(visit, memory, visit->batch->rows * model->shape.heads,
+                               &tensors->log_sum));
     ZR_TRY(attend(visit, model, tensors));
     if (!visit->keeps) {
         zr_visit_drop(visit, &tensors->qkv);
         zr_visit_drop(visit, &tensors->log_sum);
     }
-    ZR_TRY(part_take(visit, &model->types, memory, channels, &tensors->middle));
-    part_product_t residual = {.addend = visit->x};
-    ZR_TRY(part_linear_forward(visit, &model->types, &layer->attn_out, tensors->attended, &residual,
-                               &tensors->workspace, tensors->middle));
+    ZR_TRY(zr_part_take(visit, &model->base.types, memory, channels, &tensors->middle));
+    zr_part_product_t residual = {.addend = visit->x};
+    ZR_TRY(zr_part_linear_forward(visit, &layer->attn_out, tensors->attended, &residual,
+                                  &tensors->scratch, tensors->middle));
     if (!visit->keeps)
         zr_visit_drop(visit, &tensors->attended);
     return ZR_OK;
@@ -108,25 +119,25 @@ static zr_status_t attention_forward(zr_visit_t *visit) {
 
 /* y = middle + mlp(norm(middle)) */
 static zr_status_t mlp_forward(zr_visit_t *visit) {
-    const gpt_model_t *model = visit->shape;
-    const gpt_layer_t *layer = visit->self;
+    const zr_gpt_model_t *model = visit->shape;
+    const zr_gpt_layer_t *layer = visit->self;
     layer_tensors_t *tensors = visit->tensors;
-    const part_types_t *types = &model->types;
+    const zr_part_types_t *types = &model->base.types;
     size_t wide = layer->mlp_in.n_out;
-    ZR_TRY(part_norm_forward(visit, types, &layer->ln_2, tensors->middle, &tensors->statistics,
-                             &tensors->normed));
-    ZR_TRY(part_take(visit, types, ZR_MEMORY_TEMPORARY, wide, &tensors->gelu));
+    ZR_TRY(zr_part_norm_forward(visit, types, &layer->ln_2, tensors->middle, &tensors->statistics,
+                                &tensors->normed));
+    ZR_TRY(zr_part_take(visit, types, ZR_MEMORY_TEMPORARY, wide, &tensors->gelu));
     if (visit->keeps)
-        ZR_TRY(part_take(visit, types, ZR_MEMORY_KEPT, wide, &tensors->pre_gelu));
-    part_product_t gelu = {.epilogue = ZR_NN_EPILOGUE_GELU, .pre_gelu = tensors->pre_gelu};
-    ZR_TRY(part_linear_forward(visit, types, &layer->mlp_in, tensors->normed, &gelu,
-                               &tensors->workspace, tensors->gelu));
+        ZR_TRY(zr_part_take(visit, types, ZR_MEMORY_KEPT, wide, &tensors->pre_gelu));
+    zr_part_product_t gelu = {.epilogue = ZR_NN_EPILOGUE_GELU, .pre_gelu = tensors->pre_gelu};
+    ZR_TRY(zr_part_linear_forward(visit, &layer->mlp_in, tensors->normed, &gelu, &tensors->scratch,
+                                  tensors->gelu));
     zr_visit_drop(visit, &tensors->normed);
     if (visit->is_wanted) {
-        part_product_t residual = {.addend = tensors->middle};
-        ZR_TRY(part_take(visit, types, ZR_MEMORY_KEPT, model->shape.channels, &visit->y));
-        ZR_TRY(part_linear_forward(visit, types, &layer->mlp_out, tensors->gelu, &residual,
-                                   &tensors->workspace, visit->y));
+        zr_part_product_t residual = {.addend = tensors->middle};
+        ZR_TRY(zr_part_take(visit, types, ZR_MEMORY_KEPT, model->shape.channels, &visit->y));
+        ZR_TRY(zr_part_linear_forward(visit, &layer->mlp_out, tensors->gelu, &residual,
+                                      &tensors->scratch, visit->y));
         zr_visit_drop(visit, &tensors->gelu); /* else backward, which follows, uses it */
     }
     if (!visit->keeps)
@@ -145,94 +156,77 @@ static zr_status_t forward(zr_visit_t *visit) {
 /* ---- backward -------------------------------------------------------------------------------- */
 
 static zr_status_t mlp_backward(zr_visit_t *visit) {
-    const gpt_model_t *model = visit->shape;
-    const gpt_layer_t *layer = visit->self;
+    const zr_gpt_model_t *model = visit->shape;
+    const zr_gpt_layer_t *layer = visit->self;
     layer_tensors_t *tensors = visit->tensors;
-    const part_types_t *types = &model->types;
-    void **workspace = &tensors->workspace;
+    const zr_part_types_t *types = &model->base.types;
     size_t wide = layer->mlp_in.n_out;
     if (tensors->gelu == NULL) {
-        ZR_TRY(part_take(visit, types, ZR_MEMORY_TEMPORARY, wide, &tensors->gelu));
+        ZR_TRY(zr_part_take(visit, types, ZR_MEMORY_TEMPORARY, wide, &tensors->gelu));
         ZR_TRY(zr_nn_gelu(visit->stream, tensors->gelu, tensors->pre_gelu, types->activation_dtype,
                           visit->batch->rows * wide));
     }
-    ZR_TRY(part_linear_train(visit, types, &layer->mlp_out, tensors->gelu, visit->gradient,
-                             workspace));
-    zr_visit_drop(visit, &tensors->gelu);
-
-    ZR_TRY(part_take(visit, types, ZR_MEMORY_TEMPORARY, wide, &tensors->dwide));
-    part_product_t gelu = {.epilogue = ZR_NN_EPILOGUE_GELU_BACKWARD, .pre_gelu = tensors->pre_gelu};
-    ZR_TRY(part_linear_input_gradient(visit, types, &layer->mlp_out, visit->gradient, &gelu,
-                                      workspace, tensors->dwide));
+    zr_part_product_t gelu = {.epilogue = ZR_NN_EPILOGUE_GELU_BACKWARD,
+                              .pre_gelu = tensors->pre_gelu};
+    ZR_TRY(zr_part_linear_backward(visit, &layer->mlp_out, &tensors->gelu, visit->gradient, &gelu,
+                                   &tensors->scratch, &tensors->dwide));
     zr_visit_drop(visit, &tensors->pre_gelu);
 
-    ZR_TRY(part_norm_forward(visit, types, &layer->ln_2, tensors->middle, &tensors->statistics,
-                             &tensors->normed));
-    ZR_TRY(part_linear_train(visit, types, &layer->mlp_in, tensors->normed, tensors->dwide,
-                             workspace));
-    zr_visit_drop(visit, &tensors->normed);
-    ZR_TRY(part_take(visit, types, ZR_MEMORY_TEMPORARY, model->shape.channels, &tensors->dnarrow));
-    ZR_TRY(part_linear_input_gradient(visit, types, &layer->mlp_in, tensors->dwide, &plain,
-                                      workspace, tensors->dnarrow));
+    ZR_TRY(zr_part_norm_forward(visit, types, &layer->ln_2, tensors->middle, &tensors->statistics,
+                                &tensors->normed));
+    ZR_TRY(zr_part_linear_backward(visit, &layer->mlp_in, &tensors->normed, tensors->dwide, &plain,
+                                   &tensors->scratch, &tensors->dnarrow));
     zr_visit_drop(visit, &tensors->dwide);
-    ZR_TRY(part_norm_backward(visit, types, &layer->ln_2, tensors->middle, tensors->statistics,
-                              &tensors->dnarrow, workspace, visit->gradient, true));
+    ZR_TRY(zr_part_norm_backward(visit, types, &layer->ln_2, tensors->middle, tensors->statistics,
+                                 &tensors->dnarrow, &tensors->scratch.workspace, visit->gradient,
+                                 true));
     zr_visit_drop(visit, &tensors->middle);
     return ZR_OK;
 }
 
-static zr_status_t attend_backward(zr_visit_t *visit, const gpt_model_t *model,
+static zr_status_t attend_backward(zr_visit_t *visit, const zr_gpt_model_t *model,
                                    layer_tensors_t *tensors) {
-    zr_nn_attention_backward_t args = {.batch = visit->batch->n_sequences,
-                                       .seq = visit->batch->seq,
-                                       .heads = model->shape.heads,
-                                       .head_size = model->shape.channels / model->shape.heads,
+    zr_nn_attention_backward_t args = {.shape = qkv_shape(visit, model),
                                        .qkv = tensors->qkv,
                                        .out = tensors->attended,
                                        .log_sum = tensors->log_sum,
                                        .dout = tensors->dnarrow,
                                        .dqkv = tensors->dwide,
-                                       .activation_dtype = model->types.activation_dtype};
+                                       .activation_dtype = model->base.types.activation_dtype};
     zr_nn_workspace_t workspace;
-    ZR_TRY(part_take_workspace(visit,
-                               zr_nn_attention_backward_workspace_bytes(visit->device, &args),
-                               &tensors->workspace, &workspace));
+    ZR_TRY(zr_part_take_workspace(visit,
+                                  zr_nn_attention_backward_workspace_bytes(visit->device, &args),
+                                  &tensors->scratch.workspace, &workspace));
     ZR_TRY(zr_nn_attention_backward(visit->stream, &args, workspace));
-    zr_visit_drop(visit, &tensors->workspace);
+    zr_visit_drop(visit, &tensors->scratch.workspace);
     return ZR_OK;
 }
 
 static zr_status_t attention_backward(zr_visit_t *visit) {
-    const gpt_model_t *model = visit->shape;
-    const gpt_layer_t *layer = visit->self;
+    const zr_gpt_model_t *model = visit->shape;
+    const zr_gpt_layer_t *layer = visit->self;
     layer_tensors_t *tensors = visit->tensors;
-    const part_types_t *types = &model->types;
-    void **workspace = &tensors->workspace;
+    const zr_part_types_t *types = &model->base.types;
     size_t channels = model->shape.channels;
-    ZR_TRY(part_linear_train(visit, types, &layer->attn_out, tensors->attended, visit->gradient,
-                             workspace));
-    ZR_TRY(part_take(visit, types, ZR_MEMORY_TEMPORARY, channels, &tensors->dnarrow));
-    ZR_TRY(part_linear_input_gradient(visit, types, &layer->attn_out, visit->gradient, &plain,
-                                      workspace, tensors->dnarrow));
+    zr_part_product_t keep = {.keeps_x = true};
+    ZR_TRY(zr_part_linear_backward(visit, &layer->attn_out, &tensors->attended, visit->gradient,
+                                   &keep, &tensors->scratch, &tensors->dnarrow));
 
-    ZR_TRY(part_take(visit, types, ZR_MEMORY_TEMPORARY, 3 * channels, &tensors->dwide));
+    ZR_TRY(zr_part_take(visit, types, ZR_MEMORY_TEMPORARY, 3 * channels, &tensors->dwide));
     ZR_TRY(attend_backward(visit, model, tensors));
     zr_visit_drop(visit, &tensors->dnarrow);
     zr_visit_drop(visit, &tensors->attended);
     zr_visit_drop(visit, &tensors->qkv);
     zr_visit_drop(visit, &tensors->log_sum);
 
-    ZR_TRY(part_norm_forward(visit, types, &layer->ln_1, visit->x, &tensors->statistics,
-                             &tensors->normed));
-    ZR_TRY(part_linear_train(visit, types, &layer->attn_in, tensors->normed, tensors->dwide,
-                             workspace));
-    zr_visit_drop(visit, &tensors->normed);
-    ZR_TRY(part_take(visit, types, ZR_MEMORY_TEMPORARY, channels, &tensors->dnarrow));
-    ZR_TRY(part_linear_input_gradient(visit, types, &layer->attn_in, tensors->dwide, &plain,
-                                      workspace, tensors->dnarrow));
+    ZR_TRY(zr_part_norm_forward(visit, types, &layer->ln_1, visit->x, &tensors->statistics,
+                                &tensors->normed));
+    ZR_TRY(zr_part_linear_backward(visit, &layer->attn_in, &tensors->normed, tensors->dwide, &plain,
+                                   &tensors->scratch, &tensors->dnarrow));
     zr_visit_drop(visit, &tensors->dwide);
-    return part_norm_backward(visit, types, &layer->ln_1, visit->x, tensors->statistics,
-                              &tensors->dnarrow, workspace, visit->gradient, true);
+    return zr_part_norm_backward(visit, types, &layer->ln_1, visit->x, tensors->statistics,
+                                 &tensors->dnarrow, &tensors->scratch.workspace, visit->gradient,
+                                 true);
 }
 
 /* The gradient of the residual stream is that of y, and becomes that of x where it is. */
@@ -244,10 +238,10 @@ static zr_status_t backward(zr_visit_t *visit) {
     return ZR_OK;
 }
 
-const zr_block_type_t gpt_layer_block = {.name = "layer",
-                                         .declare = declare,
-                                         .forward = forward,
-                                         .backward = backward,
-                                         .self_bytes = sizeof(gpt_layer_t),
-                                         .tensors_bytes = sizeof(layer_tensors_t),
-                                         .recomputes = true};
+const zr_block_type_t zr_gpt_layer_block = {.name = "layer",
+                                            .declare = declare,
+                                            .forward = forward,
+                                            .backward = backward,
+                                            .self_bytes = sizeof(zr_gpt_layer_t),
+                                            .tensors_bytes = sizeof(layer_tensors_t),
+                                            .recomputes = true};

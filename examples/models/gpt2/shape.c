@@ -8,13 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "examples/models/gpt2/gpt.h"
+#include "models/gpt2/gpt.h"
 
 #define N_ELEMS(array) (sizeof(array) / sizeof((array)[0]))
 
 static const struct {
     const char *name;
-    gpt_shape_t shape;
+    zr_gpt_shape_t shape;
 } named_shapes[] = {
     {"gpt2", {12, 768, 12, 1024, 50257}},        {"gpt2-medium", {24, 1024, 16, 1024, 50257}},
     {"gpt2-large", {36, 1280, 20, 1024, 50257}}, {"gpt2-xl", {48, 1600, 25, 1024, 50257}},
@@ -27,18 +27,18 @@ static const struct {
     const char *name;
     size_t offset;
     unsigned long long largest;
-} keys[GPT_N_SIZES] = {
-    {"layers", offsetof(gpt_shape_t, n_layers), 100000},
-    {"channels", offsetof(gpt_shape_t, channels), 1000000},
-    {"heads", offsetof(gpt_shape_t, heads), 1000000},
-    {"seq", offsetof(gpt_shape_t, seq), 1000000000},
-    {"vocab", offsetof(gpt_shape_t, vocab), INT32_MAX},
+} keys[ZR_GPT_N_SIZES] = {
+    {"layers", offsetof(zr_gpt_shape_t, n_layers), 100000},
+    {"channels", offsetof(zr_gpt_shape_t, channels), 1000000},
+    {"heads", offsetof(zr_gpt_shape_t, heads), 1000000},
+    {"seq", offsetof(zr_gpt_shape_t, seq), 1000000000},
+    {"vocab", offsetof(zr_gpt_shape_t, vocab), INT32_MAX},
 };
 
-void gpt_shape_sizes(const gpt_shape_t *shape, gpt_size_t sizes[GPT_N_SIZES]) {
-    for (size_t i = 0; i < GPT_N_SIZES; i++)
+void zr_gpt_shape_sizes(const zr_gpt_shape_t *shape, zr_gpt_size_t sizes[ZR_GPT_N_SIZES]) {
+    for (size_t i = 0; i < ZR_GPT_N_SIZES; i++)
         sizes[i] =
-            (gpt_size_t){keys[i].name, *(const size_t *)((const char *)shape + keys[i].offset)};
+            (zr_gpt_size_t){keys[i].name, *(const size_t *)((const char *)shape + keys[i].offset)};
 }
 
 static bool refuse(char *error, size_t error_size, const char *format, ...) ZR_PRINTF(3, 4);
@@ -53,7 +53,7 @@ static bool refuse(char *error, size_t error_size, const char *format, ...) {
 /* ---- sizes --------------------------------------------------------------------------- */
 
 /* Per layer: two norms, q k v and their output, the two layers of the MLP. */
-static double count_params(const gpt_shape_t *shape) {
+static double count_params(const zr_gpt_shape_t *shape) {
     double c = (double)shape->channels;
     double layer = 4.0 * c + (3.0 * c * c + 3.0 * c) + (c * c + c) + (4.0 * c * c + 4.0 * c) +
                    (4.0 * c * c + c);
@@ -61,12 +61,12 @@ static double count_params(const gpt_shape_t *shape) {
            ((double)shape->vocab + (double)shape->seq) * c;
 }
 
-size_t gpt_n_params(const gpt_shape_t *shape) {
+size_t zr_gpt_n_params(const zr_gpt_shape_t *shape) {
     size_t c = shape->channels;
     return shape->n_layers * (12 * c * c + 13 * c) + 2 * c + (shape->vocab + shape->seq) * c;
 }
 
-double gpt_flops_per_token(const gpt_shape_t *shape, size_t t) {
+double zr_gpt_flops_per_token(const zr_gpt_shape_t *shape, size_t t) {
     /* Scores and their use: 2 products of channels x keys, each 2 operations, 3 times (forward,
        and two operands in backward). */
     double keys_seen = ((double)t + 1.0) / 2.0;
@@ -74,7 +74,7 @@ double gpt_flops_per_token(const gpt_shape_t *shape, size_t t) {
            12.0 * (double)shape->n_layers * (double)shape->channels * keys_seen;
 }
 
-static bool check_shape(const gpt_shape_t *shape, char *error, size_t error_size) {
+static bool check_shape(const zr_gpt_shape_t *shape, char *error, size_t error_size) {
     if (shape->channels % shape->heads != 0)
         return refuse(error, error_size,
                       "heads=%zu does not divide channels=%zu; channels must be a multiple of it",
@@ -105,7 +105,7 @@ static bool parse_value(const char *key, const char *value, unsigned long long l
 }
 
 /* One "key=value", which it cuts in two. */
-static bool parse_pair(char *pair, gpt_shape_t *shape, unsigned *seen, char *error,
+static bool parse_pair(char *pair, zr_gpt_shape_t *shape, unsigned *seen, char *error,
                        size_t error_size) {
     char *value = strchr(pair, '=');
     if (value == NULL)
@@ -127,7 +127,7 @@ static bool parse_pair(char *pair, gpt_shape_t *shape, unsigned *seen, char *err
                   "\"%s\" is no part of a model; known: layers, channels, heads, seq, vocab", pair);
 }
 
-static bool parse_pairs(char *text, gpt_shape_t *shape, char *error, size_t error_size) {
+static bool parse_pairs(char *text, zr_gpt_shape_t *shape, char *error, size_t error_size) {
     unsigned seen = 0;
     for (char *pair = text; pair != NULL;) {
         char *next = strchr(pair, ',');
@@ -147,7 +147,7 @@ static bool parse_pairs(char *text, gpt_shape_t *shape, char *error, size_t erro
     return check_shape(shape, error, error_size);
 }
 
-bool gpt_shape_parse(const char *text, gpt_shape_t *shape_p, char *error, size_t error_size) {
+bool zr_gpt_shape_parse(const char *text, zr_gpt_shape_t *shape_p, char *error, size_t error_size) {
     for (size_t i = 0; i < N_ELEMS(named_shapes); i++) {
         if (strcmp(text, named_shapes[i].name) == 0) {
             *shape_p = named_shapes[i].shape;
@@ -160,7 +160,7 @@ bool gpt_shape_parse(const char *text, gpt_shape_t *shape_p, char *error, size_t
                       "\"%.60s...\" has %zu characters; a model's description has %zu at most",
                       text, strlen(text), sizeof(copy) - 1);
     memcpy(copy, text, strlen(text) + 1);
-    gpt_shape_t shape = {0};
+    zr_gpt_shape_t shape = {0};
     if (!parse_pairs(copy, &shape, error, error_size))
         return false;
     *shape_p = shape;

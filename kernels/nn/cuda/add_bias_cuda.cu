@@ -21,25 +21,32 @@ static __global__ void __launch_bounds__(ZR_CUDA_THREADS)
     });
 }
 
+/* Rows that are apart from each other. */
 template <typename C, typename B>
-static void launch(cudaStream_t queue, void *c, const void *bias, size_t n_elems,
-                   size_t n_columns) {
-    ZR_CUDA_LAUNCH((add_bias_kernel<C, B>), zr_cuda_blocks(n_elems), ZR_CUDA_THREADS, 0, queue,
-                   static_cast<C *>(c), static_cast<const B *>(bias), n_elems, n_columns,
-                   zr_is_wide(c));
+static __global__ void __launch_bounds__(ZR_CUDA_THREADS)
+    add_bias_apart_kernel(C *__restrict__ c, const B *__restrict__ bias, size_t n_elems,
+                          size_t n_columns, size_t ldc) {
+    size_t step = (size_t)gridDim.x * blockDim.x;
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n_elems; i += step) {
+        C *element = c + i / n_columns * ldc + i % n_columns;
+        zr_narrow(zr_widen(*element) + zr_widen(bias[i % n_columns]), element);
+    }
 }
 
-zr_status_t zr_cuda_add_bias(zr_stream_t *stream, void *c, zr_dtype_t c_dtype, const void *bias,
-                             zr_dtype_t bias_dtype, size_t m, size_t n) {
-    cudaStream_t queue = zr_cuda_queue(stream);
+zr_status_t zr_cuda_add_bias(zr_stream_t *stream, const zr_nn_matmul_t *args, void *c) {
+    size_t n_elems = args->m * args->n, ldc = zr_nn_matmul_ldc(args);
     ZR_TRY(zr_cuda_enter(stream->device));
-    if (c_dtype == ZR_DTYPE_F32 && bias_dtype == ZR_DTYPE_F32)
-        launch<float, float>(queue, c, bias, m * n, n);
-    else if (c_dtype == ZR_DTYPE_F32)
-        launch<float, zr_bf16_t>(queue, c, bias, m * n, n);
-    else if (bias_dtype == ZR_DTYPE_F32)
-        launch<zr_bf16_t, float>(queue, c, bias, m * n, n);
-    else
-        launch<zr_bf16_t, zr_bf16_t>(queue, c, bias, m * n, n);
+    zr_by_dtypes(args->c_dtype, args->bias_dtype, [&](auto of_c, auto of_bias) {
+        using C = decltype(of_c);
+        using B = decltype(of_bias);
+        C *to = static_cast<C *>(c);
+        const B *bias = static_cast<const B *>(args->bias);
+        if (ldc == args->n)
+            ZR_CUDA_LAUNCH((add_bias_kernel<C, B>), zr_cuda_blocks(n_elems), ZR_CUDA_THREADS, 0,
+                           zr_cuda_queue(stream), to, bias, n_elems, args->n, zr_is_wide(c));
+        else
+            ZR_CUDA_LAUNCH((add_bias_apart_kernel<C, B>), zr_cuda_blocks(n_elems), ZR_CUDA_THREADS,
+                           0, zr_cuda_queue(stream), to, bias, n_elems, args->n, ldc);
+    });
     return zr_cuda_launched(stream, "add_bias");
 }

@@ -43,16 +43,13 @@ static __global__ void __launch_bounds__(ZR_CUDA_THREADS)
 
 static zr_status_t launch_delta(zr_stream_t *stream, const zr_cuda_attention_t &args,
                                 zr_dtype_t dtype) {
-    cudaStream_t queue = zr_cuda_queue(stream);
     unsigned blocks = zr_cuda_blocks(args.n_heads * args.seq * LANES_PER_ROW * ZR_PACK_ELEMS);
     bool wide =
         zr_is_wide(args.out) && zr_is_wide(args.dout) && args.head_size % ZR_PACK_ELEMS == 0;
-    if (dtype == ZR_DTYPE_F32)
-        ZR_CUDA_LAUNCH((attention_delta_kernel<float>), blocks, ZR_CUDA_THREADS, 0, queue, args,
-                       wide);
-    else
-        ZR_CUDA_LAUNCH((attention_delta_kernel<zr_bf16_t>), blocks, ZR_CUDA_THREADS, 0, queue, args,
-                       wide);
+    zr_by_dtype(dtype, [&](auto element) {
+        ZR_CUDA_LAUNCH((attention_delta_kernel<decltype(element)>), blocks, ZR_CUDA_THREADS, 0,
+                       zr_cuda_queue(stream), args, wide);
+    });
     return zr_cuda_launched(stream, "attention_backward (row sums)");
 }
 
@@ -76,45 +73,45 @@ static bool has_matrix_kernel(const zr_cuda_attention_t &args, zr_dtype_t dtype)
            zr_is_wide(args.dqkv);
 }
 
-static float score_scale(size_t head_size) {
-    return (float)(1.0 / sqrt((double)head_size));
+/* What both passes have: A is either's arguments. */
+template <typename A> static zr_cuda_attention_t own_args(const A *args) {
+    zr_cuda_attention_t own = {};
+    own.seq = args->shape.seq;
+    own.heads = args->shape.heads;
+    own.kv_heads = args->shape.kv_heads;
+    own.window = args->window;
+    own.document_starts = args->shape.document_starts;
+    own.n_kv_heads = args->shape.batch * args->shape.kv_heads;
+    own.head_size = args->shape.head_size;
+    own.n_heads = args->shape.batch * args->shape.heads;
+    own.qkv = args->qkv;
+    own.out = const_cast<void *>(static_cast<const void *>(args->out)); /* read only, backwards */
+    own.log_sum = const_cast<float *>(args->log_sum);
+    own.scale = (float)(1.0 / sqrt((double)args->shape.head_size));
+    return own;
 }
 
-zr_status_t zr_cuda_nn_attention(zr_stream_t *stream, const zr_nn_attention_t *args,
-                                 void *workspace) {
+zr_status_t zr_cuda_nn_attention(zr_stream_t *stream, const void *arguments, void *workspace) {
+    const zr_nn_attention_t *args = static_cast<const zr_nn_attention_t *>(arguments);
     (void)workspace;
-    ZR_TRY(check_head_size(stream, "attention", args->head_size));
+    ZR_TRY(check_head_size(stream, "attention", args->shape.head_size));
     ZR_TRY(zr_cuda_enter(stream->device));
-    zr_cuda_attention_t own = {};
-    own.seq = args->seq;
-    own.heads = args->heads;
-    own.head_size = args->head_size;
-    own.n_heads = args->batch * args->heads;
-    own.qkv = args->qkv;
-    own.out = args->out;
-    own.log_sum = args->log_sum;
-    own.scale = score_scale(args->head_size);
+    zr_cuda_attention_t own = own_args(args);
     if (has_matrix_kernel(own, args->activation_dtype))
         return zr_cuda_attention_mma(stream, own);
     return zr_cuda_attention_plain(stream, own, args->activation_dtype);
 }
 
-zr_status_t zr_cuda_nn_attention_backward(zr_stream_t *stream,
-                                          const zr_nn_attention_backward_t *args, void *workspace) {
-    ZR_TRY(check_head_size(stream, "attention_backward", args->head_size));
+zr_status_t zr_cuda_nn_attention_backward(zr_stream_t *stream, const void *arguments,
+                                          void *workspace) {
+    const zr_nn_attention_backward_t *args =
+        static_cast<const zr_nn_attention_backward_t *>(arguments);
+    ZR_TRY(check_head_size(stream, "attention_backward", args->shape.head_size));
     ZR_TRY(zr_cuda_enter(stream->device));
-    zr_cuda_attention_t own = {};
-    own.seq = args->seq;
-    own.heads = args->heads;
-    own.head_size = args->head_size;
-    own.n_heads = args->batch * args->heads;
-    own.qkv = args->qkv;
-    own.out = const_cast<void *>(args->out); /* read only, here and below */
+    zr_cuda_attention_t own = own_args(args);
     own.dout = args->dout;
     own.dqkv = args->dqkv;
-    own.log_sum = const_cast<float *>(args->log_sum);
     own.delta = static_cast<float *>(workspace);
-    own.scale = score_scale(args->head_size);
     ZR_TRY(launch_delta(stream, own, args->activation_dtype));
     if (has_matrix_kernel(own, args->activation_dtype))
         return zr_cuda_attention_mma_backward(stream, own);

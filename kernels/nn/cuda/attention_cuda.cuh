@@ -7,7 +7,8 @@
  *
  * The backward pass of both ways is one kernel, run twice: over blocks of queries, for dq, and over
  * blocks of keys, for dk and dv. Each computes the scores it needs again. So every element of dqkv
- * is one thread's sum over tiles in their order, and no two blocks ever add to the same one.
+ * is one thread's sum over tiles in their order, and no two blocks ever add to the same one. A head
+ * of keys that several of queries go with has their tiles one after another.
  */
 #ifndef ZR_KERNELS_NN_CUDA_ATTENTION_CUDA_CUH
 #define ZR_KERNELS_NN_CUDA_ATTENTION_CUDA_CUH
@@ -18,8 +19,9 @@
 
 /* A kernel's argument. Shapes are those of nn.h; what a kernel does not use is NULL. */
 struct zr_cuda_attention_t {
-    size_t seq, heads, head_size;
-    size_t n_heads; /* of all sequences */
+    size_t seq, heads, kv_heads, head_size, window;
+    size_t n_heads, n_kv_heads; /* of all sequences */
+    const int32_t *document_starts;
     const void *qkv;
     void *out; /* written by the forward pass */
     const void *dout;
@@ -31,29 +33,61 @@ struct zr_cuda_attention_t {
 
 /* Where one head of one sequence begins, in elements; its rows are a stride apart. */
 struct zr_cuda_head_t {
-    size_t qkv, qkv_stride; /* queries; keys and values follow after one out_stride each */
+    size_t q, k, v, qkv_stride;
     size_t out, out_stride;
-    size_t rows; /* in log_sum and delta */
+    size_t rows;     /* in log_sum and delta */
+    size_t sequence; /* in document_starts */
 };
 
 static __device__ inline zr_cuda_head_t zr_cuda_find_head(const zr_cuda_attention_t &args,
                                                           size_t index) {
     size_t sequence = index / args.heads, h = index % args.heads;
     zr_cuda_head_t head;
+    size_t of_keys = h / (args.heads / args.kv_heads);
     head.out_stride = args.heads * args.head_size;
-    head.qkv_stride = 3 * head.out_stride;
-    head.out = sequence * args.seq * head.out_stride + h * args.head_size;
-    head.qkv = sequence * args.seq * head.qkv_stride + h * args.head_size;
+    head.qkv_stride = (args.heads + 2 * args.kv_heads) * args.head_size;
+    head.sequence = sequence * args.seq;
+    head.out = head.sequence * head.out_stride + h * args.head_size;
+    head.q = head.sequence * head.qkv_stride + h * args.head_size;
+    head.k = head.sequence * head.qkv_stride + (args.heads + of_keys) * args.head_size;
+    head.v = head.k + args.kv_heads * args.head_size;
     head.rows = index * args.seq;
     return head;
+}
+
+/* The first key that a query sees, 0 beyond the sequence; it does not go back from query to query.
+ */
+static __device__ inline size_t zr_cuda_first_key(const zr_cuda_attention_t &args,
+                                                  const zr_cuda_head_t &head, size_t query) {
+    size_t first = 0;
+    if (query >= args.seq)
+        return 0;
+    if (args.document_starts != NULL)
+        first = (size_t)args.document_starts[head.sequence + query];
+    if (args.window != 0 && query + 1 > args.window && query + 1 - args.window > first)
+        first = query + 1 - args.window;
+    return first;
+}
+
+/* Where the queries end that see a key before `last`: they come in steps from `first` on. */
+static __device__ inline size_t zr_cuda_find_end(const zr_cuda_attention_t &args,
+                                                 const zr_cuda_head_t &head, size_t first,
+                                                 size_t step, size_t last) {
+    size_t end = first + step;
+    if (args.document_starts == NULL && args.window == 0)
+        return args.seq;
+    while (end < args.seq && zr_cuda_first_key(args, head, end) < last)
+        end += step;
+    return end < args.seq ? end : args.seq;
 }
 
 /*
  * Blocks that share the work of all heads, each taking `rows` rows at a time; the grid goes round
  * where there are more. Item i is head i % n_heads and its tile i / n_heads.
  */
-static inline unsigned zr_cuda_attention_blocks(const zr_cuda_attention_t &args, size_t rows) {
-    size_t n_items = (args.seq + rows - 1) / rows * args.n_heads;
+static inline unsigned zr_cuda_attention_blocks(const zr_cuda_attention_t &args, size_t n_heads,
+                                                size_t rows) {
+    size_t n_items = (args.seq + rows - 1) / rows * n_heads;
     return n_items < ZR_CUDA_MAX_BLOCKS ? (unsigned)n_items : ZR_CUDA_MAX_BLOCKS;
 }
 

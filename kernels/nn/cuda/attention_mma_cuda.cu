@@ -7,6 +7,9 @@
  * out as the next product wants its left operand, so that scores never go through memory, and warps
  * meet only where tiles come and go.
  *
+ * Kernels that mind documents and windows (HIDES) are others, so that those that need not have no
+ * part of it.
+ *
  * Tiles in shared memory are rows of 16-byte chunks; chunk c of row r lies at place c ^ r % 8.
  * Eight rows of one chunk, which is what ldmatrix reads at once, then lie in different banks.
  */
@@ -181,6 +184,26 @@ static __device__ inline int find_row(int m, int i) {
     return m * 16 + (int)(find_lane() / 4) + i / 2 * 8;
 }
 
+/* ---- documents and windows
+ * ------------------------------------------------------------------------
+ */
+
+/* The first keys that a lane's rows see, if those are queries: behind the warp's first row. */
+template <int M> struct first_keys_t { int first[M][2]; };
+
+template <int M>
+static __device__ inline first_keys_t<M> find_first_keys(const zr_cuda_attention_t &args,
+                                                         const zr_cuda_head_t &head, size_t row) {
+    first_keys_t<M> keys;
+#pragma unroll
+    for (int i = 0; i < 2 * M; i++) {
+        size_t query = row + i * 8 + find_lane() / 4;
+        keys.first[i / 2][i % 2] =
+            (int)((ptrdiff_t)zr_cuda_first_key(args, head, query) - (ptrdiff_t)row);
+    }
+    return keys;
+}
+
 /* ---- forward
  * ------------------------------------------------------------------------------------- */
 
@@ -200,7 +223,21 @@ template <int M, int N> static __device__ inline void hide(float (&score)[M][N][
                     score[m][n][i] = -INFINITY;
 }
 
-/* The largest of a row's scores, which four lanes share. Each row sees one key at least. */
+/* Nor are those before the first that the row sees. */
+template <int M, int N>
+static __device__ inline void hide_first(float (&score)[M][N][4], const first_keys_t<M> &keys,
+                                         int ahead) {
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                if (find_column(n, i) + ahead < keys.first[m][i / 2])
+                    score[m][n][i] = -INFINITY;
+}
+
+/* The largest of a row's scores, which four lanes share. */
 template <int N> static __device__ inline float find_top(const float (&score)[N][4], int h) {
     float top = -INFINITY;
 #pragma unroll
@@ -211,8 +248,9 @@ template <int N> static __device__ inline float find_top(const float (&score)[N]
 }
 
 /* Scores become exponentials relative to the rows' new largest score; what was summed up relative
- * to the old one is brought to it. `scale` is that of scores, for exponentials of 2. */
-template <int D, int M, int N>
+ * to the old one is brought to it. `scale` is that of scores, for exponentials of 2. A row sees one
+ * key at least, unless HIDES: those of one that has seen none yet become 0. */
+template <int D, bool HIDES, int M, int N>
 static __device__ inline void update_softmax(softmax_t<M> &softmax, float (&out)[M][D / 8][4],
                                              float (&score)[M][N][4], float scale) {
 #pragma unroll
@@ -220,8 +258,9 @@ static __device__ inline void update_softmax(softmax_t<M> &softmax, float (&out)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             float top = fmaxf(softmax.top[m][h], find_top<N>(score[m], h));
-            float correction = zr_exp2((softmax.top[m][h] - top) * scale);
-            float offset = top * scale, sum = softmax.sum[m][h] * correction;
+            float base = HIDES && top == -INFINITY ? 0.0f : top;
+            float correction = zr_exp2((softmax.top[m][h] - base) * scale);
+            float offset = base * scale, sum = softmax.sum[m][h] * correction;
             softmax.top[m][h] = top;
 #pragma unroll
             for (int n = 0; n < N; n++)
@@ -260,18 +299,25 @@ static __device__ inline void finish_softmax(const softmax_t<M> &softmax, float 
 }
 
 /* One tile of queries. Keys and values have a tile each: while one is used, the other comes. */
-template <int D>
+template <int D, bool HIDES>
 static __device__ inline void attend(const zr_cuda_attention_t &args, const zr_cuda_head_t &head,
                                      size_t first, unsigned char *shared) {
     typedef forward_shape_t<D> shape;
     const int M = shape::M, OWN = shape::OWN, OTHER = shape::OTHER;
     unsigned char *q_tile = shared, *k_tile = q_tile + OWN * D * 2,
                   *v_tile = k_tile + OTHER * D * 2;
-    const zr_bf16_t *q = static_cast<const zr_bf16_t *>(args.qkv) + head.qkv;
-    const zr_bf16_t *k = q + head.out_stride, *v = k + head.out_stride;
+    const zr_bf16_t *qkv = static_cast<const zr_bf16_t *>(args.qkv);
+    const zr_bf16_t *q = qkv + head.q, *k = qkv + head.k, *v = qkv + head.v;
     size_t stride = head.qkv_stride, seq = args.seq;
     unsigned own_row = find_warp() * 16 * M;
     size_t row = first + own_row, n_keys = first + OWN < seq ? first + OWN : seq;
+    size_t begin = 0, warp_first = 0; /* the first key that the block, the warp sees */
+    first_keys_t<M> first_keys = {};
+    if (HIDES) {
+        begin = zr_cuda_first_key(args, head, first) / OTHER * OTHER;
+        warp_first = zr_cuda_first_key(args, head, row);
+        first_keys = find_first_keys<M>(args, head, row);
+    }
     softmax_t<M> softmax;
     float out[M][D / 8][4];
     clear(out);
@@ -281,10 +327,11 @@ static __device__ inline void attend(const zr_cuda_attention_t &args, const zr_c
         softmax.sum[i / 2][i % 2] = 0;
     }
     load_tile<D, OWN>(q_tile, q, stride, first, seq);
-    load_tile<D, OTHER>(k_tile, k, stride, 0, seq);
+    load_tile<D, OTHER>(k_tile, k, stride, begin, seq);
     zr_copy_commit();
-    for (size_t key = 0; key < n_keys; key += OTHER) {
-        bool sees = key <= row; /* then every row of the warp sees its first key, too */
+    for (size_t key = begin; key < n_keys; key += OTHER) {
+        /* Then every row of the warp sees the tile's first key, too, but for what HIDES. */
+        bool sees = key <= row && (!HIDES || warp_first < key + OTHER);
         float score[M][OTHER / 8][4];
         zr_copy_wait<0>();
         __syncthreads(); /* the keys are there for all, and nobody reads the last values */
@@ -295,7 +342,9 @@ static __device__ inline void attend(const zr_cuda_attention_t &args, const zr_c
             multiply_rows<D, M, OTHER>(score, q_tile, own_row, k_tile);
             if (key + OTHER > row + 1)
                 hide(score, (int)((ptrdiff_t)key - (ptrdiff_t)row));
-            update_softmax<D>(softmax, out, score, args.scale * LOG2_E);
+            if (HIDES)
+                hide_first(score, first_keys, (int)((ptrdiff_t)key - (ptrdiff_t)row));
+            update_softmax<D, HIDES>(softmax, out, score, args.scale * LOG2_E);
         }
         zr_copy_wait<0>();
         __syncthreads(); /* the values are there for all, and nobody reads the keys */
@@ -312,7 +361,7 @@ static __device__ inline void attend(const zr_cuda_attention_t &args, const zr_c
 }
 
 /* The longest tiles first. */
-template <int D>
+template <int D, bool HIDES>
 static __global__ void __launch_bounds__(THREADS, 2)
     attention_mma_kernel(const zr_cuda_attention_t args) {
     ZR_CUDA_SHARED(shared);
@@ -320,7 +369,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
     size_t n_tiles = (args.seq + rows - 1) / rows;
     for (size_t item = blockIdx.x; item < n_tiles * args.n_heads; item += gridDim.x) {
         zr_cuda_head_t head = zr_cuda_find_head(args, item % args.n_heads);
-        attend<D>(args, head, (n_tiles - 1 - item / args.n_heads) * rows, shared);
+        attend<D, HIDES>(args, head, (n_tiles - 1 - item / args.n_heads) * rows, shared);
         __syncthreads(); /* the tiles are written again */
     }
 }
@@ -342,8 +391,8 @@ struct sides_t {
 template <bool BY_KEYS>
 static __device__ inline sides_t find_sides(const zr_cuda_attention_t &args,
                                             const zr_cuda_head_t &head) {
-    const zr_bf16_t *q = static_cast<const zr_bf16_t *>(args.qkv) + head.qkv;
-    const zr_bf16_t *k = q + head.out_stride, *v = k + head.out_stride;
+    const zr_bf16_t *qkv = static_cast<const zr_bf16_t *>(args.qkv);
+    const zr_bf16_t *q = qkv + head.q, *k = qkv + head.k, *v = qkv + head.v;
     const zr_bf16_t *dout = static_cast<const zr_bf16_t *>(args.dout) + head.out;
     size_t stride = head.qkv_stride, dout_stride = head.out_stride;
     const float *log_sum = args.log_sum + head.rows, *delta = args.delta + head.rows;
@@ -398,6 +447,31 @@ static __device__ inline void differentiate(float (&score)[M][N][4], float (&dsc
         }
 }
 
+/* The pairs of a stage whose key is before the first that the query sees add nothing, either: both
+ * of their numbers become 0. By queries, `rows` are the warp's; by keys, queries are columns. */
+template <bool BY_KEYS, int M, int N>
+static __device__ inline void
+hide_pairs(float (&score)[M][N][4], float (&dscore)[M][N][4], const zr_cuda_attention_t &args,
+           const zr_cuda_head_t &head, const first_keys_t<M> &rows, size_t row, ptrdiff_t ahead) {
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int column = find_column(n, i), first = 0;
+            if (BY_KEYS) {
+                size_t query = (size_t)((ptrdiff_t)row + ahead + column);
+                first = (int)((ptrdiff_t)zr_cuda_first_key(args, head, query) - (ptrdiff_t)row);
+            }
+#pragma unroll
+            for (int m = 0; m < M; m++) {
+                bool is_hidden =
+                    BY_KEYS ? find_row(m, i) < first : column + (int)ahead < rows.first[m][i / 2];
+                score[m][n][i] = is_hidden ? 0.0f : score[m][n][i];
+                dscore[m][n][i] = is_hidden ? 0.0f : dscore[m][n][i];
+            }
+        }
+}
+
 /* A stage: tiles of both of the other side's matrices and, by keys, the queries' numbers. */
 template <int D, bool BY_KEYS>
 static __device__ inline void load_stage(unsigned char *stage, const sides_t &sides, size_t first,
@@ -421,60 +495,113 @@ template <int D, bool BY_KEYS> struct gradients_t {
     float second[BY_KEYS ? M : 1][D / 8][4];
 };
 
+/* A warp's own rows, those of the heads that go through them. */
+template <int D> struct own_rows_t {
+    static const int M = backward_shape_t<D>::M;
+    unsigned in_tile; /* the first of them */
+    size_t row;       /* the same in the sequence */
+    row_stats_t<M> stats;
+    first_keys_t<M> first_keys;
+};
+
 /* What one stage adds to the gradients of a warp's rows. */
-template <int D, bool BY_KEYS>
-static __device__ inline void
-add_stage(gradients_t<D, BY_KEYS> &gradients, const unsigned char *own, unsigned own_row,
-          const unsigned char *stage, const row_stats_t<backward_shape_t<D>::M> &rows, float scale,
-          ptrdiff_t ahead) {
+template <int D, bool BY_KEYS, bool HIDES>
+static __device__ inline void add_stage(gradients_t<D, BY_KEYS> &gradients,
+                                        const zr_cuda_attention_t &args, const zr_cuda_head_t &head,
+                                        const unsigned char *own, const own_rows_t<D> &rows,
+                                        const unsigned char *stage, ptrdiff_t ahead) {
     typedef backward_shape_t<D> shape;
     const int M = shape::M, OTHER = shape::OTHER;
     const unsigned char *other = stage + OTHER * D * 2;
     float score[M][OTHER / 8][4], dscore[M][OTHER / 8][4];
     clear(score);
-    multiply_rows<D, M, OTHER>(score, own, own_row, stage);
+    multiply_rows<D, M, OTHER>(score, own, rows.in_tile, stage);
     clear(dscore);
-    multiply_rows<D, M, OTHER>(dscore, own + shape::OWN * D * 2, own_row, other);
+    multiply_rows<D, M, OTHER>(dscore, own + shape::OWN * D * 2, rows.in_tile, other);
     bool is_cut = BY_KEYS ? ahead < 16 * M - 1 : ahead + OTHER > 1;
-    differentiate<BY_KEYS>(score, dscore, rows,
-                           reinterpret_cast<const float *>(stage + 2 * OTHER * D * 2), scale,
-                           is_cut, (int)ahead);
+    differentiate<BY_KEYS>(score, dscore, rows.stats,
+                           reinterpret_cast<const float *>(stage + 2 * OTHER * D * 2),
+                           args.scale * LOG2_E, is_cut, (int)ahead);
+    if (HIDES)
+        hide_pairs<BY_KEYS>(score, dscore, args, head, rows.first_keys, rows.row, ahead);
     if constexpr (BY_KEYS)
         multiply_columns<D, M, OTHER>(gradients.second, score, other);
     multiply_columns<D, M, OTHER>(gradients.first, dscore, stage);
 }
 
-/* One tile of own rows: `first` is its first. Stages come in turn into two buffers. */
-template <int D, bool BY_KEYS>
-static __device__ inline void differentiate_rows(const zr_cuda_attention_t &args,
-                                                 const zr_cuda_head_t &head, size_t first,
-                                                 unsigned char *shared) {
+/* Whether a warp's rows meet any of a stage that is `ahead` of them. */
+template <int D, bool BY_KEYS, bool HIDES>
+static __device__ inline bool meets_stage(const zr_cuda_attention_t &args,
+                                          const zr_cuda_head_t &head, size_t row, ptrdiff_t ahead) {
+    const int N_OWN = 16 * backward_shape_t<D>::M, OTHER = backward_shape_t<D>::OTHER;
+    if (BY_KEYS ? ahead + OTHER <= 0 : ahead >= N_OWN)
+        return false;
+    if (!HIDES)
+        return true;
+    size_t other = (size_t)((ptrdiff_t)row + ahead);
+    return BY_KEYS ? zr_cuda_first_key(args, head, other) < row + N_OWN
+                   : zr_cuda_first_key(args, head, row) < other + OTHER;
+}
+
+/* What a head of queries adds to the gradients of a tile of own rows, which begins at `first`.
+ * Stages come in turn into two buffers. */
+template <int D, bool BY_KEYS, bool HIDES>
+static __device__ inline void add_head(gradients_t<D, BY_KEYS> &gradients,
+                                       const zr_cuda_attention_t &args, const zr_cuda_head_t &head,
+                                       size_t first, const unsigned char *own,
+                                       unsigned char *stages, unsigned &turn) {
     typedef backward_shape_t<D> shape;
     const int M = shape::M, OWN = shape::OWN, OTHER = shape::OTHER;
-    unsigned char *stages = shared + 2 * OWN * D * 2;
     sides_t sides = find_sides<BY_KEYS>(args, head);
     size_t seq = args.seq, end = BY_KEYS || first + OWN > seq ? seq : first + OWN;
-    unsigned own_row = find_warp() * 16 * M, turn = 0;
-    size_t row = first + own_row, other = BY_KEYS ? first : 0; /* OWN is a multiple of OTHER */
-    gradients_t<D, BY_KEYS> gradients;
-    row_stats_t<M> rows = {};
-    clear(gradients.first);
-    clear(gradients.second);
+    size_t other = BY_KEYS ? first : 0; /* OWN is a multiple of OTHER */
+    own_rows_t<D> rows = {};
+    rows.in_tile = find_warp() * 16 * M;
+    rows.row = first + rows.in_tile;
     if (!BY_KEYS)
-        rows = load_row_stats<M>(sides, row, seq);
-    load_tile<D, OWN>(shared, sides.own[0], sides.own_stride[0], first, seq);
-    load_tile<D, OWN>(shared + OWN * D * 2, sides.own[1], sides.own_stride[1], first, seq);
-    load_stage<D, BY_KEYS>(stages, sides, other, seq);
+        rows.stats = load_row_stats<M>(sides, rows.row, seq);
+    if (HIDES && BY_KEYS)
+        end = zr_cuda_find_end(args, head, first, OTHER, first + OWN);
+    if (HIDES && !BY_KEYS) {
+        other = zr_cuda_first_key(args, head, first) / OTHER * OTHER;
+        rows.first_keys = find_first_keys<M>(args, head, rows.row);
+    }
+    load_stage<D, BY_KEYS>(stages + turn * shape::STAGE_BYTES, sides, other, seq);
     for (; other < end; other += OTHER, turn ^= 1) {
         zr_copy_wait<0>();
         __syncthreads(); /* the stage is there for all, and nobody reads the last one */
         if (other + OTHER < end)
             load_stage<D, BY_KEYS>(stages + (turn ^ 1) * shape::STAGE_BYTES, sides, other + OTHER,
                                    seq);
-        ptrdiff_t ahead = (ptrdiff_t)other - (ptrdiff_t)row;
-        if (BY_KEYS ? ahead + OTHER > 0 : ahead < 16 * M)
-            add_stage<D, BY_KEYS>(gradients, shared, own_row, stages + turn * shape::STAGE_BYTES,
-                                  rows, args.scale * LOG2_E, ahead);
+        ptrdiff_t ahead = (ptrdiff_t)other - (ptrdiff_t)rows.row;
+        if (meets_stage<D, BY_KEYS, HIDES>(args, head, rows.row, ahead))
+            add_stage<D, BY_KEYS, HIDES>(gradients, args, head, own, rows,
+                                         stages + turn * shape::STAGE_BYTES, ahead);
+    }
+}
+
+/* One tile of own rows: `first` is its first. `index`: of the head, by keys among those of keys.
+ * GROUPS: by keys, several heads of queries may go with one of keys. */
+template <int D, bool BY_KEYS, bool GROUPS, bool HIDES>
+static __device__ inline void differentiate_rows(const zr_cuda_attention_t &args, size_t index,
+                                                 size_t first, unsigned char *shared) {
+    typedef backward_shape_t<D> shape;
+    const int M = shape::M, OWN = shape::OWN;
+    const size_t n_group = GROUPS ? args.heads / args.kv_heads : 1;
+    zr_cuda_head_t head = zr_cuda_find_head(args, index * n_group);
+    unsigned char *stages = shared + 2 * OWN * D * 2;
+    unsigned own_row = find_warp() * 16 * M, turn = 0;
+    size_t row = first + own_row;
+    gradients_t<D, BY_KEYS> gradients;
+    clear(gradients.first);
+    clear(gradients.second);
+    sides_t sides = find_sides<BY_KEYS>(args, head);
+    load_tile<D, OWN>(shared, sides.own[0], sides.own_stride[0], first, args.seq);
+    load_tile<D, OWN>(shared + OWN * D * 2, sides.own[1], sides.own_stride[1], first, args.seq);
+    for (size_t h = 0; h < n_group; h++) {
+        if (GROUPS)
+            head = zr_cuda_find_head(args, index * n_group + h);
+        add_head<D, BY_KEYS, HIDES>(gradients, args, head, first, shared, stages, turn);
     }
     float factor[M][2], one[M][2];
 #pragma unroll
@@ -482,27 +609,26 @@ static __device__ inline void differentiate_rows(const zr_cuda_attention_t &args
         factor[i / 2][i % 2] = args.scale;
         one[i / 2][i % 2] = 1.0f;
     }
-    zr_bf16_t *gradient = static_cast<zr_bf16_t *>(args.dqkv) + head.qkv;
-    if (BY_KEYS)
-        gradient += head.out_stride;
-    store_rows<D, M>(gradients.first, factor, shared, own_row, gradient, head.qkv_stride, row, seq);
+    zr_bf16_t *dqkv = static_cast<zr_bf16_t *>(args.dqkv);
+    store_rows<D, M>(gradients.first, factor, shared, own_row, dqkv + (BY_KEYS ? head.k : head.q),
+                     head.qkv_stride, row, args.seq);
     if constexpr (BY_KEYS)
-        store_rows<D, M>(gradients.second, one, shared + OWN * D * 2, own_row,
-                         gradient + head.out_stride, head.qkv_stride, row, seq);
+        store_rows<D, M>(gradients.second, one, shared + OWN * D * 2, own_row, dqkv + head.v,
+                         head.qkv_stride, row, args.seq);
 }
 
 /* The longest tiles first: the last queries, the first keys. */
-template <int D, bool BY_KEYS>
+template <int D, bool BY_KEYS, bool GROUPS, bool HIDES>
 static __global__ void __launch_bounds__(THREADS, 2)
     attention_mma_backward_kernel(const zr_cuda_attention_t args) {
     ZR_CUDA_SHARED(shared);
     const size_t rows = backward_shape_t<D>::OWN;
     size_t n_tiles = (args.seq + rows - 1) / rows;
-    for (size_t item = blockIdx.x; item < n_tiles * args.n_heads; item += gridDim.x) {
-        zr_cuda_head_t head = zr_cuda_find_head(args, item % args.n_heads);
-        size_t tile = item / args.n_heads;
-        differentiate_rows<D, BY_KEYS>(args, head, (BY_KEYS ? tile : n_tiles - 1 - tile) * rows,
-                                       shared);
+    size_t n_heads = BY_KEYS ? args.n_kv_heads : args.n_heads;
+    for (size_t item = blockIdx.x; item < n_tiles * n_heads; item += gridDim.x) {
+        size_t tile = item / n_heads;
+        differentiate_rows<D, BY_KEYS, GROUPS, HIDES>(
+            args, item % n_heads, (BY_KEYS ? tile : n_tiles - 1 - tile) * rows, shared);
         __syncthreads(); /* the tiles are written again */
     }
 }
@@ -511,32 +637,50 @@ static __global__ void __launch_bounds__(THREADS, 2)
  * ---------------------------------------------------------------------------------------- */
 
 static zr_status_t launch(zr_stream_t *stream, void (*kernel)(const zr_cuda_attention_t),
-                          const zr_cuda_attention_t &args, size_t rows, size_t shared_bytes,
-                          const char *name) {
+                          const zr_cuda_attention_t &args, size_t n_heads, size_t rows,
+                          size_t shared_bytes, const char *name) {
     ZR_TRY(zr_cuda_allow_shared(stream, kernel, shared_bytes, name));
-    ZR_CUDA_LAUNCH(kernel, zr_cuda_attention_blocks(args, rows), THREADS, shared_bytes,
+    ZR_CUDA_LAUNCH(kernel, zr_cuda_attention_blocks(args, n_heads, rows), THREADS, shared_bytes,
                    zr_cuda_queue(stream), args);
     return zr_cuda_launched(stream, name);
 }
 
+static bool hides(const zr_cuda_attention_t &args) {
+    return args.document_starts != NULL || args.window != 0;
+}
+
 template <int D>
+static zr_status_t launch_forward(zr_stream_t *stream, const zr_cuda_attention_t &args) {
+    typedef forward_shape_t<D> shape;
+    return launch(stream,
+                  hides(args) ? attention_mma_kernel<D, true> : attention_mma_kernel<D, false>,
+                  args, args.n_heads, shape::OWN, shape::SHARED_BYTES, "attention");
+}
+
+/* Which kernels of the backward pass, by whether they have GROUPS and HIDES. */
+template <int D, bool GROUPS, bool HIDES>
 static zr_status_t launch_backward(zr_stream_t *stream, const zr_cuda_attention_t &args) {
     typedef backward_shape_t<D> shape;
-    ZR_TRY(launch(stream, attention_mma_backward_kernel<D, true>, args, shape::OWN,
-                  shape::SHARED_BYTES, "attention_backward (keys)"));
-    return launch(stream, attention_mma_backward_kernel<D, false>, args, shape::OWN,
-                  shape::SHARED_BYTES, "attention_backward (queries)");
+    ZR_TRY(launch(stream, attention_mma_backward_kernel<D, true, GROUPS, HIDES>, args,
+                  args.n_kv_heads, shape::OWN, shape::SHARED_BYTES, "attention_backward (keys)"));
+    return launch(stream, attention_mma_backward_kernel<D, false, false, HIDES>, args, args.n_heads,
+                  shape::OWN, shape::SHARED_BYTES, "attention_backward (queries)");
+}
+
+template <int D>
+static zr_status_t choose_backward(zr_stream_t *stream, const zr_cuda_attention_t &args) {
+    if (hides(args))
+        return launch_backward<D, true, true>(stream, args);
+    return args.heads > args.kv_heads ? launch_backward<D, true, false>(stream, args)
+                                      : launch_backward<D, false, false>(stream, args);
 }
 
 zr_status_t zr_cuda_attention_mma(zr_stream_t *stream, const zr_cuda_attention_t &args) {
-    if (args.head_size == 64)
-        return launch(stream, attention_mma_kernel<64>, args, forward_shape_t<64>::OWN,
-                      forward_shape_t<64>::SHARED_BYTES, "attention");
-    return launch(stream, attention_mma_kernel<128>, args, forward_shape_t<128>::OWN,
-                  forward_shape_t<128>::SHARED_BYTES, "attention");
+    return args.head_size == 64 ? launch_forward<64>(stream, args)
+                                : launch_forward<128>(stream, args);
 }
 
 zr_status_t zr_cuda_attention_mma_backward(zr_stream_t *stream, const zr_cuda_attention_t &args) {
-    return args.head_size == 64 ? launch_backward<64>(stream, args)
-                                : launch_backward<128>(stream, args);
+    return args.head_size == 64 ? choose_backward<64>(stream, args)
+                                : choose_backward<128>(stream, args);
 }

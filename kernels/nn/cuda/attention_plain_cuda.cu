@@ -125,10 +125,9 @@ struct query_t {
     float top, sum, out[MAX_COLUMNS];
 };
 
-/* Add a tile of keys to the warp's query, which sees at least one of them and `n_seen` in all. */
-static __device__ inline void add_keys(query_t &query, const plain_t &tiles, size_t n_seen,
+/* Add a tile of keys to the warp's query, which sees at least one of them. */
+static __device__ inline void add_keys(query_t &query, const plain_t &tiles, bool is_seen,
                                        float scale) {
-    bool is_seen = find_lane() < n_seen;
     float score = multiply(tiles, 0) * scale;
     float top = fmaxf(query.top, warp_max(is_seen ? score : -INFINITY));
     float correction = expf(query.top - top);
@@ -146,19 +145,22 @@ static __device__ inline void add_keys(query_t &query, const plain_t &tiles, siz
 template <typename T>
 static __device__ inline void attend(const zr_cuda_attention_t &args, const zr_cuda_head_t &head,
                                      size_t first, const plain_t &tiles) {
-    const T *q = static_cast<const T *>(args.qkv) + head.qkv;
-    const T *k = q + head.out_stride, *v = k + head.out_stride;
+    const T *qkv = static_cast<const T *>(args.qkv);
+    const T *q = qkv + head.q, *k = qkv + head.k, *v = qkv + head.v;
     const rows_t<T> own = {{q, q}, {head.qkv_stride, head.qkv_stride}};
     const rows_t<T> other = {{k, v}, {head.qkv_stride, head.qkv_stride}};
     size_t row = first + find_warp(), end = first + WARPS < args.seq ? first + WARPS : args.seq;
+    size_t begin = zr_cuda_first_key(args, head, first) / OTHER * OTHER;
+    size_t first_key = zr_cuda_first_key(args, head, row);
     query_t query = {-INFINITY, 0, {}};
     load_rows(tiles.own, tiles.head_size, WARPS, own, first, args.seq, tiles.head_size);
-    for (size_t key = 0; key < end; key += OTHER) {
+    for (size_t key = begin; key < end; key += OTHER) {
         __syncthreads(); /* nobody reads the last tile */
         load_rows(tiles.other, tiles.stride, OTHER, other, key, args.seq, tiles.head_size);
         __syncthreads(); /* this one is there */
-        if (key <= row)
-            add_keys(query, tiles, row - key + 1, args.scale);
+        size_t at = key + find_lane();
+        if (key <= row && first_key < key + OTHER)
+            add_keys(query, tiles, first_key <= at && at <= row, args.scale);
     }
     float sum = warp_sum(query.sum);
     if (row >= args.seq)
@@ -191,8 +193,8 @@ template <typename T, bool BY_KEYS>
 static __device__ inline void find_sides(const zr_cuda_attention_t &args,
                                          const zr_cuda_head_t &head, rows_t<T> &own,
                                          rows_t<T> &other) {
-    const T *q = static_cast<const T *>(args.qkv) + head.qkv;
-    const T *k = q + head.out_stride, *v = k + head.out_stride;
+    const T *qkv = static_cast<const T *>(args.qkv);
+    const T *q = qkv + head.q, *k = qkv + head.k, *v = qkv + head.v;
     const T *dout = static_cast<const T *>(args.dout) + head.out;
     const rows_t<T> queries = {{q, dout}, {head.qkv_stride, head.out_stride}};
     const rows_t<T> keys = {{k, v}, {head.qkv_stride, head.qkv_stride}};
@@ -207,7 +209,7 @@ static __device__ inline void find_weights(const zr_cuda_attention_t &args,
                                            const zr_cuda_head_t &head, const plain_t &tiles,
                                            size_t query, size_t key) {
     float score = multiply(tiles, 0) * args.scale, dp = multiply(tiles, 1), p = 0, ds = 0;
-    if (key <= query && query < args.seq) {
+    if (key <= query && query < args.seq && zr_cuda_first_key(args, head, query) <= key) {
         p = expf(score - args.log_sum[head.rows + query]);
         ds = p * (dp - args.delta[head.rows + query]);
     }
@@ -217,16 +219,18 @@ static __device__ inline void find_weights(const zr_cuda_attention_t &args,
     __syncwarp(); /* all lanes' weights are there */
 }
 
+/* What one head of queries adds to the gradients of the warp's row. */
 template <typename T, bool BY_KEYS>
-static __device__ inline void differentiate_rows(const zr_cuda_attention_t &args,
-                                                 const zr_cuda_head_t &head, size_t first,
-                                                 const plain_t &tiles) {
-    rows_t<T> own, other;
-    find_sides<T, BY_KEYS>(args, head, own, other);
-    size_t seq = args.seq, row = first + find_warp(), begin = BY_KEYS ? first : 0;
-    size_t end = BY_KEYS || first + WARPS > seq ? seq : first + WARPS;
-    float sum[2][MAX_COLUMNS] = {};
-    load_rows(tiles.own, tiles.head_size, WARPS, own, first, seq, tiles.head_size);
+static __device__ inline void add_head(const zr_cuda_attention_t &args, const zr_cuda_head_t &head,
+                                       const rows_t<T> &other, size_t first, const plain_t &tiles,
+                                       float (&sum)[2][MAX_COLUMNS]) {
+    size_t seq = args.seq, row = first + find_warp(), begin = first, end;
+    if (BY_KEYS) {
+        end = zr_cuda_find_end(args, head, first, OTHER, first + WARPS);
+    } else {
+        begin = zr_cuda_first_key(args, head, first) / OTHER * OTHER;
+        end = first + WARPS > seq ? seq : first + WARPS;
+    }
     for (size_t tile = begin; tile < end; tile += OTHER) {
         __syncthreads(); /* nobody reads the last tile */
         load_rows(tiles.other, tiles.stride, OTHER, other, tile, seq, tiles.head_size);
@@ -237,14 +241,30 @@ static __device__ inline void differentiate_rows(const zr_cuda_attention_t &args
         if (BY_KEYS)
             add_rows(sum[1], tiles, tiles.weights[1], tiles.other[1]);
     }
+}
+
+/* `index`: of the head, by keys among those of keys. */
+template <typename T, bool BY_KEYS>
+static __device__ inline void differentiate_rows(const zr_cuda_attention_t &args, size_t index,
+                                                 size_t first, const plain_t &tiles) {
+    const size_t n_group = BY_KEYS ? args.heads / args.kv_heads : 1;
+    zr_cuda_head_t head = zr_cuda_find_head(args, index * n_group);
+    rows_t<T> own, other;
+    find_sides<T, BY_KEYS>(args, head, own, other);
+    size_t seq = args.seq, row = first + find_warp();
+    float sum[2][MAX_COLUMNS] = {};
+    load_rows(tiles.own, tiles.head_size, WARPS, own, first, seq, tiles.head_size);
+    for (size_t h = 0; h < n_group; h++) {
+        head = zr_cuda_find_head(args, index * n_group + h);
+        find_sides<T, BY_KEYS>(args, head, own, other);
+        add_head<T, BY_KEYS>(args, head, other, first, tiles, sum);
+    }
     if (row >= seq)
         return;
-    T *gradient = static_cast<T *>(args.dqkv) + head.qkv + row * head.qkv_stride;
+    T *dqkv = static_cast<T *>(args.dqkv) + row * head.qkv_stride;
+    store_row(dqkv + (BY_KEYS ? head.k : head.q), sum[0], args.scale, tiles.head_size);
     if (BY_KEYS)
-        gradient += head.out_stride;
-    store_row(gradient, sum[0], args.scale, tiles.head_size);
-    if (BY_KEYS)
-        store_row(gradient + head.out_stride, sum[1], 1.0f, tiles.head_size);
+        store_row(dqkv + head.v, sum[1], 1.0f, tiles.head_size);
 }
 
 template <typename T, bool BY_KEYS>
@@ -253,11 +273,11 @@ static __global__ void __launch_bounds__(THREADS, 2)
     ZR_CUDA_SHARED(shared);
     plain_t tiles = find_shared(shared, args.head_size);
     size_t n_tiles = (args.seq + WARPS - 1) / WARPS;
-    for (size_t item = blockIdx.x; item < n_tiles * args.n_heads; item += gridDim.x) {
-        zr_cuda_head_t head = zr_cuda_find_head(args, item % args.n_heads);
-        size_t tile = item / args.n_heads;
-        differentiate_rows<T, BY_KEYS>(args, head, (BY_KEYS ? tile : n_tiles - 1 - tile) * WARPS,
-                                       tiles);
+    size_t n_heads = BY_KEYS ? args.n_kv_heads : args.n_heads;
+    for (size_t item = blockIdx.x; item < n_tiles * n_heads; item += gridDim.x) {
+        size_t tile = item / n_heads;
+        differentiate_rows<T, BY_KEYS>(args, item % n_heads,
+                                       (BY_KEYS ? tile : n_tiles - 1 - tile) * WARPS, tiles);
         __syncthreads(); /* the tiles are written again */
     }
 }
@@ -268,26 +288,28 @@ static __global__ void __launch_bounds__(THREADS, 2)
 /* What is allowed is the kernel's, on this device: of two ranks with heads of different sizes one
  * may launch behind what the other has allowed. So it is what any launch needs. */
 static zr_status_t launch(zr_stream_t *stream, void (*kernel)(const zr_cuda_attention_t),
-                          const zr_cuda_attention_t &args, const char *name) {
+                          const zr_cuda_attention_t &args, size_t n_heads, const char *name) {
     ZR_TRY(zr_cuda_allow_shared(stream, kernel, shared_bytes(ZR_ATTENTION_MAX_HEAD_SIZE), name));
-    ZR_CUDA_LAUNCH(kernel, zr_cuda_attention_blocks(args, WARPS), THREADS,
+    ZR_CUDA_LAUNCH(kernel, zr_cuda_attention_blocks(args, n_heads, WARPS), THREADS,
                    shared_bytes(args.head_size), zr_cuda_queue(stream), args);
     return zr_cuda_launched(stream, name);
 }
 
 template <typename T>
 static zr_status_t launch_backward(zr_stream_t *stream, const zr_cuda_attention_t &args) {
-    ZR_TRY(launch(stream, attention_plain_backward_kernel<T, true>, args,
+    ZR_TRY(launch(stream, attention_plain_backward_kernel<T, true>, args, args.n_kv_heads,
                   "attention_backward (keys, plain)"));
-    return launch(stream, attention_plain_backward_kernel<T, false>, args,
+    return launch(stream, attention_plain_backward_kernel<T, false>, args, args.n_heads,
                   "attention_backward (queries, plain)");
 }
 
 zr_status_t zr_cuda_attention_plain(zr_stream_t *stream, const zr_cuda_attention_t &args,
                                     zr_dtype_t dtype) {
     if (dtype == ZR_DTYPE_F32)
-        return launch(stream, attention_plain_kernel<float>, args, "attention (plain)");
-    return launch(stream, attention_plain_kernel<zr_bf16_t>, args, "attention (plain)");
+        return launch(stream, attention_plain_kernel<float>, args, args.n_heads,
+                      "attention (plain)");
+    return launch(stream, attention_plain_kernel<zr_bf16_t>, args, args.n_heads,
+                  "attention (plain)");
 }
 
 zr_status_t zr_cuda_attention_plain_backward(zr_stream_t *stream, const zr_cuda_attention_t &args,

@@ -41,12 +41,11 @@ zr_status_t zr_cuda_nn_sum_partials(zr_stream_t *stream, const zr_column_sums_t 
     size_t n_tiles = (sums->n_columns + ZR_WARP - 1) / ZR_WARP;
     unsigned blocks = n_tiles < ZR_CUDA_MAX_BLOCKS ? (unsigned)n_tiles : ZR_CUDA_MAX_BLOCKS;
     dim3 threads(ZR_WARP, ZR_LANES_OF_ROWS);
-    if (dtype == ZR_DTYPE_F32)
-        ZR_CUDA_LAUNCH((sum_partials_kernel<float>), blocks, threads, 0, zr_cuda_queue(stream),
-                       static_cast<float *>(gradient->data), gradient->accumulate, *sums);
-    else
-        ZR_CUDA_LAUNCH((sum_partials_kernel<zr_bf16_t>), blocks, threads, 0, zr_cuda_queue(stream),
-                       static_cast<zr_bf16_t *>(gradient->data), gradient->accumulate, *sums);
+    zr_by_dtype(dtype, [&](auto element) {
+        using T = decltype(element);
+        ZR_CUDA_LAUNCH((sum_partials_kernel<T>), blocks, threads, 0, zr_cuda_queue(stream),
+                       static_cast<T *>(gradient->data), gradient->accumulate, *sums);
+    });
     return zr_cuda_launched(stream, name);
 }
 
@@ -55,14 +54,13 @@ zr_status_t zr_cuda_nn_sum_partials(zr_stream_t *stream, const zr_column_sums_t 
 
 /* Add the packs of a few rows, ZR_LANES_OF_ROWS apart, whose loads are under way together. */
 template <typename T>
-static __device__ inline void add_rows(const T *dy, size_t n_columns, size_t row, size_t end,
-                                       size_t first, int n, bool wide,
-                                       float (&sum)[ZR_PACK_ELEMS]) {
+static __device__ inline void add_rows(const T *dy, size_t ld, size_t row, size_t end, size_t first,
+                                       int n, bool wide, float (&sum)[ZR_PACK_ELEMS]) {
     zr_raw_pack_t<T> raw[ZR_ROWS_AT_ONCE];
 #pragma unroll
     for (int r = 0; r < ZR_ROWS_AT_ONCE; r++) {
         size_t at = row + r * ZR_LANES_OF_ROWS;
-        raw[r] = zr_load_raw(dy + at * n_columns, first, at < end ? n : 0, wide);
+        raw[r] = zr_load_raw(dy + at * ld, first, at < end ? n : 0, wide);
     }
 #pragma unroll
     for (int r = 0; r < ZR_ROWS_AT_ONCE; r++) {
@@ -76,7 +74,7 @@ static __device__ inline void add_rows(const T *dy, size_t n_columns, size_t row
 template <typename T>
 static __global__ void __launch_bounds__(ZR_WARP *ZR_LANES_OF_ROWS)
     bias_grad_kernel(float *__restrict__ partials, const T *__restrict__ dy, size_t n_rows,
-                     size_t n_columns, bool wide) {
+                     size_t n_columns, size_t ld, bool wide) {
     __shared__ float sums[ZR_LANES_OF_ROWS][ZR_PACK_ELEMS][ZR_WARP];
     size_t n_tiles = (n_columns + ZR_TILE_ELEMS - 1) / ZR_TILE_ELEMS;
     size_t n_parts = (n_rows + ZR_CUDA_ROWS_PER_PARTIAL - 1) / ZR_CUDA_ROWS_PER_PARTIAL;
@@ -88,7 +86,7 @@ static __global__ void __launch_bounds__(ZR_WARP *ZR_LANES_OF_ROWS)
         int n = zr_row_pack_length(first, n_columns);
         float sum[ZR_PACK_ELEMS] = {0};
         for (size_t row = begin + threadIdx.y; n > 0 && row < end; row += ZR_ROWS_APART)
-            add_rows(dy, n_columns, row, end, first, n, wide, sum);
+            add_rows(dy, ld, row, end, first, n, wide, sum);
 #pragma unroll
         for (int i = 0; i < ZR_PACK_ELEMS; i++)
             sums[threadIdx.y][i][threadIdx.x] = sum[i];
@@ -106,31 +104,27 @@ static __global__ void __launch_bounds__(ZR_WARP *ZR_LANES_OF_ROWS)
     }
 }
 
-template <typename T>
-static void launch_bias_grad(cudaStream_t queue, const zr_nn_bias_grad_t *args, float *partials) {
+zr_status_t zr_cuda_nn_bias_grad(zr_stream_t *stream, const void *arguments, void *workspace) {
+    const zr_nn_bias_grad_t *args = static_cast<const zr_nn_bias_grad_t *>(arguments);
+    float *partials = static_cast<float *>(workspace);
     size_t n_tiles = (args->n_columns + ZR_TILE_ELEMS - 1) / ZR_TILE_ELEMS;
-    size_t n_items = n_tiles * zr_cuda_bias_grad_n_partials(args->n_rows);
+    size_t n_partials = zr_cuda_bias_grad_n_partials(args->n_rows), n_items = n_tiles * n_partials;
     unsigned blocks = n_items < ZR_CUDA_MAX_BLOCKS ? (unsigned)n_items : ZR_CUDA_MAX_BLOCKS;
-    ZR_CUDA_LAUNCH((bias_grad_kernel<T>), blocks, dim3(ZR_WARP, ZR_LANES_OF_ROWS), 0, queue,
-                   partials, static_cast<const T *>(args->dy), args->n_rows, args->n_columns,
-                   zr_has_wide_rows(args->dy, args->n_columns));
-}
-
-zr_status_t zr_cuda_nn_bias_grad(zr_stream_t *stream, const zr_nn_bias_grad_t *args,
-                                 void *workspace) {
     ZR_TRY(zr_cuda_nn_check_dtypes(stream, "bias_grad", args->activation_dtype, args->param_dtype));
     ZR_TRY(zr_cuda_enter(stream->device));
+    size_t ld = args->ld_dy != 0 ? args->ld_dy : args->n_columns;
     if (args->n_rows > 0) {
-        if (args->activation_dtype == ZR_DTYPE_F32)
-            launch_bias_grad<float>(zr_cuda_queue(stream), args, static_cast<float *>(workspace));
-        else
-            launch_bias_grad<zr_bf16_t>(zr_cuda_queue(stream), args,
-                                        static_cast<float *>(workspace));
+        zr_by_dtype(args->activation_dtype, [&](auto element) {
+            using T = decltype(element);
+            ZR_CUDA_LAUNCH((bias_grad_kernel<T>), blocks, dim3(ZR_WARP, ZR_LANES_OF_ROWS), 0,
+                           zr_cuda_queue(stream), partials, static_cast<const T *>(args->dy),
+                           args->n_rows, args->n_columns, ld,
+                           zr_has_wide_rows(args->dy, ld) &&
+                               zr_has_wide_rows(args->dy, args->n_columns));
+        });
         ZR_TRY(zr_cuda_launched(stream, "bias_grad"));
     }
-    zr_column_sums_t sums = {static_cast<const float *>(workspace),
-                             zr_cuda_bias_grad_n_partials(args->n_rows), args->n_columns,
-                             args->n_columns};
+    zr_column_sums_t sums = {partials, n_partials, args->n_columns, args->n_columns};
     return zr_cuda_nn_sum_partials(stream, &sums, &args->dbias, args->param_dtype,
                                    "bias_grad (sum)");
 }

@@ -48,37 +48,22 @@ static __global__ void __launch_bounds__(ZR_CUDA_THREADS)
     });
 }
 
-template <typename T>
-static void launch_gelu(cudaStream_t queue, void *y, const void *x, size_t n_elems) {
-    ZR_CUDA_LAUNCH((gelu_kernel<T>), zr_cuda_blocks(n_elems), ZR_CUDA_THREADS, 0, queue,
-                   static_cast<T *>(y), static_cast<const T *>(x), n_elems,
-                   zr_is_wide(y) && zr_is_wide(x));
-}
-
-template <typename T>
-static void launch_gelu_backward(cudaStream_t queue, void *dx, const void *dy, const void *x,
-                                 size_t n_elems) {
-    ZR_CUDA_LAUNCH((gelu_backward_kernel<T>), zr_cuda_blocks(n_elems), ZR_CUDA_THREADS, 0, queue,
-                   static_cast<T *>(dx), static_cast<const T *>(dy), static_cast<const T *>(x),
-                   n_elems, zr_is_wide(dx) && zr_is_wide(dy) && zr_is_wide(x));
-}
-
-zr_status_t zr_cuda_nn_gelu(zr_stream_t *stream, void *y, const void *x, zr_dtype_t dtype,
-                            size_t n_elems) {
+zr_status_t zr_cuda_nn_gelu(zr_stream_t *stream, const void *arguments, void *workspace) {
+    const zr_nn_gelu_t *args = static_cast<const zr_nn_gelu_t *>(arguments);
+    (void)workspace;
     ZR_TRY(zr_cuda_enter(stream->device));
-    if (dtype == ZR_DTYPE_F32)
-        launch_gelu<float>(zr_cuda_queue(stream), y, x, n_elems);
-    else
-        launch_gelu<zr_bf16_t>(zr_cuda_queue(stream), y, x, n_elems);
-    return zr_cuda_launched(stream, "gelu");
-}
-
-zr_status_t zr_cuda_nn_gelu_backward(zr_stream_t *stream, void *dx, const void *dy, const void *x,
-                                     zr_dtype_t dtype, size_t n_elems) {
-    ZR_TRY(zr_cuda_enter(stream->device));
-    if (dtype == ZR_DTYPE_F32)
-        launch_gelu_backward<float>(zr_cuda_queue(stream), dx, dy, x, n_elems);
-    else
-        launch_gelu_backward<zr_bf16_t>(zr_cuda_queue(stream), dx, dy, x, n_elems);
-    return zr_cuda_launched(stream, "gelu_backward");
+    bool wide = zr_is_wide(args->out) && zr_is_wide(args->x) && zr_is_wide(args->dy);
+    zr_by_dtype(args->activation_dtype, [&](auto element) {
+        using T = decltype(element);
+        T *out = static_cast<T *>(args->out);
+        const T *x = static_cast<const T *>(args->x), *dy = static_cast<const T *>(args->dy);
+        if (dy == NULL)
+            ZR_CUDA_LAUNCH((gelu_kernel<T>), zr_cuda_blocks(args->n_elems), ZR_CUDA_THREADS, 0,
+                           zr_cuda_queue(stream), out, x, args->n_elems, wide);
+        else
+            ZR_CUDA_LAUNCH((gelu_backward_kernel<T>), zr_cuda_blocks(args->n_elems),
+                           ZR_CUDA_THREADS, 0, zr_cuda_queue(stream), out, dy, x, args->n_elems,
+                           wide);
+    });
+    return zr_cuda_launched(stream, args->dy == NULL ? "gelu" : "gelu_backward");
 }

@@ -42,8 +42,10 @@ static __global__ void __launch_bounds__(ZR_CUDA_THREADS)
             continue;
         size_t token = static_cast<size_t>(args.tokens[tile.row]);
         zr_pack_t sum = zr_load_pack(tokens + token * channels, tile.first, tile.n, wide);
-        zr_pack_t addend =
-            zr_load_pack(positions + tile.row % args.seq * channels, tile.first, tile.n, wide);
+        zr_pack_t addend = {};
+        if (args.n_positions != 0)
+            addend =
+                zr_load_pack(positions + tile.row % args.seq * channels, tile.first, tile.n, wide);
 #pragma unroll
         for (int i = 0; i < ZR_PACK_ELEMS; i++)
             sum.value[i] += addend.value[i];
@@ -51,22 +53,19 @@ static __global__ void __launch_bounds__(ZR_CUDA_THREADS)
     }
 }
 
-template <typename T>
-static void launch_embedding(cudaStream_t queue, const zr_nn_embedding_t *args) {
+zr_status_t zr_cuda_nn_embedding(zr_stream_t *stream, const void *arguments, void *workspace) {
+    const zr_nn_embedding_t *args = static_cast<const zr_nn_embedding_t *>(arguments);
+    (void)workspace;
+    ZR_TRY(zr_cuda_nn_check_dtypes(stream, "embedding", args->activation_dtype, args->param_dtype));
+    ZR_TRY(zr_cuda_enter(stream->device));
     bool wide = zr_has_wide_rows(args->out, args->channels) && zr_is_wide(args->token_table) &&
                 zr_is_wide(args->position_table);
     size_t n_items = args->batch * args->seq * count_tiles(args->channels);
-    ZR_CUDA_LAUNCH((embedding_kernel<T>), zr_blocks_for_warps(n_items), ZR_CUDA_THREADS, 0, queue,
-                   *args, wide);
-}
-
-zr_status_t zr_cuda_nn_embedding(zr_stream_t *stream, const zr_nn_embedding_t *args) {
-    ZR_TRY(zr_cuda_nn_check_dtypes(stream, "embedding", args->activation_dtype, args->param_dtype));
-    ZR_TRY(zr_cuda_enter(stream->device));
-    if (args->activation_dtype == ZR_DTYPE_F32)
-        launch_embedding<float>(zr_cuda_queue(stream), args);
-    else
-        launch_embedding<zr_bf16_t>(zr_cuda_queue(stream), args);
+    zr_by_dtype(args->activation_dtype, [&](auto element) {
+        using T = decltype(element);
+        ZR_CUDA_LAUNCH((embedding_kernel<T>), zr_blocks_for_warps(n_items), ZR_CUDA_THREADS, 0,
+                       zr_cuda_queue(stream), *args, wide);
+    });
     return zr_cuda_launched(stream, "embedding");
 }
 
@@ -295,12 +294,11 @@ static zr_status_t token_gradient(zr_stream_t *stream, const zr_nn_embedding_bac
     ZR_TRY(zr_cuda_launched(stream, "embedding_backward (sort)"));
     unsigned blocks = zr_blocks_for_warps(n_rows * count_tiles(args->channels));
     bool wide = has_wide_tables(args, args->dtoken_table.data);
-    if (args->activation_dtype == ZR_DTYPE_F32)
-        ZR_CUDA_LAUNCH((token_gradient_kernel<float>), blocks, ZR_CUDA_THREADS, 0,
+    zr_by_dtype(args->activation_dtype, [&](auto element) {
+        using T = decltype(element);
+        ZR_CUDA_LAUNCH((token_gradient_kernel<T>), blocks, ZR_CUDA_THREADS, 0,
                        zr_cuda_queue(stream), *args, workspace, wide);
-    else
-        ZR_CUDA_LAUNCH((token_gradient_kernel<zr_bf16_t>), blocks, ZR_CUDA_THREADS, 0,
-                       zr_cuda_queue(stream), *args, workspace, wide);
+    });
     return zr_cuda_launched(stream, "embedding_backward (tokens)");
 }
 
@@ -309,17 +307,18 @@ static zr_status_t position_gradient(zr_stream_t *stream, const zr_nn_embedding_
     size_t n_positions = args->dposition_table.accumulate ? args->seq : args->n_positions;
     unsigned blocks = zr_blocks_for_warps(n_positions * count_tiles(args->channels));
     bool wide = has_wide_tables(args, args->dposition_table.data);
-    if (args->activation_dtype == ZR_DTYPE_F32)
-        ZR_CUDA_LAUNCH((position_gradient_kernel<float>), blocks, ZR_CUDA_THREADS, 0,
+    zr_by_dtype(args->activation_dtype, [&](auto element) {
+        using T = decltype(element);
+        ZR_CUDA_LAUNCH((position_gradient_kernel<T>), blocks, ZR_CUDA_THREADS, 0,
                        zr_cuda_queue(stream), *args, n_positions, wide);
-    else
-        ZR_CUDA_LAUNCH((position_gradient_kernel<zr_bf16_t>), blocks, ZR_CUDA_THREADS, 0,
-                       zr_cuda_queue(stream), *args, n_positions, wide);
+    });
     return zr_cuda_launched(stream, "embedding_backward (positions)");
 }
 
-zr_status_t zr_cuda_nn_embedding_backward(zr_stream_t *stream,
-                                          const zr_nn_embedding_backward_t *args, void *workspace) {
+zr_status_t zr_cuda_nn_embedding_backward(zr_stream_t *stream, const void *arguments,
+                                          void *workspace) {
+    const zr_nn_embedding_backward_t *args =
+        static_cast<const zr_nn_embedding_backward_t *>(arguments);
     ZR_TRY(zr_cuda_nn_check_dtypes(stream, "embedding_backward", args->activation_dtype,
                                    args->param_dtype));
     ZR_TRY(zr_cuda_enter(stream->device));

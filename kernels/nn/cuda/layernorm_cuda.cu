@@ -1,8 +1,9 @@
 /*
- * Layer normalisation on CUDA. Forward, a warp has a row. Backward, a block has a part of the rows
- * and goes through them a few at a time, each thread keeping a pack of columns: so x and dy are
- * read once for dx and for the sums over rows, which stay in registers until the part is done.
- * What does not fit into registers, of rows that are long, is read again.
+ * Layer normalisation on CUDA, of which that of the root mean square has no mean. Forward, a warp
+ * has a row. Backward, a block has a part of the rows and goes through them a few at a time, each
+ * thread keeping a pack of columns: so x and dy are read once for dx and for the sums over rows,
+ * which stay in registers until the part is done. What does not fit into registers, of rows that
+ * are long, is read again.
  */
 #include "kernels/nn/cuda/rows_cuda.cuh"
 #include "kernels/nn/nn_math.h"
@@ -79,7 +80,8 @@ template <typename T, int HELD, bool WIDE> struct normalised_row_t {
         if (n == 0)
             return;
         zr_pack_t weight = load_pack<T, WIDE>(static_cast<const T *>(args.weight), first, n);
-        zr_pack_t out = load_pack<T, WIDE>(static_cast<const T *>(args.bias), first, n);
+        zr_pack_t out =
+            load_pack<T, WIDE>(static_cast<const T *>(args.bias), first, args.is_rms ? 0 : n);
 #pragma unroll
         for (int i = 0; i < ZR_PACK_ELEMS; i++)
             out.value[i] += zr_nn_normalised(zr_raw_value(pack, i), mean, rstd) * weight.value[i];
@@ -94,14 +96,16 @@ static __global__ void __launch_bounds__(ZR_CUDA_THREADS, HELD > 4 ? 2 : 3)
     for (size_t index = zr_warp_index(); index < args.n_rows; index += zr_warp_count()) {
         normalised_row_t<T, HELD, WIDE> row(args, index);
         float n_channels = static_cast<float>(args.channels), sum = 0.0f, squares = 0.0f;
-        row.visit_packs([&](size_t, int, pack_t pack) { add_pack(pack, &sum); });
-        float mean = zr_warp_sum(sum) / n_channels;
+        if (!args.is_rms)
+            row.visit_packs([&](size_t, int, pack_t pack) { add_pack(pack, &sum); });
+        float mean = args.is_rms ? 0.0f : zr_warp_sum(sum) / n_channels;
         row.visit_packs([&](size_t, int n, pack_t pack) { add_squares(pack, n, mean, &squares); });
         float rstd = 1.0f / sqrtf(zr_warp_sum(squares) / n_channels + args.epsilon);
         row.visit_packs(
             [&](size_t first, int n, pack_t pack) { row.store(first, n, pack, mean, rstd); });
         if (zr_lane() == 0) {
-            args.mean[index] = mean;
+            if (!args.is_rms)
+                args.mean[index] = mean;
             args.rstd[index] = rstd;
         }
     }
@@ -120,13 +124,14 @@ static void launch_layernorm(cudaStream_t queue, const zr_nn_layernorm_t *args) 
         ZR_CUDA_LAUNCH((layernorm_kernel<T, 8, true>), blocks, ZR_CUDA_THREADS, 0, queue, *args);
 }
 
-zr_status_t zr_cuda_nn_layernorm(zr_stream_t *stream, const zr_nn_layernorm_t *args) {
+zr_status_t zr_cuda_nn_layernorm(zr_stream_t *stream, const void *arguments, void *workspace) {
+    const zr_nn_layernorm_t *args = static_cast<const zr_nn_layernorm_t *>(arguments);
+    (void)workspace;
     ZR_TRY(zr_cuda_nn_check_dtypes(stream, "layernorm", args->activation_dtype, args->param_dtype));
     ZR_TRY(zr_cuda_enter(stream->device));
-    if (args->activation_dtype == ZR_DTYPE_F32)
-        launch_layernorm<float>(zr_cuda_queue(stream), args);
-    else
-        launch_layernorm<zr_bf16_t>(zr_cuda_queue(stream), args);
+    zr_by_dtype(args->activation_dtype, [&](auto element) {
+        launch_layernorm<decltype(element)>(zr_cuda_queue(stream), args);
+    });
     return zr_cuda_launched(stream, "layernorm");
 }
 
@@ -231,7 +236,8 @@ static __device__ inline void hold_rows(const backward_part_t<T, WIDE> &part, si
     for (int r = 0; r < ZR_CUDA_LAYERNORM_BACKWARD_ROWS; r++) {
         held->x[r] = part.load(part.args.x, row + r, first, n);
         held->dy[r] = part.load(part.args.dy, row + r, first, n);
-        held->stats[r].mean = row + r < part.end ? part.args.mean[row + r] : 0.0f;
+        held->stats[r].mean =
+            row + r < part.end && !part.args.is_rms ? part.args.mean[row + r] : 0.0f;
         held->stats[r].rstd = row + r < part.end ? part.args.rstd[row + r] : 0.0f;
     }
 }
@@ -261,7 +267,7 @@ static __device__ inline void go_through_rows(const backward_part_t<T, WIDE> &pa
     sum_over_block(sums, buffer);
 #pragma unroll
     for (int r = 0; r < ZR_CUDA_LAYERNORM_BACKWARD_ROWS; r++) {
-        stats[r].average = sums[2 * r] / static_cast<float>(channels);
+        stats[r].average = part.args.is_rms ? 0.0f : sums[2 * r] / static_cast<float>(channels);
         stats[r].average_normalised = sums[2 * r + 1] / static_cast<float>(channels);
         if (row + r < part.end && n > 0)
             part.finish(held.dy[r], held.x[r], weight, stats[r], row + r, first, n, dweight, dbias);
@@ -338,8 +344,10 @@ static void launch_backward(cudaStream_t queue, const zr_nn_layernorm_backward_t
                        queue, *args, *plan, partials);
 }
 
-zr_status_t zr_cuda_nn_layernorm_backward(zr_stream_t *stream,
-                                          const zr_nn_layernorm_backward_t *args, void *workspace) {
+zr_status_t zr_cuda_nn_layernorm_backward(zr_stream_t *stream, const void *arguments,
+                                          void *workspace) {
+    const zr_nn_layernorm_backward_t *args =
+        static_cast<const zr_nn_layernorm_backward_t *>(arguments);
     const char *name = "layernorm_backward";
     ZR_TRY(zr_cuda_nn_check_dtypes(stream, name, args->activation_dtype, args->param_dtype));
     ZR_TRY(zr_cuda_enter(stream->device));
@@ -347,10 +355,9 @@ zr_status_t zr_cuda_nn_layernorm_backward(zr_stream_t *stream,
     bool is_wanted = args->dweight.data != NULL || args->dbias.data != NULL;
     float *partials = is_wanted ? static_cast<float *>(workspace) : NULL;
     if (args->n_rows > 0) {
-        if (args->activation_dtype == ZR_DTYPE_F32)
-            launch_backward<float>(zr_cuda_queue(stream), args, &plan, partials);
-        else
-            launch_backward<zr_bf16_t>(zr_cuda_queue(stream), args, &plan, partials);
+        zr_by_dtype(args->activation_dtype, [&](auto element) {
+            launch_backward<decltype(element)>(zr_cuda_queue(stream), args, &plan, partials);
+        });
         ZR_TRY(zr_cuda_launched(stream, name));
     }
     zr_column_sums_t sums = {partials, plan.n_parts, 2 * args->channels, args->channels};

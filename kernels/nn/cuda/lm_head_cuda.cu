@@ -88,14 +88,16 @@ static __global__ void __launch_bounds__(ZR_CUDA_THREADS)
 /* One block: the logarithm of each row's sum, and what all rows add to the loss. */
 static __global__ void __launch_bounds__(LOSS_THREADS)
     lm_head_loss_kernel(const row_sum_t *__restrict__ sums, const float *__restrict__ target_logits,
-                        float *__restrict__ log_sums, size_t n_rows, float scale,
+                        const int32_t *__restrict__ targets, float *__restrict__ log_sums,
+                        size_t n_rows, float scale,
                         double *__restrict__ loss) {
     __shared__ double parts[LOSS_THREADS];
     double part = 0;
     for (size_t row = threadIdx.x; row < n_rows; row += LOSS_THREADS) {
         float log_sum = sums[row].maximum + logf(sums[row].sum);
         log_sums[row] = log_sum;
-        part += (double)log_sum - (double)target_logits[row];
+        if (targets[row] != ZR_NN_TARGET_IGNORED)
+            part += (double)log_sum - (double)target_logits[row];
     }
     parts[threadIdx.x] = part;
     for (unsigned width = LOSS_THREADS / 2; width > 0; width /= 2) {
@@ -116,6 +118,7 @@ static __global__ void __launch_bounds__(ZR_CUDA_THREADS)
     for (size_t row = blockIdx.x; row < chunk.n_rows; row += gridDim.x) {
         T *own = logits + row * chunk.stride;
         float log_sum = log_sums[row];
+        float row_scale = targets[row] == ZR_NN_TARGET_IGNORED ? 0.0f : scale;
         size_t target = (size_t)targets[row] - chunk.first; /* huge where it is before the chunk */
         for (size_t first = threadIdx.x * (size_t)ZR_PACK_ELEMS; first < chunk.n_columns;
              first += (size_t)ZR_CUDA_THREADS * ZR_PACK_ELEMS) {
@@ -124,7 +127,7 @@ static __global__ void __launch_bounds__(ZR_CUDA_THREADS)
 #pragma unroll
             for (int i = 0; i < ZR_PACK_ELEMS; i++) {
                 float softmax = expf(pack.value[i] - log_sum);
-                pack.value[i] = scale * (first + i == target ? softmax - 1.0f : softmax);
+                pack.value[i] = row_scale * (first + i == target ? softmax - 1.0f : softmax);
             }
             zr_store_pack(own, first, n, true, pack);
         }
@@ -182,84 +185,75 @@ static const char *weight_at(const lm_head_job_t *job, size_t row) {
            row * args->channels * zr_dtype_size(args->param_dtype);
 }
 
-static zr_cuda_product_t product_of(const lm_head_job_t *job, size_t m, size_t n, size_t k) {
-    zr_cuda_product_t product = {};
-    product.args.m = m;
-    product.args.n = n;
-    product.args.k = k;
-    product.args.a_dtype = job->args->activation_dtype;
-    product.args.b_dtype = job->args->activation_dtype;
-    product.args.c_dtype = job->args->activation_dtype;
+static zr_nn_matmul_t product_of(const lm_head_job_t *job, size_t m, size_t n, size_t k) {
+    zr_nn_matmul_t product = {};
+    product.m = m;
+    product.n = n;
+    product.k = k;
+    product.a_dtype = job->args->activation_dtype;
+    product.b_dtype = job->args->activation_dtype;
+    product.c_dtype = job->args->activation_dtype;
     return product;
 }
 
 /* logits = x weight^T */
 static zr_status_t compute_logits(const lm_head_job_t *job, const chunk_t &chunk) {
-    zr_cuda_product_t product = product_of(job, chunk.n_rows, chunk.n_columns, job->args->channels);
-    product.args.a = job->args->x;
-    product.args.b = weight_at(job, chunk.first);
-    product.args.transpose_b = true;
-    product.args.c = job->logits;
+    zr_nn_matmul_t product = product_of(job, chunk.n_rows, chunk.n_columns, job->args->channels);
+    product.a = job->args->x;
+    product.b = weight_at(job, chunk.first);
+    product.transpose_b = true;
+    product.c = job->logits;
     product.ldc = chunk.stride;
-    return zr_cuda_matmul(job->stream, &product, job->product);
+    return zr_cuda_nn_matmul(job->stream, &product, job->product);
 }
 
 /* dx (+)= dlogits weight. The last chunk is the first to come. */
 static zr_status_t add_to_dx(const lm_head_job_t *job, const chunk_t &chunk) {
-    zr_cuda_product_t product = product_of(job, chunk.n_rows, job->args->channels, chunk.n_columns);
-    product.args.a = job->logits;
+    zr_nn_matmul_t product = product_of(job, chunk.n_rows, job->args->channels, chunk.n_columns);
+    product.a = job->logits;
     product.lda = chunk.stride;
-    product.args.b = weight_at(job, chunk.first);
-    product.args.c = job->dx != NULL ? job->dx : job->args->dx;
-    product.args.c_dtype = job->dx != NULL ? ZR_DTYPE_F32 : job->args->activation_dtype;
-    product.args.accumulate = chunk.first + chunk.n_columns < job->args->vocab;
-    return zr_cuda_matmul(job->stream, &product, job->product);
+    product.b = weight_at(job, chunk.first);
+    product.c = job->dx != NULL ? job->dx : job->args->dx;
+    product.c_dtype = job->dx != NULL ? ZR_DTYPE_F32 : job->args->activation_dtype;
+    product.accumulate = chunk.first + chunk.n_columns < job->args->vocab;
+    return zr_cuda_nn_matmul(job->stream, &product, job->product);
 }
 
 /* dweight (+)= dlogits^T x, for the rows of the chunk. */
 static zr_status_t add_to_dweight(const lm_head_job_t *job, const chunk_t &chunk) {
     const zr_nn_lm_head_t *args = job->args;
-    zr_cuda_product_t product = product_of(job, chunk.n_columns, args->channels, chunk.n_rows);
-    product.args.a = job->logits;
-    product.args.transpose_a = true;
+    zr_nn_matmul_t product = product_of(job, chunk.n_columns, args->channels, chunk.n_rows);
+    product.a = job->logits;
+    product.transpose_a = true;
     product.lda = chunk.stride;
-    product.args.b = args->x;
-    product.args.c = static_cast<char *>(args->dweight.data) +
-                     chunk.first * args->channels * zr_dtype_size(args->param_dtype);
-    product.args.accumulate = args->dweight.accumulate;
-    return zr_cuda_matmul(job->stream, &product, job->product);
+    product.b = args->x;
+    product.c = static_cast<char *>(args->dweight.data) +
+                chunk.first * args->channels * zr_dtype_size(args->param_dtype);
+    product.accumulate = args->dweight.accumulate;
+    return zr_cuda_nn_matmul(job->stream, &product, job->product);
 }
 
 static unsigned row_blocks(size_t n_rows) {
     return n_rows < ZR_CUDA_MAX_BLOCKS ? (unsigned)n_rows : ZR_CUDA_MAX_BLOCKS;
 }
 
-template <typename T>
-static void launch_statistics(const lm_head_job_t *job, const chunk_t &chunk) {
-    ZR_CUDA_LAUNCH((lm_head_statistics_kernel<T>), row_blocks(chunk.n_rows), ZR_CUDA_THREADS, 0,
-                   zr_cuda_queue(job->stream), reinterpret_cast<const T *>(job->logits), chunk,
-                   job->args->targets, job->sums, job->target_logits);
-}
-
 static zr_status_t take_statistics(const lm_head_job_t *job, const chunk_t &chunk) {
-    if (job->args->activation_dtype == ZR_DTYPE_F32)
-        launch_statistics<float>(job, chunk);
-    else
-        launch_statistics<zr_bf16_t>(job, chunk);
+    zr_by_dtype(job->args->activation_dtype, [&](auto element) {
+        using T = decltype(element);
+        ZR_CUDA_LAUNCH((lm_head_statistics_kernel<T>), row_blocks(chunk.n_rows), ZR_CUDA_THREADS, 0,
+                       zr_cuda_queue(job->stream), reinterpret_cast<const T *>(job->logits), chunk,
+                       job->args->targets, job->sums, job->target_logits);
+    });
     return zr_cuda_launched(job->stream, "lm_head statistics");
 }
 
-template <typename T> static void launch_gradient(const lm_head_job_t *job, const chunk_t &chunk) {
-    ZR_CUDA_LAUNCH((lm_head_gradient_kernel<T>), row_blocks(chunk.n_rows), ZR_CUDA_THREADS, 0,
-                   zr_cuda_queue(job->stream), reinterpret_cast<T *>(job->logits), chunk,
-                   job->args->targets, job->log_sums, job->args->scale);
-}
-
 static zr_status_t differentiate(const lm_head_job_t *job, const chunk_t &chunk) {
-    if (job->args->activation_dtype == ZR_DTYPE_F32)
-        launch_gradient<float>(job, chunk);
-    else
-        launch_gradient<zr_bf16_t>(job, chunk);
+    zr_by_dtype(job->args->activation_dtype, [&](auto element) {
+        using T = decltype(element);
+        ZR_CUDA_LAUNCH((lm_head_gradient_kernel<T>), row_blocks(chunk.n_rows), ZR_CUDA_THREADS, 0,
+                       zr_cuda_queue(job->stream), reinterpret_cast<T *>(job->logits), chunk,
+                       job->args->targets, job->log_sums, job->args->scale);
+    });
     return zr_cuda_launched(job->stream, "lm_head gradient");
 }
 
@@ -273,7 +267,7 @@ static zr_status_t run_statistics(const lm_head_job_t *job) {
         ZR_TRY(take_statistics(job, chunk));
     }
     ZR_CUDA_LAUNCH(lm_head_loss_kernel, 1, LOSS_THREADS, 0, zr_cuda_queue(job->stream), job->sums,
-                   job->target_logits, job->log_sums, args->n_rows, args->scale, args->loss);
+                   job->target_logits, args->targets, job->log_sums, args->n_rows, args->scale, args->loss);
     return zr_cuda_launched(job->stream, "lm_head loss");
 }
 
@@ -296,7 +290,8 @@ static zr_status_t run_gradients(const lm_head_job_t *job) {
                         args->n_rows * args->channels);
 }
 
-zr_status_t zr_cuda_nn_lm_head(zr_stream_t *stream, const zr_nn_lm_head_t *args, void *workspace) {
+zr_status_t zr_cuda_nn_lm_head(zr_stream_t *stream, const void *arguments, void *workspace) {
+    const zr_nn_lm_head_t *args = static_cast<const zr_nn_lm_head_t *>(arguments);
     bool wants_gradients = args->dx != NULL || args->dweight.data != NULL;
     if (args->activation_dtype != args->param_dtype)
         return zr_fail(&stream->device->log, ZR_ERR_UNSUPPORTED,

@@ -46,16 +46,17 @@ static zr_status_t multiply(zr_stream_t *stream, zr_cuda_blas_t *blas, const zr_
 /* What the product has not done to y, which is in `target`. */
 static zr_status_t finish(zr_stream_t *stream, const zr_nn_matmul_t *args, void *target,
                           bool bias_is_added, bool epilogue_is_applied) {
-    size_t n_elems = args->m * args->n;
     if (args->bias != NULL && !bias_is_added)
-        ZR_TRY(zr_cuda_add_bias(stream, target, args->c_dtype, args->bias, args->bias_dtype,
-                                args->m, args->n));
+        ZR_TRY(zr_cuda_add_bias(stream, args, target));
     if (epilogue_is_applied || args->epilogue == ZR_NN_EPILOGUE_NONE)
         return ZR_OK;
-    if (args->epilogue == ZR_NN_EPILOGUE_GELU)
-        return zr_cuda_nn_gelu(stream, args->c, target, args->c_dtype, n_elems);
-    return zr_cuda_nn_gelu_backward(stream, args->c, target, args->pre_gelu, args->c_dtype,
-                                    n_elems);
+    const bool is_forward = args->epilogue == ZR_NN_EPILOGUE_GELU;
+    const zr_nn_gelu_t gelu = {.out = args->c,
+                               .dy = is_forward ? NULL : target,
+                               .x = is_forward ? target : args->pre_gelu,
+                               .activation_dtype = args->c_dtype,
+                               .n_elems = args->m * args->n};
+    return zr_cuda_nn_gelu(stream, &gelu, NULL);
 }
 
 /* The product is zero: y is bias and addend. Rows of c are dense. */
@@ -72,8 +73,8 @@ static zr_status_t multiply_nothing(zr_stream_t *stream, const zr_nn_matmul_t *a
     return finish(stream, args, target, false, false);
 }
 
-zr_status_t zr_cuda_matmul(zr_stream_t *stream, const zr_cuda_product_t *product, void *workspace) {
-    const zr_nn_matmul_t *args = &product->args;
+zr_status_t zr_cuda_nn_matmul(zr_stream_t *stream, const void *arguments, void *workspace) {
+    const zr_nn_matmul_t *args = arguments;
     zr_cuda_blas_t *blas = NULL;
     const zr_matmul_plan_t *plan = NULL;
     ZR_TRY(check_dtypes(stream, args));
@@ -81,13 +82,8 @@ zr_status_t zr_cuda_matmul(zr_stream_t *stream, const zr_cuda_product_t *product
     if (args->k == 0)
         return multiply_nothing(stream, args);
     ZR_TRY(zr_cuda_blas(stream->device, &blas));
-    ZR_TRY(zr_matmul_plan(stream->device, blas, product, &plan));
+    ZR_TRY(zr_matmul_plan(stream->device, blas, args, &plan));
     ZR_TRY(multiply(stream, blas, args, plan, workspace));
     return finish(stream, args, product_target(args, plan), plan->adds_bias,
                   plan->applies_epilogue);
-}
-
-zr_status_t zr_cuda_nn_matmul(zr_stream_t *stream, const zr_nn_matmul_t *args, void *workspace) {
-    zr_cuda_product_t product = {.args = *args};
-    return zr_cuda_matmul(stream, &product, workspace);
 }

@@ -93,15 +93,14 @@ static bool is_aligned(const void *pointer) {
     return (uintptr_t)pointer % 16 == 0;
 }
 
-zr_matmul_key_t zr_matmul_key(const zr_cuda_product_t *product) {
-    const zr_nn_matmul_t *args = &product->args;
+zr_matmul_key_t zr_matmul_key(const zr_nn_matmul_t *args) {
     zr_matmul_key_t key;
     memset(&key, 0, sizeof(key));
     key.m = args->m;
     key.n = args->n;
     key.k = args->k;
-    key.lda = product->lda != 0 ? product->lda : args->transpose_a ? args->m : args->k;
-    key.ldc = product->ldc != 0 ? product->ldc : args->n;
+    key.lda = zr_nn_matmul_lda(args);
+    key.ldc = zr_nn_matmul_ldc(args);
     key.dtype = (uint8_t)args->a_dtype;
     key.c_dtype = (uint8_t)args->c_dtype;
     key.bias_dtype = (uint8_t)(args->bias != NULL ? args->bias_dtype : 0);
@@ -364,9 +363,9 @@ static void use(zr_cuda_blas_t *blas, size_t i, zr_matmul_plan_t *plan) {
     blas->plans[0] = plan;
 }
 
-zr_status_t zr_matmul_plan(zr_device_t *device, zr_cuda_blas_t *blas,
-                           const zr_cuda_product_t *product, const zr_matmul_plan_t **plan_p) {
-    zr_matmul_key_t key = zr_matmul_key(product);
+zr_status_t zr_matmul_plan(zr_device_t *device, zr_cuda_blas_t *blas, const zr_nn_matmul_t *args,
+                           const zr_matmul_plan_t **plan_p) {
+    zr_matmul_key_t key = zr_matmul_key(args);
     for (size_t i = 0; i < blas->n_plans; i++) {
         if (memcmp(&blas->plans[i]->key, &key, sizeof(key)) == 0) {
             use(blas, i, blas->plans[i]);
@@ -375,7 +374,7 @@ zr_status_t zr_matmul_plan(zr_device_t *device, zr_cuda_blas_t *blas,
         }
     }
     zr_matmul_plan_t *plan;
-    ZR_TRY(make_plan(device, blas, &product->args, &key, &plan));
+    ZR_TRY(make_plan(device, blas, args, &key, &plan));
     if (blas->n_plans == ZR_MATMUL_PLANS)
         zr_matmul_plan_free(&blas->lt, blas->plans[--blas->n_plans]);
     use(blas, blas->n_plans++, plan);

@@ -53,11 +53,11 @@ typedef struct zr_cuda_blas {
 /** The device's, made by the first call. */
 ZR_NODISCARD zr_status_t zr_cuda_blas(zr_device_t *device, zr_cuda_blas_t **blas_p);
 
-zr_matmul_key_t zr_matmul_key(const zr_cuda_product_t *product);
+zr_matmul_key_t zr_matmul_key(const zr_nn_matmul_t *args);
 
 /** The plan of a product; made, and the one not used for longest forgotten, where it has none. */
 ZR_NODISCARD zr_status_t zr_matmul_plan(zr_device_t *device, zr_cuda_blas_t *blas,
-                                        const zr_cuda_product_t *product,
+                                        const zr_nn_matmul_t *args,
                                         const zr_matmul_plan_t **plan_p);
 
 /** Describe a product to cuBLASLt, without choosing an algorithm. zr_matmul_plan_free. */

@@ -23,14 +23,9 @@ static zr_status_t check_tokens(const zr_stream_t *stream, const char *kernel,
 
 /* ---- forward ------------------------------------------------------------------------ */
 
-typedef struct embedding_job {
-    zr_host_nn_job_t base;
-    const zr_nn_embedding_t *args;
-} embedding_job_t;
-
-static void embed_row(const embedding_job_t *job, size_t row) {
+static void embed_row(const zr_host_nn_job_t *job, size_t row) {
     const zr_nn_embedding_t *args = job->args;
-    const zr_host_nn_loops_t *loops = job->base.loops;
+    const zr_host_nn_loops_t *loops = job->loops;
     size_t token_row = (size_t)args->tokens[row] * args->channels;
     size_t position_row = row % args->seq * args->channels;
     float *out = (float *)args->out + row * args->channels;
@@ -40,6 +35,8 @@ static void embed_row(const embedding_job_t *job, size_t row) {
         const float *token = zr_host_nn_widen(loops, args->token_table, args->param_dtype,
                                               token_row + column, n, block);
         memcpy(out + column, token, n * sizeof(float));
+        if (args->n_positions == 0)
+            continue;
         const float *position = zr_host_nn_widen(loops, args->position_table, args->param_dtype,
                                                  position_row + column, n, block);
         loops->add(out + column, position, n);
@@ -47,22 +44,23 @@ static void embed_row(const embedding_job_t *job, size_t row) {
 }
 
 static void embedding_task(void *context, size_t index) {
-    embedding_job_t *job = context;
-    size_t n_rows = job->args->batch * job->args->seq;
-    size_t first = zr_host_nn_part(n_rows, job->base.n_tasks, index, 1);
-    size_t last = zr_host_nn_part(n_rows, job->base.n_tasks, index + 1, 1);
+    const zr_host_nn_job_t *job = context;
+    const zr_nn_embedding_t *args = job->args;
+    size_t n_rows = args->batch * args->seq;
+    size_t first = zr_host_nn_part(n_rows, job->n_tasks, index, 1);
+    size_t last = zr_host_nn_part(n_rows, job->n_tasks, index + 1, 1);
     for (size_t row = first; row < last; row++)
         embed_row(job, row);
 }
 
-zr_status_t zr_host_nn_embedding(zr_stream_t *stream, const zr_nn_embedding_t *args) {
+zr_status_t zr_host_nn_embedding(zr_stream_t *stream, const void *arguments, void *workspace) {
+    const zr_nn_embedding_t *args = arguments;
+    (void)workspace;
     size_t n_rows = args->batch * args->seq;
     ZR_TRY(zr_host_nn_check_activations(stream, "embedding", args->activation_dtype));
     ZR_TRY(check_tokens(stream, "embedding", args->tokens, n_rows, args->vocab));
-    embedding_job_t job = {.base = {.loops = zr_host_nn_loops(stream->device),
-                                    .n_tasks = zr_host_nn_n_tasks(stream->device, n_rows)},
-                           .args = args};
-    return zr_host_nn_run(stream, &job.base, embedding_task, "embedding");
+    return zr_host_nn_run_tasks(stream, args, zr_host_nn_n_tasks(stream->device, n_rows),
+                                embedding_task, "embedding");
 }
 
 /* ---- backward ------------------------------------------------------------------------- */
@@ -161,8 +159,8 @@ static void position_task(void *context, size_t index) {
     }
 }
 
-size_t zr_host_nn_embedding_backward_workspace_bytes(const zr_device_t *device,
-                                                     const zr_nn_embedding_backward_t *args) {
+size_t zr_host_nn_embedding_backward_bytes(const zr_device_t *device, const void *arguments) {
+    const zr_nn_embedding_backward_t *args = arguments;
     (void)device;
     return args->dtoken_table.data == NULL ? 0 : 2 * args->batch * args->seq * sizeof(int32_t);
 }
@@ -183,8 +181,9 @@ static zr_status_t token_table_backward(zr_stream_t *stream, embedding_backward_
     return zr_host_nn_run(stream, &job->base, tokens_task, "embedding_backward");
 }
 
-zr_status_t zr_host_nn_embedding_backward(zr_stream_t *stream,
-                                          const zr_nn_embedding_backward_t *args, void *workspace) {
+zr_status_t zr_host_nn_embedding_backward(zr_stream_t *stream, const void *arguments,
+                                          void *workspace) {
+    const zr_nn_embedding_backward_t *args = arguments;
     ZR_TRY(zr_host_nn_check_activations(stream, "embedding_backward", args->activation_dtype));
     ZR_TRY(check_tokens(stream, "embedding_backward", args->tokens, args->batch * args->seq,
                         args->vocab));

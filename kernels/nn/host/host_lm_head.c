@@ -34,6 +34,7 @@ typedef struct lm_head_job {
     float *x_transposed;  /* [channels, n_rows] */
     float *log_sum;       /* [n_rows] */
     float *target_logits; /* [n_rows] */
+    float *scale;         /* [n_rows], of a row's gradient; in place of its target's logit */
     float *maximum;       /* [n_tasks, n_rows] */
     float *sum;           /* [n_tasks, n_rows], of exp(logit - maximum) */
     float *wide;          /* BF16: [n_tasks, wide_elems], and the workspace of dx's product */
@@ -70,7 +71,7 @@ static size_t lay_out(lm_head_job_t *job, const zr_device_t *device, float *base
     const zr_nn_lm_head_t *args = job->args;
     size_t n_tasks = (size_t)device->info.n_threads;
     zr_nn_matmul_t product = dx_product(job, 0, chunk_rows(args));
-    size_t product_elems = zr_host_nn_matmul_workspace_bytes(device, &product) / sizeof(float);
+    size_t product_elems = zr_host_nn_matmul_bytes(device, &product) / sizeof(float);
     bool wide = args->param_dtype == ZR_DTYPE_BF16;
     job->wide_elems = !wide                                  ? 0
                       : args->channels > ZR_WIDE_BLOCK_ELEMS ? args->channels
@@ -146,7 +147,7 @@ static void take_statistics(const lm_head_job_t *job, size_t task, size_t row, s
 static int differentiate(const lm_head_job_t *job, size_t row, size_t n, float *logits,
                          float *wide) {
     const zr_nn_lm_head_t *args = job->args;
-    job->base.loops->column_softmax(logits, args->n_rows, job->log_sum, args->scale, n,
+    job->base.loops->column_softmax(logits, args->n_rows, job->log_sum, job->scale, n,
                                     args->n_rows);
     for (size_t i = 0; i < args->n_rows; i++) {
         float *gradient = target_of(job, i, row, n, logits);
@@ -223,8 +224,11 @@ static void finish_statistics(const lm_head_job_t *job) {
                   job->sum[task * args->n_rows + i] * zr_nn_exp(other - top);
             maximum = top;
         }
+        bool is_ignored = args->targets[i] == ZR_NN_TARGET_IGNORED;
         job->log_sum[i] = maximum + logf(sum);
-        loss += (double)job->log_sum[i] - (double)job->target_logits[i];
+        if (!is_ignored)
+            loss += (double)job->log_sum[i] - (double)job->target_logits[i];
+        job->scale[i] = is_ignored ? 0.0f : args->scale;
     }
     *args->loss += (double)args->scale * loss;
 }
@@ -260,14 +264,16 @@ static zr_status_t run_gradients(zr_stream_t *stream, lm_head_job_t *job) {
     return ZR_OK;
 }
 
-size_t zr_host_nn_lm_head_workspace_bytes(const zr_device_t *device, const zr_nn_lm_head_t *args) {
+size_t zr_host_nn_lm_head_bytes(const zr_device_t *device, const void *arguments) {
+    const zr_nn_lm_head_t *args = arguments;
     lm_head_job_t job = {.args = args};
     return lay_out(&job, device, NULL) * sizeof(float);
 }
 
 static zr_status_t check_targets(const zr_stream_t *stream, const zr_nn_lm_head_t *args) {
     for (size_t i = 0; i < args->n_rows; i++) {
-        if (args->targets[i] < 0 || (size_t)args->targets[i] >= args->vocab)
+        if (args->targets[i] != ZR_NN_TARGET_IGNORED &&
+            (args->targets[i] < 0 || (size_t)args->targets[i] >= args->vocab))
             return zr_fail(&stream->device->log, ZR_ERR_ARGUMENT,
                            "lm_head: target %d at %zu is outside of the vocabulary of %zu",
                            (int)args->targets[i], i, args->vocab);
@@ -275,13 +281,15 @@ static zr_status_t check_targets(const zr_stream_t *stream, const zr_nn_lm_head_
     return ZR_OK;
 }
 
-zr_status_t zr_host_nn_lm_head(zr_stream_t *stream, const zr_nn_lm_head_t *args, void *workspace) {
+zr_status_t zr_host_nn_lm_head(zr_stream_t *stream, const void *arguments, void *workspace) {
+    const zr_nn_lm_head_t *args = arguments;
     ZR_TRY(zr_host_nn_check_activations(stream, "lm_head", args->activation_dtype));
     ZR_TRY(check_targets(stream, args));
     lm_head_job_t job = {.base = {.loops = zr_host_nn_loops(stream->device),
                                   .n_tasks = (size_t)stream->device->info.n_threads},
                          .args = args};
     lay_out(&job, stream->device, workspace);
+    job.scale = job.target_logits;
     if (args->n_rows > 0)
         ZR_TRY(run_statistics(stream, &job));
     if (args->dx == NULL && args->dweight.data == NULL)

@@ -20,7 +20,7 @@
 
 typedef struct matmul_job {
     zr_host_nn_job_t base;
-    const zr_nn_matmul_t *args;
+    const zr_nn_matmul_t *args; /* lda and ldc are set */
     size_t grid_rows, grid_columns;
     float *workspace; /* ZR_MATMUL_BLOCK_ELEMS for each task, when there is one */
     bool turned;
@@ -44,7 +44,8 @@ static bool is_turned(const zr_nn_matmul_t *args, size_t n_rows) {
            args->n >= ZR_MATMUL_MIN_TURNED_SIDE && args->k >= ZR_MATMUL_MIN_TURNED_SIDE;
 }
 
-size_t zr_host_nn_matmul_workspace_bytes(const zr_device_t *device, const zr_nn_matmul_t *args) {
+size_t zr_host_nn_matmul_bytes(const zr_device_t *device, const void *arguments) {
+    const zr_nn_matmul_t *args = arguments;
     bool varies = args->least_m != 0 && args->least_m < args->m;
     if (is_turned(args, varies ? args->least_m : args->m)) {
         size_t most = ZR_MATMUL_MAX_TURNED_ROWS < args->m ? ZR_MATMUL_MAX_TURNED_ROWS : args->m;
@@ -63,7 +64,7 @@ static zr_host_matrix_t part_of(const void *data, bool transpose, size_t ld, siz
 }
 
 static zr_host_matrix_t part_of_a(const zr_nn_matmul_t *args, size_t row, size_t column) {
-    return part_of(args->a, args->transpose_a, args->transpose_a ? args->m : args->k, row, column);
+    return part_of(args->a, args->transpose_a, args->lda, row, column);
 }
 
 static zr_host_matrix_t part_of_b(const zr_nn_matmul_t *args, size_t row, size_t column) {
@@ -77,7 +78,7 @@ static int multiply_f32(const matmul_job_t *job, const tile_t *tile) {
     return zr_host_sgemm(tile->n_rows, tile->n_columns, args->k, 1.0f,
                          part_of_a(args, tile->row, 0), part_of_b(args, 0, tile->column),
                          args->accumulate ? 1.0f : 0.0f,
-                         (float *)args->c + tile->row * args->n + tile->column, args->n);
+                         (float *)args->c + tile->row * args->ldc + tile->column, args->ldc);
 }
 
 static int multiply_turned(const matmul_job_t *job, const tile_t *tile) {
@@ -88,8 +89,8 @@ static int multiply_turned(const matmul_job_t *job, const tile_t *tile) {
     int status =
         zr_host_sgemm(tile->n_columns, tile->n_rows, args->k, 1.0f, b, a, 0.0f, c, args->m);
     if (status == 0)
-        job->base.loops->transpose((float *)args->c + tile->row * args->n + tile->column, args->n,
-                                   c, args->m, tile->n_columns, tile->n_rows);
+        job->base.loops->transpose((float *)args->c + tile->row * args->ldc + tile->column,
+                                   args->ldc, c, args->m, tile->n_columns, tile->n_rows);
     return status;
 }
 
@@ -99,7 +100,7 @@ static void turn_a_task(void *context, size_t index) {
     size_t first = zr_host_nn_part(args->k, job->base.n_tasks, index, 16);
     size_t n = zr_host_nn_part(args->k, job->base.n_tasks, index + 1, 16) - first;
     job->base.loops->transpose(job->a_transposed + first * args->m, args->m,
-                               (const float *)args->a + first, args->k, args->m, n);
+                               (const float *)args->a + first, args->lda, args->m, n);
 }
 
 /* op(b)[row.., column..] in fp32, stored as b is; n_rows x n_columns of op(b). */
@@ -123,13 +124,13 @@ static int multiply_bf16_b(const matmul_job_t *job, const tile_t *tile, float *b
     int status = 0;
     for (size_t j = 0; j < tile->n_columns && status == 0; j += width) {
         size_t n_columns = zr_host_nn_min(width, tile->n_columns - j);
-        float *c = (float *)args->c + tile->row * args->n + tile->column + j;
+        float *c = (float *)args->c + tile->row * args->ldc + tile->column + j;
         for (size_t k = 0; (k < args->k || k == 0) && status == 0; k += side) {
             size_t n_k = zr_host_nn_min(side, args->k - k);
             zr_host_matrix_t b = widen_b(job, k, n_k, tile->column + j, n_columns, block);
             status =
                 zr_host_sgemm(tile->n_rows, n_columns, n_k, 1.0f, part_of_a(args, tile->row, k), b,
-                              k > 0 || args->accumulate ? 1.0f : 0.0f, c, args->n);
+                              k > 0 || args->accumulate ? 1.0f : 0.0f, c, args->ldc);
         }
     }
     return status;
@@ -150,7 +151,7 @@ static int multiply_bf16_c(const matmul_job_t *job, const tile_t *tile, float *b
                 return status;
             for (size_t r = 0; r < n_rows; r++)
                 zr_host_nn_store_gradient(job->base.loops, &c, ZR_DTYPE_BF16,
-                                          (row + r) * args->n + column, block + r * n_columns,
+                                          (row + r) * args->ldc + column, block + r * n_columns,
                                           n_columns);
         }
     }
@@ -165,14 +166,12 @@ static void finish_row(const matmul_job_t *job, size_t offset, const float *bias
     const zr_host_nn_loops_t *loops = job->base.loops;
     float *c = (float *)args->c + offset;
     float *pre_gelu = args->pre_gelu == NULL ? NULL : (float *)args->pre_gelu + offset;
-    if (args->epilogue == ZR_NN_EPILOGUE_GELU_BACKWARD) {
-        loops->gelu_backward(c, c, pre_gelu, n);
-        return;
-    }
     if (bias != NULL)
         loops->add(c, bias, n);
     if (args->addend != NULL)
         loops->add(c, (const float *)args->addend + offset, n);
+    if (args->epilogue == ZR_NN_EPILOGUE_GELU_BACKWARD)
+        loops->gelu_backward(c, c, pre_gelu, n);
     if (args->epilogue == ZR_NN_EPILOGUE_GELU) {
         if (pre_gelu != NULL)
             memcpy(pre_gelu, c, n * sizeof(float));
@@ -193,7 +192,7 @@ static void finish_tile(const matmul_job_t *job, const tile_t *tile) {
             bias =
                 zr_host_nn_widen(job->base.loops, args->bias, args->bias_dtype, column, n, buffer);
         for (size_t i = 0; i < tile->n_rows; i++)
-            finish_row(job, (tile->row + i) * args->n + column, bias, n);
+            finish_row(job, (tile->row + i) * args->ldc + column, bias, n);
     }
 }
 
@@ -246,7 +245,8 @@ static void choose_grid(matmul_job_t *job, size_t n_threads) {
     }
 }
 
-zr_status_t zr_host_nn_matmul(zr_stream_t *stream, const zr_nn_matmul_t *args, void *workspace) {
+zr_status_t zr_host_nn_matmul(zr_stream_t *stream, const void *arguments, void *workspace) {
+    const zr_nn_matmul_t *args = arguments;
     bool c_is_gradient = args->c_dtype == ZR_DTYPE_BF16;
     if (args->a_dtype != ZR_DTYPE_F32 ||
         (c_is_gradient && (args->b_dtype != ZR_DTYPE_F32 || args->bias != NULL ||
@@ -256,6 +256,8 @@ zr_status_t zr_host_nn_matmul(zr_stream_t *stream, const zr_nn_matmul_t *args, v
                        zr_dtype_name(args->a_dtype), zr_dtype_name(args->b_dtype),
                        zr_dtype_name(args->c_dtype), c_is_gradient ? " beyond a gradient" : "");
     zr_nn_matmul_t adjusted = *args;
+    adjusted.lda = zr_nn_matmul_lda(args);
+    adjusted.ldc = zr_nn_matmul_ldc(args);
     if (args->addend != NULL && args->addend == args->c) { /* the product adds to it itself */
         adjusted.addend = NULL;
         adjusted.accumulate = true;

@@ -26,6 +26,13 @@ zr_status_t zr_host_nn_run(zr_stream_t *stream, zr_host_nn_job_t *job,
                    kernel, dnnl_status2str((dnnl_status_t)status));
 }
 
+zr_status_t zr_host_nn_run_tasks(zr_stream_t *stream, const void *args, size_t n_tasks,
+                                 void (*task)(void *job, size_t index), const char *kernel) {
+    zr_host_nn_job_t job = {
+        .loops = zr_host_nn_loops(stream->device), .n_tasks = n_tasks, .args = args};
+    return zr_host_nn_run(stream, &job, task, kernel);
+}
+
 const zr_host_nn_loops_t *zr_host_nn_loops(const zr_device_t *device) {
     static const zr_host_nn_loops_t *const tables[] = {
 #ifdef ZR_HOST_HAVE_AVX512
@@ -57,6 +64,23 @@ zr_status_t zr_host_nn_check_activations(const zr_stream_t *stream, const char *
         return zr_fail(&stream->device->log, ZR_ERR_UNSUPPORTED,
                        "%s: device \"host\" has fp32 activations only, not %s", kernel,
                        zr_dtype_name(dtype));
+    return ZR_OK;
+}
+
+zr_status_t zr_host_nn_check_documents(const zr_stream_t *stream, const char *kernel,
+                                       const zr_nn_qkv_shape_t *shape) {
+    const int32_t *document_starts = shape->document_starts;
+    size_t seq = shape->seq;
+    for (size_t i = 0; document_starts != NULL && i < shape->batch * seq; i++) {
+        size_t t = i % seq;
+        int32_t start = document_starts[i];
+        if (start == (int32_t)t || (t > 0 && start == document_starts[i - 1]))
+            continue;
+        return zr_fail(&stream->device->log, ZR_ERR_ARGUMENT,
+                       "%s: document_starts has %d at position %zu of sequence %zu; the position "
+                       "itself or what the one before it has are possible",
+                       kernel, (int)start, t, i / seq);
+    }
     return ZR_OK;
 }
 
@@ -133,25 +157,44 @@ int zr_host_sgemm(size_t m, size_t n, size_t k, float alpha, zr_host_matrix_t a,
     return (int)status;
 }
 
-const zr_nn_backend_t zr_host_nn_backend = {
-    .name = "host",
-    .activation_dtype = activation_dtype,
-    .matmul = zr_host_nn_matmul,
-    .bias_grad = zr_host_nn_bias_grad,
-    .layernorm = zr_host_nn_layernorm,
-    .layernorm_backward = zr_host_nn_layernorm_backward,
-    .gelu = zr_host_nn_gelu,
-    .gelu_backward = zr_host_nn_gelu_backward,
-    .attention = zr_host_nn_attention,
-    .attention_backward = zr_host_nn_attention_backward,
-    .embedding = zr_host_nn_embedding,
-    .embedding_backward = zr_host_nn_embedding_backward,
-    .lm_head = zr_host_nn_lm_head,
-    .matmul_workspace_bytes = zr_host_nn_matmul_workspace_bytes,
-    .bias_grad_workspace_bytes = NULL,
-    .layernorm_backward_workspace_bytes = zr_host_nn_layernorm_backward_workspace_bytes,
-    .attention_workspace_bytes = zr_host_nn_attention_workspace_bytes,
-    .attention_backward_workspace_bytes = zr_host_nn_attention_backward_workspace_bytes,
-    .embedding_backward_workspace_bytes = zr_host_nn_embedding_backward_workspace_bytes,
-    .lm_head_workspace_bytes = zr_host_nn_lm_head_workspace_bytes,
+/* ---- the tables ------------------------------------------------------------------------- */
+
+static zr_nn_run_fn *const kernels[ZR_NN_N_KERNELS] = {
+    [ZR_NN_MATMUL] = zr_host_nn_matmul,
+    [ZR_NN_BIAS_GRAD] = zr_host_nn_bias_grad,
+    [ZR_NN_LAYERNORM] = zr_host_nn_layernorm,
+    [ZR_NN_LAYERNORM_BACKWARD] = zr_host_nn_layernorm_backward,
+    [ZR_NN_GELU] = zr_host_nn_gelu,
+    [ZR_NN_GELU_BACKWARD] = zr_host_nn_gelu,
+    [ZR_NN_SWIGLU] = zr_host_nn_swiglu,
+    [ZR_NN_SWIGLU_BACKWARD] = zr_host_nn_swiglu_backward,
+    [ZR_NN_ROTARY] = zr_host_nn_rotary,
+    [ZR_NN_ROTARY_BACKWARD] = zr_host_nn_rotary_backward,
+    [ZR_NN_ATTENTION] = zr_host_nn_attention,
+    [ZR_NN_ATTENTION_BACKWARD] = zr_host_nn_attention_backward,
+    [ZR_NN_EMBEDDING] = zr_host_nn_embedding,
+    [ZR_NN_EMBEDDING_BACKWARD] = zr_host_nn_embedding_backward,
+    [ZR_NN_LM_HEAD] = zr_host_nn_lm_head,
 };
+
+static zr_nn_bytes_fn *const bytes[ZR_NN_N_KERNELS] = {
+    [ZR_NN_MATMUL] = zr_host_nn_matmul_bytes,
+    [ZR_NN_LAYERNORM_BACKWARD] = zr_host_nn_layernorm_backward_bytes,
+    [ZR_NN_ATTENTION] = zr_host_nn_attention_bytes,
+    [ZR_NN_ATTENTION_BACKWARD] = zr_host_nn_attention_backward_bytes,
+    [ZR_NN_EMBEDDING_BACKWARD] = zr_host_nn_embedding_backward_bytes,
+    [ZR_NN_LM_HEAD] = zr_host_nn_lm_head_bytes,
+};
+
+static zr_status_t run(zr_stream_t *stream, const zr_nn_work_t *work) {
+    return kernels[work->kernel](stream, work->args, work->workspace);
+}
+
+static size_t workspace_bytes(const zr_device_t *device, zr_nn_kernel_t kernel, const void *args) {
+    return bytes[kernel] == NULL ? 0 : bytes[kernel](device, args);
+}
+
+const zr_nn_backend_t zr_host_nn_backend = {.name = "host",
+                                            .activation_dtype = activation_dtype,
+                                            .run = run,
+                                            .workspace_bytes = workspace_bytes};

@@ -21,6 +21,7 @@
 typedef struct zr_host_nn_job {
     const zr_host_nn_loops_t *loops;
     size_t n_tasks;
+    const void *args;  /* of the kernel, where its tasks need nothing else */
     atomic_int status; /* of a task that failed, as oneDNN gave it; 0 when none did */
 } zr_host_nn_job_t;
 
@@ -30,6 +31,11 @@ const zr_host_nn_loops_t *zr_host_nn_loops(const zr_device_t *device);
 /** Run a job, whose first member is `job`, and report the failure of a task. */
 ZR_NODISCARD zr_status_t zr_host_nn_run(zr_stream_t *stream, zr_host_nn_job_t *job,
                                         void (*task)(void *job, size_t index), const char *kernel);
+
+/** Run the tasks of a kernel that need its arguments alone; they get a zr_host_nn_job_t. */
+ZR_NODISCARD zr_status_t zr_host_nn_run_tasks(zr_stream_t *stream, const void *args, size_t n_tasks,
+                                              void (*task)(void *job, size_t index),
+                                              const char *kernel);
 
 /** How many tasks of equal cost to make of n_units of work: at most four for each thread. */
 size_t zr_host_nn_n_tasks(const zr_device_t *device, size_t n_units);
@@ -49,6 +55,10 @@ static inline size_t zr_host_nn_min(size_t a, size_t b) {
 /** Refuse activations that are not F32: ZR_ERR_UNSUPPORTED. */
 ZR_NODISCARD zr_status_t zr_host_nn_check_activations(const zr_stream_t *stream, const char *kernel,
                                                       zr_dtype_t dtype);
+
+/** Refuse document starts that are not (zr_nn_qkv_shape_t), with ZR_ERR_ARGUMENT; NULL is fine. */
+ZR_NODISCARD zr_status_t zr_host_nn_check_documents(const zr_stream_t *stream, const char *kernel,
+                                                    const zr_nn_qkv_shape_t *shape);
 
 /* ---- parameters ---------------------------------------------------------------------- */
 
@@ -84,36 +94,16 @@ typedef struct zr_host_matrix {
 int zr_host_sgemm(size_t m, size_t n, size_t k, float alpha, zr_host_matrix_t a, zr_host_matrix_t b,
                   float beta, float *c, size_t c_ld);
 
-/* ---- entries of the backend's table --------------------------------------------------------- */
+/* ---- entries of the backend's tables ---------------------------------------------------- */
 
-zr_status_t zr_host_nn_matmul(zr_stream_t *stream, const zr_nn_matmul_t *args, void *workspace);
-size_t zr_host_nn_matmul_workspace_bytes(const zr_device_t *device, const zr_nn_matmul_t *args);
-zr_status_t zr_host_nn_bias_grad(zr_stream_t *stream, const zr_nn_bias_grad_t *args,
-                                 void *workspace);
-zr_status_t zr_host_nn_layernorm(zr_stream_t *stream, const zr_nn_layernorm_t *args);
-zr_status_t zr_host_nn_layernorm_backward(zr_stream_t *stream,
-                                          const zr_nn_layernorm_backward_t *args, void *workspace);
-size_t zr_host_nn_layernorm_backward_workspace_bytes(const zr_device_t *device,
-                                                     const zr_nn_layernorm_backward_t *args);
-zr_status_t zr_host_nn_gelu(zr_stream_t *stream, void *y, const void *x, zr_dtype_t dtype,
-                            size_t n_elems);
-zr_status_t zr_host_nn_gelu_backward(zr_stream_t *stream, void *dx, const void *dy, const void *x,
-                                     zr_dtype_t dtype, size_t n_elems);
-zr_status_t zr_host_nn_attention(zr_stream_t *stream, const zr_nn_attention_t *args,
-                                 void *workspace);
-size_t zr_host_nn_attention_workspace_bytes(const zr_device_t *device,
-                                            const zr_nn_attention_t *args);
-zr_status_t zr_host_nn_attention_backward(zr_stream_t *stream,
-                                          const zr_nn_attention_backward_t *args, void *workspace);
-size_t zr_host_nn_attention_backward_workspace_bytes(const zr_device_t *device,
-                                                     const zr_nn_attention_backward_t *args);
-zr_status_t zr_host_nn_embedding(zr_stream_t *stream, const zr_nn_embedding_t *args);
-zr_status_t zr_host_nn_embedding_backward(zr_stream_t *stream,
-                                          const zr_nn_embedding_backward_t *args, void *workspace);
-size_t zr_host_nn_embedding_backward_workspace_bytes(const zr_device_t *device,
-                                                     const zr_nn_embedding_backward_t *args);
-zr_status_t zr_host_nn_lm_head(zr_stream_t *stream, const zr_nn_lm_head_t *args, void *workspace);
-size_t zr_host_nn_lm_head_workspace_bytes(const zr_device_t *device, const zr_nn_lm_head_t *args);
+zr_nn_run_fn zr_host_nn_matmul, zr_host_nn_bias_grad, zr_host_nn_layernorm,
+    zr_host_nn_layernorm_backward, zr_host_nn_gelu /* both */, zr_host_nn_swiglu,
+    zr_host_nn_swiglu_backward, zr_host_nn_rotary, zr_host_nn_rotary_backward, zr_host_nn_attention,
+    zr_host_nn_attention_backward, zr_host_nn_embedding, zr_host_nn_embedding_backward,
+    zr_host_nn_lm_head;
+zr_nn_bytes_fn zr_host_nn_matmul_bytes, zr_host_nn_layernorm_backward_bytes,
+    zr_host_nn_attention_bytes, zr_host_nn_attention_backward_bytes,
+    zr_host_nn_embedding_backward_bytes, zr_host_nn_lm_head_bytes;
 
 extern const zr_nn_backend_t zr_host_nn_backend;
 /** Of the device that stands for others (kernels/nn/sim/). */

@@ -89,6 +89,36 @@ static void gelu_backward(float *dx, const float *dy, const float *x, size_t n) 
         dx[i] = dy[i] * zr_nn_gelu_slope(x[i]);
 }
 
+/* ---- SwiGLU, rotary positions ---------------------------------------------------------- */
+
+static void swiglu(float *restrict y, const float *restrict gate, const float *restrict up,
+                   size_t n) {
+    for (size_t i = 0; i < n; i++)
+        y[i] = zr_nn_silu_element(gate[i]) * up[i];
+}
+
+static void swiglu_backward(float *dgate, float *dup, const float *dy, const float *gate,
+                            const float *up, size_t n) {
+#pragma GCC ivdep /* an element's gradients may lie where it does */
+    for (size_t i = 0; i < n; i++) {
+        float d = dy[i], g = gate[i], u = up[i];
+        dgate[i] = d * u * zr_nn_silu_slope(g);
+        dup[i] = d * zr_nn_silu_element(g);
+    }
+}
+
+static void rotary_angles(float *restrict cosines, float *restrict sines,
+                          const float *restrict frequencies, int32_t position, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        zr_nn_cosine_and_sine(zr_nn_rotary_angle(position, frequencies[i]), &cosines[i], &sines[i]);
+}
+
+static void rotate(float *restrict x, const float *restrict cosines, const float *restrict sines,
+                   bool is_opposite, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        zr_nn_rotate(&x[i], &x[n + i], cosines[i], is_opposite ? -sines[i] : sines[i]);
+}
+
 /* ---- layer normalisation --------------------------------------------------------------- */
 
 static float row_sum(const float *x, size_t n) {
@@ -116,20 +146,26 @@ static float row_sum_of_squares(const float *x, float mean, size_t n) {
 }
 
 static void row_statistics(const float *x, size_t n, float epsilon, float *mean_p, float *rstd_p) {
-    float mean = row_sum(x, n) / (float)n;
+    float mean = mean_p == NULL ? 0.0f : row_sum(x, n) / (float)n;
     float variance = row_sum_of_squares(x, mean, n) / (float)n;
-    *mean_p = mean;
+    if (mean_p != NULL)
+        *mean_p = mean;
     *rstd_p = 1.0f / sqrtf(variance + epsilon);
 }
 
 static void normalise(float *y, const float *x, float mean, float rstd, const float *weight,
                       const float *bias, size_t n) {
+    if (bias == NULL) {
+        for (size_t i = 0; i < n; i++)
+            y[i] = zr_nn_normalised(x[i], mean, rstd) * weight[i];
+        return;
+    }
     for (size_t i = 0; i < n; i++)
         y[i] = zr_nn_normalised(x[i], mean, rstd) * weight[i] + bias[i];
 }
 
 static void normalise_backward(float *restrict dx, bool accumulate, const float *restrict dy,
-                               const float *restrict x, float mean, float rstd,
+                               const float *restrict x, float mean, float rstd, bool is_rms,
                                const float *restrict weight, size_t n) {
     float sum[ZR_LANES] = {0}, sum_xhat[ZR_LANES] = {0};
     size_t i = 0;
@@ -145,7 +181,7 @@ static void normalise_backward(float *restrict dx, bool accumulate, const float 
         sum[j] += d;
         sum_xhat[j] += d * zr_nn_normalised(x[i + j], mean, rstd);
     }
-    float average = fold(sum) / (float)n, average_xhat = fold(sum_xhat) / (float)n;
+    float average = is_rms ? 0.0f : fold(sum) / (float)n, average_xhat = fold(sum_xhat) / (float)n;
     if (accumulate) {
         for (i = 0; i < n; i++)
             dx[i] += zr_nn_normalise_slope(dy[i] * weight[i], zr_nn_normalised(x[i], mean, rstd),
@@ -256,11 +292,12 @@ static void column_statistics(float *maximum, float *sum, const float *logits, s
         strip_statistics(maximum + i, sum + i, logits + i, ld, n_vocab, n - i);
 }
 
-static void column_softmax(float *logits, size_t ld, const float *restrict log_sum, float scale,
+static void column_softmax(float *logits, size_t ld, const float *restrict log_sum,
+                           const float *restrict scale,
                            size_t n_vocab, size_t n) {
     for (size_t v = 0; v < n_vocab; v++) {
         for (size_t i = 0; i < n; i++)
-            logits[v * ld + i] = scale * zr_nn_exp(logits[v * ld + i] - log_sum[i]);
+            logits[v * ld + i] = scale[i] * zr_nn_exp(logits[v * ld + i] - log_sum[i]);
     }
 }
 
@@ -273,6 +310,10 @@ const zr_host_nn_loops_t ZR_CONCAT(zr_host_nn_loops_, ZR_HOST_ISA) = {
     .transpose = transpose,
     .gelu = gelu,
     .gelu_backward = gelu_backward,
+    .swiglu = swiglu,
+    .swiglu_backward = swiglu_backward,
+    .rotary_angles = rotary_angles,
+    .rotate = rotate,
     .row_statistics = row_statistics,
     .normalise = normalise,
     .normalise_backward = normalise_backward,

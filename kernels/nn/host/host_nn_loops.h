@@ -32,14 +32,26 @@ typedef struct zr_host_nn_loops {
     void (*gelu)(float *y, const float *x, size_t n);
     void (*gelu_backward)(float *dx, const float *dy, const float *x, size_t n);
 
-    /* mean and 1 / sqrt(variance + epsilon) of a row. */
+    /* y = silu(gate) up; the gradients of both, which may be where they are. */
+    void (*swiglu)(float *y, const float *gate, const float *up, size_t n);
+    void (*swiglu_backward)(float *dgate, float *dup, const float *dy, const float *gate,
+                            const float *up, size_t n);
+
+    /* Of a position, for n pairs of channels. */
+    void (*rotary_angles)(float *cosines, float *sines, const float *frequencies, int32_t position,
+                          size_t n);
+    /* Pair i of a head, x[i] and x[n + i], turned by its angle; by the opposite of it. */
+    void (*rotate)(float *x, const float *cosines, const float *sines, bool is_opposite, size_t n);
+
+    /* mean and 1 / sqrt(variance + epsilon) of a row; mean_p NULL: of the root mean square. */
     void (*row_statistics)(const float *x, size_t n, float epsilon, float *mean_p, float *rstd_p);
-    /* y = (x - mean) rstd weight + bias */
+    /* y = (x - mean) rstd weight + bias; bias may be NULL. */
     void (*normalise)(float *y, const float *x, float mean, float rstd, const float *weight,
                       const float *bias, size_t n);
-    /* dx (+)= rstd (dy weight - mean of it - xhat mean of (it xhat)) */
+    /* dx (+)= rstd (dy weight - mean of it - xhat mean of (it xhat)); is_rms: its mean is not taken
+       off. */
     void (*normalise_backward)(float *dx, bool accumulate, const float *dy, const float *x,
-                               float mean, float rstd, const float *weight, size_t n);
+                               float mean, float rstd, bool is_rms, const float *weight, size_t n);
     /* dweight += dy (x - mean) rstd; dbias += dy */
     void (*normalise_weights_backward)(float *dweight, float *dbias, const float *dy,
                                        const float *x, float mean, float rstd, size_t n);
@@ -57,8 +69,8 @@ typedef struct zr_host_nn_loops {
        running maximum and the sum of exp(logit - maximum). */
     void (*column_statistics)(float *maximum, float *sum, const float *logits, size_t ld,
                               size_t n_vocab, size_t n);
-    /* logits = scale exp(logits - log_sum) */
-    void (*column_softmax)(float *logits, size_t ld, const float *log_sum, float scale,
+    /* logits = scale exp(logits - log_sum); log_sum and scale are the columns'. */
+    void (*column_softmax)(float *logits, size_t ld, const float *log_sum, const float *scale,
                            size_t n_vocab, size_t n);
 } zr_host_nn_loops_t;
 

@@ -81,7 +81,7 @@ TEST(test_adam_for_people) {
     snprintf(with_errors, sizeof(with_errors), "%s 2>&1", arguments);
     assert_int_equal(run(with_errors, output, sizeof(output)), 0);
     assert_non_null(strstr(output, "ratio"));
-    assert_non_null(strstr(output, "1000 elements"));
+    assert_non_null(strstr(output, "elems                           1000\n"));
 }
 
 TEST(test_help_and_version) {

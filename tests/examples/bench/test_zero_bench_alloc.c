@@ -69,8 +69,8 @@ TEST(test_compare) {
     assert_int_equal(run("alloc --trace test_zero_bench_alloc.csv --capacity 40MiB 2>&1", output,
                          sizeof(output)),
                      0);
-    assert_non_null(strstr(output, "pytorch                    50331648   2.0000  exceeded"));
-    assert_non_null(strstr(output, "pytorch_expandable         41943040   1.6667  within"));
+    assert_non_null(strstr(output, "  pytorch                  50331648      2 "));
+    assert_non_null(strstr(output, "  pytorch_expandable       41943040  1.667 "));
 }
 
 TEST(test_alloc) {
@@ -150,9 +150,6 @@ TEST(test_align) {
         assert_int_equal(offset % (i == 3 ? 512 : 256), 0);
     }
     fclose(plan);
-    assert_int_equal(
-        run("alloc --align 256 --trace test_zero_bench_alloc.csv 2>&1", output, sizeof(output)), 0);
-    assert_non_null(strstr(output, "rounded up to multiples of 256 bytes"));
 }
 
 /* Times are not looked at, except that there are some. */
@@ -249,13 +246,13 @@ TEST(test_bad_traces) {
     assert_bad_usage("alloc --pairs many", "--pairs many");
     assert_bad_usage("alloc --trace no_such_file.csv", "no_such_file.csv: cannot open it");
     assert_bad_usage("alloc --trace test_zero_bench_alloc.csv --plan ./test_zero_bench_alloc.csv",
-                     "is the file that --trace reads");
-    assert_bad_usage("alloc --trace /dev/zero", "longer than");
+                     "are one file");
+    assert_bad_usage("alloc --trace /dev/zero", "has more than");
     /* Before any work, which this trace would have failed at. */
     assert_bad_usage("alloc --trace no_such_file.csv --plan no_such_folder/plan.csv",
                      "cannot write --plan no_such_folder/plan.csv: No such file");
     assert_bad_usage("alloc --plan .", "cannot write --plan .: Is a directory");
-    assert_bad_usage("alloc --trace no_such_file.csv --plan ./no_such_file.csv", "--trace reads");
+    assert_bad_usage("alloc --trace no_such_file.csv --plan ./no_such_file.csv", "are one file");
     assert_bad_usage("alloc --trace test_zero_bench_alloc.csv --capacity -1", "--capacity -1");
     assert_bad_usage("alloc --align 384", "--align 384: a power of two up to");
     assert_bad_usage("alloc --align 700", "the nearest is 512");

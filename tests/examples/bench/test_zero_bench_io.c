@@ -96,7 +96,7 @@ TEST(test_refusals) {
     assert_bad_usage("io --save-settings /no/such/folder/x",
                      "cannot write --save-settings /no/such/folder/x");
     assert_bad_usage("adam --offload nvme --path /no/such/folder", "--path /no/such/folder: No");
-    assert_bad_usage("io --files 9 --path a,b", "16 files are possible");
+    assert_bad_usage("io --files 9 --path .,.", "16 files are possible");
     assert_bad_usage("io --verify maybe", "--verify");
     assert_bad_usage("io extra", "io takes options only");
     assert_bad_usage("io --pth x", "--path");

@@ -11,6 +11,7 @@ endforeach()
 zr_add_test(examples/bench/test_zero_bench_comm.c LINK zero_bench_core LABELS asan tsan)
 target_compile_definitions(test_zero_bench_comm PRIVATE ZERO_BENCH="$<TARGET_FILE:zero-bench-ticking>")
 add_dependencies(test_zero_bench_comm zero-bench-ticking)
+target_link_options(test_zero_bench_comm PRIVATE LINKER:--wrap=zr_comm_create_threads)
 zr_add_test(examples/bench/test_zero_bench_comm_mpi.c NO_SANITIZERS)
 target_compile_definitions(test_zero_bench_comm_mpi PRIVATE ZERO_BENCH="$<TARGET_FILE:zero-bench-ticking>"
   ZR_MPIRUN="${ZR_TEST_MPIRUN}" ZR_MPICH_MPIRUN="${ZR_TEST_MPICH_MPIRUN}")

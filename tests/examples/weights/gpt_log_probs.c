@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "examples/models/gpt2/gpt.h"
+#include "models/gpt2/gpt.h"
 #include "examples/weights/weights_checkpoint.h"
 
 #define MOST_TOKENS 64
@@ -19,7 +19,7 @@
 typedef struct model {
     zr_log_t log;
     zr_checkpoint_t *checkpoint;
-    gpt_shape_t shape;
+    zr_gpt_shape_t shape;
     zr_comm_t *comm;
     zr_device_t *device;
     zr_runtime_t *runtime;
@@ -36,7 +36,7 @@ static zr_status_t find_shape(model_t *model) {
 
 static zr_status_t open_model(model_t *model, const char *path) {
     zr_config_t config = zr_config_default();
-    gpt_options_t options = {.seed = 1};
+    zr_gpt_options_t options = {.seed = 1};
     zr_device_options_t device = {.log = model->log, .n_threads = 1}; /* models are tiny */
     ZR_TRY(zr_checkpoint_open(path, &model->log, &model->checkpoint));
     ZR_TRY(find_shape(model));
@@ -44,7 +44,7 @@ static zr_status_t open_model(model_t *model, const char *path) {
     ZR_TRY(zr_comm_create_threads(1, NULL, &model->comm));
     ZR_TRY(zr_device_open("host", &device, &model->device));
     ZR_TRY(zr_runtime_create(&config, model->comm, model->device, &model->log, &model->runtime));
-    ZR_TRY(gpt_create(model->runtime, &model->shape, &options, NULL, &model->gpt));
+    ZR_TRY(zr_gpt_create(model->runtime, &model->shape, &options, NULL, &model->gpt));
     ZR_TRY(zr_runtime_restore(model->runtime, model->checkpoint));
     return zr_model_commit(model->gpt);
 }
@@ -61,7 +61,7 @@ static void close_model(model_t *model) {
 static zr_status_t sum_losses(model_t *model, const int32_t *tokens, const int32_t *targets,
                               size_t t, double *sum_p) {
     double mean;
-    ZR_TRY(gpt_evaluate(model->gpt, tokens, targets, 1, t, &mean));
+    ZR_TRY(zr_gpt_evaluate(model->gpt, tokens, targets, 1, t, &mean));
     *sum_p = mean * (double)t;
     return ZR_OK;
 }

@@ -29,7 +29,7 @@ float made_value(const char *name, size_t index) {
     return made_value_of(made_key(name), index);
 }
 
-static zr_status_t read_made(weights_t *weights, const gpt_tensor_t *tensor, size_t first,
+static zr_status_t read_made(weights_t *weights, const zr_gpt_tensor_t *tensor, size_t first,
                              size_t n_elems, float *values) {
     const made_weights_t *made = (const made_weights_t *)weights;
     if (made->failing != NULL && strcmp(made->failing, tensor->name) == 0)
@@ -46,7 +46,7 @@ static zr_status_t read_made(weights_t *weights, const gpt_tensor_t *tensor, siz
 
 static const weights_backend_t backend = {.read = read_made};
 
-made_weights_t made_weights(const gpt_shape_t *shape) {
+made_weights_t made_weights(const zr_gpt_shape_t *shape) {
     return (made_weights_t){
         .base = {.backend = &backend, .shape = *shape, .format = "made", .dtype = "fp32"}};
 }

@@ -14,7 +14,7 @@ typedef struct made_weights {
     const char *failing; /* reading this parameter fails, unlogged; NULL: none */
 } made_weights_t;
 
-made_weights_t made_weights(const gpt_shape_t *shape);
+made_weights_t made_weights(const zr_gpt_shape_t *shape);
 
 /** The value of an element: any bits of a fp32 between 2^-40 and 2^3, of both signs. */
 float made_value(const char *name, size_t index);

@@ -8,9 +8,10 @@
 #include "tests/common/test.h"
 #include "tests/examples/weights/made_weights.h"
 
-static const gpt_shape_t small = {.n_layers = 3, .channels = 8, .heads = 2, .seq = 5, .vocab = 13};
+static const zr_gpt_shape_t small = {
+    .n_layers = 3, .channels = 8, .heads = 2, .seq = 5, .vocab = 13};
 /* Its matrices are larger than what is transposed at a time. */
-static const gpt_shape_t wide = {
+static const zr_gpt_shape_t wide = {
     .n_layers = 1, .channels = 800, .heads = 10, .seq = 3, .vocab = 200};
 
 static kept_log_t captured;
@@ -25,15 +26,14 @@ static float rounded(element_kind_t kind, float value) {
     return value;
 }
 
-static void compare_tensor(weights_t *weights, const gpt_tensor_t *tensor, element_kind_t kind,
+static void compare_tensor(weights_t *weights, const zr_gpt_tensor_t *tensor, element_kind_t kind,
                            size_t piece) {
     float *values = malloc(tensor->n_elems * sizeof(*values));
     assert_non_null(values);
     for (size_t first = 0; first < tensor->n_elems; first += piece) {
         size_t rest = tensor->n_elems - first;
-        assert_int_equal(
-            weights_read(weights, tensor, first, rest < piece ? rest : piece, values + first),
-            ZR_OK);
+        assert_ok(
+            weights_read(weights, tensor, first, rest < piece ? rest : piece, values + first));
     }
     uint64_t key = made_key(tensor->name);
     for (size_t i = 0; i < tensor->n_elems; i++) {
@@ -45,15 +45,15 @@ static void compare_tensor(weights_t *weights, const gpt_tensor_t *tensor, eleme
     free(values);
 }
 
-static void open_and_compare(const char *const *paths, size_t n_paths, const gpt_shape_t *shape,
+static void open_and_compare(const char *const *paths, size_t n_paths, const zr_gpt_shape_t *shape,
                              element_kind_t kind, size_t piece) {
     weights_t *weights;
     zr_log_t log = kept_log(&captured, ZR_LOG_INFO);
     if (weights_open(paths, n_paths, NULL, &log, &weights) != ZR_OK)
         fail_msg("%s", captured.text);
     assert_memory_equal(&weights->shape, shape, sizeof(*shape));
-    for (size_t i = 0; i < gpt_n_tensors(shape); i++) {
-        gpt_tensor_t tensor = gpt_tensor_at(shape, i);
+    for (size_t i = 0; i < zr_gpt_n_tensors(shape); i++) {
+        zr_gpt_tensor_t tensor = zr_gpt_tensor_at(shape, i);
         compare_tensor(weights, &tensor, kind, piece);
     }
     weights_close(&weights);
@@ -68,7 +68,7 @@ static void note_progress(void *context, uint64_t n_elems) {
 typedef zr_status_t (*write_fn)(weights_t *, const weights_export_t *, const zr_log_t *,
                                 weights_report_t *);
 
-static weights_report_t write_weights(write_fn write, const gpt_shape_t *shape,
+static weights_report_t write_weights(write_fn write, const zr_gpt_shape_t *shape,
                                       const weights_export_t *options) {
     made_weights_t made = made_weights(shape);
     zr_log_t log = kept_log(&captured, ZR_LOG_INFO);
@@ -78,7 +78,7 @@ static weights_report_t write_weights(write_fn write, const gpt_shape_t *shape,
     progress_elems = 0;
     if (write(&made.base, &with_progress, &log, &report) != ZR_OK)
         fail_msg("%s", captured.text);
-    assert_int_equal(progress_elems, gpt_n_params(shape));
+    assert_int_equal(progress_elems, zr_gpt_n_params(shape));
     return report;
 }
 
@@ -108,12 +108,12 @@ TEST(test_the_bytes_of_safetensors) {
     uint64_t n_header;
     memcpy(&n_header, bytes, sizeof(n_header));
     assert_int_equal(n_header % 8, 0);
-    assert_int_equal(n_bytes, 8 + n_header + 4 * gpt_n_params(&small));
-    assert_non_null(strstr((char *)bytes + 8, "\"transformer.h.2.mlp.c_fc.weight\":{\"dtype\":"
-                                              "\"F32\",\"shape\":[8,32],\"data_offsets\":["));
+    assert_int_equal(n_bytes, 8 + n_header + 4 * zr_gpt_n_params(&small));
+    assert_has((char *)bytes + 8, "\"transformer.h.2.mlp.c_fc.weight\":{\"dtype\":"
+                                  "\"F32\",\"shape\":[8,32],\"data_offsets\":[");
     const float *values = (const float *)(bytes + 8 + n_header);
-    for (size_t i = 0; i < gpt_n_tensors(&small); i++) {
-        gpt_tensor_t tensor = gpt_tensor_at(&small, i);
+    for (size_t i = 0; i < zr_gpt_n_tensors(&small); i++) {
+        zr_gpt_tensor_t tensor = zr_gpt_tensor_at(&small, i);
         for (size_t k = 0; k < tensor.n_elems; k++, at++) {
             float expected = made_value(tensor.name, k);
             assert_memory_equal(&values[at], &expected, sizeof(expected));
@@ -160,7 +160,7 @@ TEST(test_tiny_files) {
     const char *folder = "tiny";
     weights_report_t report = write_weights(weights_write_safetensors, &small,
                                             &(weights_export_t){.path = folder, .shard_bytes = 1});
-    assert_int_equal(report.n_files, gpt_n_tensors(&small));
+    assert_int_equal(report.n_files, zr_gpt_n_tensors(&small));
     open_and_compare(&folder, 1, &small, ELEMENT_FP32, 64);
 }
 
@@ -249,9 +249,9 @@ TEST(test_layers_of_one_kind_in_turn) {
     weights_t *weights;
     write_weights(weights_write_llmc, &small, &(weights_export_t){.path = path});
     zr_log_t log = kept_log(&captured, ZR_LOG_INFO);
-    assert_int_equal(weights_open(&path, 1, NULL, &log, &weights), ZR_OK);
+    assert_ok(weights_open(&path, 1, NULL, &log, &weights));
     for (size_t turn = 0; turn < 2 * small.n_layers; turn++) {
-        gpt_tensor_t tensor = gpt_tensor(&small, GPT_MLP_IN_WEIGHT, turn % small.n_layers);
+        zr_gpt_tensor_t tensor = zr_gpt_tensor(&small, ZR_GPT_MLP_IN_WEIGHT, turn % small.n_layers);
         compare_tensor(weights, &tensor, ELEMENT_FP32, 50);
     }
     weights_close(&weights);
@@ -267,8 +267,8 @@ TEST(test_padding_that_says_something) {
     made_file(path, bytes, n_bytes);
     free(bytes);
     open_and_compare(&path, 1, &small, ELEMENT_FP32, 64);
-    assert_non_null(strstr(captured.text, "not read: 115 rows behind the vocabulary of 13 words, "
-                                          "with 1 element that is not 0"));
+    assert_has(captured.text, "not read: 115 rows behind the vocabulary of 13 words, "
+                              "with 1 element that is not 0");
 }
 
 const test_group_t test_group = {enter_test_folder, leave_test_folder};

@@ -23,12 +23,12 @@ static zr_status_t parse(size_t at, int32_t number, uint64_t file_bytes, llmc_he
 
 TEST(test_gpt2) {
     llmc_header_t header;
-    assert_int_equal(parse(1, 3, FILE_BYTES, &header), ZR_OK);
+    assert_ok(parse(1, 3, FILE_BYTES, &header));
     assert_int_equal(header.shape.n_layers, 12);
     assert_int_equal(header.shape.vocab, 50257);
     assert_int_equal(header.padded_vocab, 50304);
     assert_int_equal(header.kind, ELEMENT_FP32);
-    assert_int_equal(parse(1, 5, 1024 + (FILE_BYTES - 1024) / 2, &header), ZR_OK);
+    assert_ok(parse(1, 5, 1024 + (FILE_BYTES - 1024) / 2, &header));
     assert_int_equal(header.kind, ELEMENT_BF16);
 
     llmc_header_t made = llmc_header_of(&header.shape, ELEMENT_FP32);
@@ -65,7 +65,7 @@ TEST(test_refused_numbers) {
 TEST(test_refused_sizes) {
     static const uint64_t sizes[] = {1024, FILE_BYTES - 1, FILE_BYTES + 1, UINT64_MAX};
     llmc_header_t header;
-    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
+    for (size_t i = 0; i < N_OF(sizes); i++)
         assert_int_equal(parse(1, 3, sizes[i], &header), ZR_ERR_FORMAT);
     assert_int_equal(parse(1, 5, FILE_BYTES, &header), ZR_ERR_FORMAT);
 }
@@ -73,12 +73,12 @@ TEST(test_refused_sizes) {
 TEST(test_what_has_no_header) {
     int32_t ints[LLMC_HEADER_INTS];
     zr_log_t log = kept_log(&captured, ZR_LOG_INFO);
-    gpt_shape_t shape = {.n_layers = 1, .channels = 8, .heads = 2, .seq = 5, .vocab = 13};
+    zr_gpt_shape_t shape = {.n_layers = 1, .channels = 8, .heads = 2, .seq = 5, .vocab = 13};
     llmc_header_t header = llmc_header_of(&shape, ELEMENT_FP16);
     assert_int_equal(llmc_build(&header, &log, ints), ZR_ERR_ARGUMENT);
-    assert_non_null(strstr(captured.text, "--dtype fp16"));
+    assert_has(captured.text, "--dtype fp16");
     shape.vocab = INT32_MAX;
     header = llmc_header_of(&shape, ELEMENT_FP32);
     assert_int_equal(llmc_build(&header, &log, ints), ZR_ERR_ARGUMENT);
-    assert_non_null(strstr(captured.text, "2147483648 does not fit"));
+    assert_has(captured.text, "2147483648 does not fit");
 }

@@ -20,11 +20,6 @@ static zr_status_t parse(const char *text, size_t n, uint64_t data_bytes,
     return status;
 }
 
-static void expect(const char *said) {
-    if (strstr(captured.text, said) == NULL)
-        fail_msg("\"%s\" is not in: %s", said, captured.text);
-}
-
 /* ---- writing ----------------------------------------------------------------------------- */
 
 TEST(test_header_to_the_byte) {
@@ -49,7 +44,7 @@ TEST(test_header_to_the_byte) {
     zr_log_t log = kept_log(&captured, ZR_LOG_INFO);
     char *bytes;
     size_t n_bytes, n_text = strlen(text), n_padded = (n_text + 7) / 8 * 8;
-    assert_int_equal(safetensors_build(tensors, 2, "m", &log, &bytes, &n_bytes), ZR_OK);
+    assert_ok(safetensors_build(tensors, 2, "m", &log, &bytes, &n_bytes));
     assert_int_equal(n_bytes, 8 + n_padded);
     for (int i = 0; i < 8; i++)
         assert_int_equal((unsigned char)bytes[i], i < 2 ? n_padded >> 8 * i & 255 : 0);
@@ -59,9 +54,9 @@ TEST(test_header_to_the_byte) {
 
     size_t length;
     safetensors_header_t header;
-    assert_int_equal(safetensors_length(bytes, n_bytes + 28, "x", &log, &length), ZR_OK);
+    assert_ok(safetensors_length(bytes, n_bytes + 28, "x", &log, &length));
     assert_int_equal(length, n_padded);
-    assert_int_equal(parse(bytes + 8, length, 28, &header), ZR_OK);
+    assert_ok(parse(bytes + 8, length, 28, &header));
     assert_string_equal(header.model, "m");
     assert_int_equal(safetensors_find(&header, "b")->offset_bytes, 12);
     safetensors_clear(&header);
@@ -79,7 +74,7 @@ TEST(test_what_is_read) {
         "\"__metadata__\":{\"format\":\"pt\"},"
         "\"one\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[13,17]}}   ";
     safetensors_header_t header;
-    assert_int_equal(parse(text, strlen(text), 17, &header), ZR_OK);
+    assert_ok(parse(text, strlen(text), 17, &header));
     assert_int_equal(header.n_tensors, 4);
     assert_null(header.model);
     const safetensors_tensor_t *z = safetensors_find(&header, "z");
@@ -93,7 +88,7 @@ TEST(test_what_is_read) {
     assert_null(safetensors_find(&header, "__metadata__"));
     assert_null(safetensors_find(&header, "y"));
     safetensors_clear(&header);
-    assert_int_equal(parse("{}", 2, 0, &header), ZR_OK);
+    assert_ok(parse("{}", 2, 0, &header));
     assert_null(safetensors_find(&header, "y"));
     safetensors_clear(&header);
 }
@@ -152,7 +147,7 @@ static const struct {
 };
 
 TEST(test_refused_headers) {
-    for (size_t i = 0; i < sizeof(refusals) / sizeof(refusals[0]); i++) {
+    for (size_t i = 0; i < N_OF(refusals); i++) {
         safetensors_header_t header;
         zr_status_t status = parse(refusals[i].text, strlen(refusals[i].text), 8, &header);
         if (status != ZR_ERR_FORMAT || strstr(captured.text, refusals[i].said) == NULL)
@@ -179,7 +174,7 @@ TEST(test_deep_nesting) {
     memset(text, '[', n);
     memcpy(text, "{\"a\":", 5);
     assert_int_equal(parse(text, n, 8, &header), ZR_ERR_FORMAT);
-    expect("maximum parsing depth");
+    assert_has(captured.text, "maximum parsing depth");
     free(text);
 }
 
@@ -187,7 +182,7 @@ static void refuse_length(uint64_t length, uint64_t file_bytes, const char *said
     zr_log_t log = kept_log(&captured, ZR_LOG_INFO);
     size_t got;
     assert_int_equal(safetensors_length(&length, file_bytes, "x", &log, &got), ZR_ERR_FORMAT);
-    expect(said);
+    assert_has(captured.text, said);
 }
 
 TEST(test_refused_lengths) {
@@ -208,11 +203,10 @@ static zr_status_t parse_index(const char *text, safetensors_index_t *index_p) {
 
 TEST(test_index) {
     safetensors_index_t index;
-    assert_int_equal(parse_index("{\"metadata\":{\"total_size\":1},\"weight_map\":{"
-                                 "\"a\":\"one.safetensors\",\"b\":\"two.safetensors\","
-                                 "\"c\":\"one.safetensors\"}}",
-                                 &index),
-                     ZR_OK);
+    assert_ok(parse_index("{\"metadata\":{\"total_size\":1},\"weight_map\":{"
+                          "\"a\":\"one.safetensors\",\"b\":\"two.safetensors\","
+                          "\"c\":\"one.safetensors\"}}",
+                          &index));
     assert_int_equal(index.n_files, 2);
     assert_int_equal(index.n_entries, 3);
     for (size_t i = 0; i < 3; i++)
@@ -236,24 +230,24 @@ TEST(test_refused_indexes) {
                                         "x.safetensors\\u001b[31m",
                                         "x.safetensors/"};
     safetensors_index_t index;
-    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+    for (size_t i = 0; i < N_OF(files); i++) {
         char text[256];
         snprintf(text, sizeof(text), "{\"weight_map\":{\"a\":\"%s\"}}", files[i]);
         if (parse_index(text, &index) != ZR_ERR_FORMAT)
             fail_msg("%s is read", text);
-        expect("names of .safetensors files in the folder of the index");
+        assert_has(captured.text, "names of .safetensors files in the folder of the index");
         assert_null(strchr(captured.text, '\x1b'));
     }
     assert_int_equal(parse_index("{}", &index), ZR_ERR_FORMAT);
-    expect("its weight_map is missing, empty, or no object");
+    assert_has(captured.text, "its weight_map is missing, empty, or no object");
     assert_int_equal(parse_index("{\"weight_map\":{}}", &index), ZR_ERR_FORMAT);
     assert_int_equal(parse_index("{\"weight_map\":[1]}", &index), ZR_ERR_FORMAT);
     assert_int_equal(parse_index("{\"weight_map\":{\"a\":1}}", &index), ZR_ERR_FORMAT);
-    expect("a file that is no string");
+    assert_has(captured.text, "a file that is no string");
     assert_int_equal(
         parse_index("{\"weight_map\":{\"a\":\"x.safetensors\",\"a\":\"y.safetensors\"}}", &index),
         ZR_ERR_FORMAT);
-    expect("duplicate");
+    assert_has(captured.text, "duplicate");
 }
 
 TEST(test_index_of_too_many_files) {
@@ -264,5 +258,5 @@ TEST(test_index_of_too_many_files) {
         n += (size_t)sprintf(text + n, "%s\"t%d\":\"f%d.safetensors\"", i > 0 ? "," : "", i, i);
     sprintf(text + n, "}}");
     assert_int_equal(parse_index(text, &index), ZR_ERR_FORMAT);
-    expect("more than 512 files");
+    assert_has(captured.text, "more than 512 files");
 }

@@ -2,67 +2,16 @@
  * zero-checkpoint export and import as their users meet them: what goes in comes out bit for bit,
  * with which exit status, and what is said; docs/checkpoints.md has every option and field.
  */
-#include <ctype.h>
-#include <jansson.h>
-#include <sys/wait.h>
-
 #include "tests/common/test.h"
+#include "tests/examples/run_program.h"
 #include "tests/examples/weights/made_weights.h"
 
 #define MODEL "layers=2,channels=8,heads=2,seq=6,vocab=11"
-static const gpt_shape_t shape = {.n_layers = 2, .channels = 8, .heads = 2, .seq = 6, .vocab = 11};
-
-static char *out, *err;
-
-static char *read_text(const char *path) {
-    size_t n;
-    unsigned char *bytes = made_file_read(path, &n);
-    bytes[n] = '\0';
-    return (char *)bytes;
-}
-
-/* Run a program with arguments of a shell. */
-static void expect_of(const char *program, const char *arguments, int code) {
-    char command[1024];
-    snprintf(command, sizeof(command), "'%s' %s >out 2>err", program, arguments);
-    int status = system(command);
-    free(out);
-    free(err);
-    out = read_text("out");
-    err = read_text("err");
-    assert_true(WIFEXITED(status));
-    if (WEXITSTATUS(status) != code)
-        fail_msg("%s: exit %d instead of %d\n%s%s", arguments, WEXITSTATUS(status), code, out, err);
-}
+static const zr_gpt_shape_t shape = {
+    .n_layers = 2, .channels = 8, .heads = 2, .seq = 6, .vocab = 11};
 
 static void expect(const char *arguments, int code) {
-    expect_of(ZERO_CHECKPOINT, arguments, code);
-}
-
-static void refuse(const char *arguments, const char *said) {
-    expect(arguments, 2);
-    if (strstr(err, said) == NULL)
-        fail_msg("%s: \"%s\" is not in: %s", arguments, said, err);
-    assert_string_equal(out, "");
-}
-
-static json_t *json_of_out(void) {
-    json_error_t error;
-    json_t *object = json_loads(out, JSON_REJECT_DUPLICATES, &error);
-    if (!json_is_object(object))
-        fail_msg("line %d: %s: %s", error.line, error.text, out);
-    return object;
-}
-
-static long long number_of(const json_t *object, const char *key) {
-    const json_t *value = json_object_get(object, key);
-    if (!json_is_integer(value))
-        fail_msg("%s is no whole number", key);
-    return json_integer_value(value);
-}
-
-static void assert_text(const json_t *object, const char *key, const char *expected) {
-    assert_string_equal(json_string_value(json_object_get(object, key)), expected);
+    expect_run("", ZERO_CHECKPOINT, arguments, code);
 }
 
 static void assert_same_files(const char *a, const char *b) {
@@ -90,7 +39,7 @@ static int enter(void **state) {
 
 TEST(test_fp32_comes_back_bit_for_bit) {
     expect("import a.safetensors --checkpoint-dir c1", 0);
-    assert_non_null(strstr(out, "zero-train --model " MODEL " --checkpoint-dir c1 --resume"));
+    expect_out("zero-train --model " MODEL " --checkpoint-dir c1 --resume");
     expect("export c1 -o b.safetensors", 0);
     assert_same_files("a.safetensors", "b.safetensors");
     expect("export c1/step-00000000 -o b.bin --format llm.c", 0);
@@ -124,7 +73,7 @@ TEST(test_short_dtypes_are_rounded_once) {
 /* ---- with zero-train --------------------------------------------------------------------- */
 
 #define TRAIN                                                                                      \
-    "--model " MODEL " --data text --device host --steps 2 --micro-batch 1 --lr 1e-2 --json "      \
+    "--model " MODEL " --data text --device host --steps 2 --micro-batch 1 --lr 1e-2 "             \
     "--comm-timeout 60 "
 
 static void write_text(void) {
@@ -135,13 +84,8 @@ static void write_text(void) {
 }
 
 /* The hash of the weights that a run ends with. */
-static char *train(const char *arguments) {
-    expect_of(ZERO_TRAIN, arguments, 0);
-    json_t *object = json_of_out();
-    char *hash = strdup(json_string_value(json_object_get(object, "weights_xxh3")));
-    assert_non_null(hash);
-    json_decref(object);
-    return hash;
+static const char *train(const char *arguments) {
+    return text(program_json(ZERO_TRAIN, 0, arguments), "weights_xxh3");
 }
 
 /* Whichever way weights have come, a run goes on from the same ones; and they are the file's: a run
@@ -151,9 +95,10 @@ TEST(test_training_goes_on_from_imported_weights) {
     expect("import a.safetensors --checkpoint-dir t1", 0);
     expect("import a.bin --checkpoint-dir t2", 0);
     expect("import a.bin --checkpoint-dir t3", 0);
-    char *first = train(TRAIN "--checkpoint-dir t1 --resume");
-    char *second = train(TRAIN "--checkpoint-dir t2 --resume --stage 3 --offload-optimizer cpu");
-    char *third = train(TRAIN "--checkpoint-dir t3 --resume --lr 0");
+    const char *first = train(TRAIN "--checkpoint-dir t1 --resume");
+    const char *second =
+        train(TRAIN "--checkpoint-dir t2 --resume --stage 3 --offload-optimizer cpu");
+    const char *third = train(TRAIN "--checkpoint-dir t3 --resume --lr 0");
     assert_string_equal(first, second);
     assert_string_not_equal(first, third);
     expect("export t1 -o t1.safetensors", 0);
@@ -161,24 +106,21 @@ TEST(test_training_goes_on_from_imported_weights) {
     expect("export t3/step-00000002 -o t3.safetensors", 0);
     assert_same_files("t1.safetensors", "t2.safetensors");
     assert_same_files("t3.safetensors", "a.safetensors");
-    free(first);
-    free(second);
-    free(third);
 }
 
 /* Of text a token is a byte, whatever the vocabulary: that is said where the weights are another
    tool's, and not of a run's own. */
 TEST(test_text_for_words_is_warned_of) {
     static const char trained[] = "--model layers=1,channels=8,heads=2,seq=6,vocab=257 --data text "
-                                  "--device host --steps 1 --json --checkpoint-dir ";
+                                  "--device host --steps 1 --checkpoint-dir ";
     char arguments[512];
     write_text();
     for (int is_imported = 0; is_imported <= 1; is_imported++) {
         snprintf(arguments, sizeof(arguments), "%s%s --resume", trained, is_imported ? "b2" : "b1");
-        free(train(arguments));
+        train(arguments);
         assert_int_equal(strstr(err, "every byte is a token") != NULL, is_imported);
         if (!is_imported) {
-            free(train(arguments));
+            train(arguments);
             assert_null(strstr(err, "every byte is a token"));
             expect("export b1 -o b1.safetensors", 0);
             expect("import b1.safetensors --checkpoint-dir b2", 0);
@@ -188,108 +130,59 @@ TEST(test_text_for_words_is_warned_of) {
 
 /* ---- what is said ------------------------------------------------------------------------ */
 
-/* In backticks: `name`. */
-static void assert_documented(const char *document, const char *name) {
-    char quoted[128];
-    snprintf(quoted, sizeof(quoted), "`%s", name);
-    size_t n = strlen(quoted);
-    for (const char *at = document; (at = strstr(at, quoted)) != NULL; at++)
-        if (at[n] == '`' || at[n] == ' ')
-            return;
-    fail_msg("docs/checkpoints.md says nothing of %s", name);
-}
-
-static void assert_fields_documented(const char *document, const json_t *object) {
-    const char *key;
-    json_t *value;
-    union { /* jansson walks over objects that may change; this one does not */
-        const json_t *given;
-        json_t *object;
-    } walked = {.given = object};
-    json_object_foreach(walked.object, key, value) assert_documented(document, key);
-}
-
 TEST(test_json) {
-    char *document = read_text(CHECKPOINTS_DOC);
-    expect("import a.bin --checkpoint-dir c4 --json", 0);
+    json_t *object = program_json(ZERO_CHECKPOINT, 0, "import a.bin --checkpoint-dir c4");
     assert_string_equal(err, "");
-    json_t *object = json_of_out();
-    assert_text(object, "format", "llm.c");
-    assert_text(object, "dtype", "fp32");
-    assert_text(object, "checkpoint", "c4/step-00000000");
-    assert_int_equal(json_array_size(json_object_get(object, "sources")), 1);
-    assert_int_equal(number_of(object, "step"), 0);
-    assert_int_equal(number_of(object, "tensors"), 28);
-    assert_int_equal(number_of(object, "parameters"), gpt_n_params(&shape));
-    assert_int_equal(number_of(object, "bytes"), 4 * gpt_n_params(&shape));
-    assert_int_equal(number_of(object, "ignored_tensors"), 0);
-    assert_int_equal(number_of(json_object_get(object, "model"), "heads"), 2);
-    assert_fields_documented(document, object);
-    json_decref(object);
+    expect_fields(object,
+                  "format=llm.c dtype=fp32 checkpoint=c4/step-00000000 step=0 tensors=28 "
+                  "parameters=%zu bytes=%zu ignored_tensors=0 model.heads=2",
+                  zr_gpt_n_params(&shape), 4 * zr_gpt_n_params(&shape));
+    assert_int_equal(json_array_size(field(object, "sources")), 1);
+    expect_fields_documented(CHECKPOINTS_DOC, object, "", " model ");
 
-    expect("export c4 -o d --dtype bf16 --shard-size 2kB --json", 0);
-    object = json_of_out();
-    assert_text(object, "format", "safetensors");
-    assert_text(object, "dtype", "bf16");
-    assert_text(object, "output", "d");
-    assert_text(object, "checkpoint", "c4/step-00000000");
-    assert_int_equal(number_of(object, "files") + 2, made_folder_count("d"));
-    assert_true(number_of(object, "bytes") > 2 * (long long)gpt_n_params(&shape));
-    assert_int_equal(number_of(json_object_get(object, "model"), "vocab"), 11);
-    assert_fields_documented(document, object);
-    json_decref(object);
-    free(document);
+    object = program_json(ZERO_CHECKPOINT, 0, "export c4 -o d --dtype bf16 --shard-size 2kB");
+    expect_fields(object,
+                  "format=safetensors dtype=bf16 output=d checkpoint=c4/step-00000000 files=%zu "
+                  "model.vocab=11",
+                  made_folder_count("d") - 2);
+    assert_true(number(object, "bytes") > 2 * (double)zr_gpt_n_params(&shape));
+    expect_fields_documented(CHECKPOINTS_DOC, object, "", " model ");
 }
 
 TEST(test_options_are_documented) {
-    char *document = read_text(CHECKPOINTS_DOC);
-    static const char *const commands[] = {"export --help", "import --help"};
-    for (size_t i = 0; i < 2; i++) {
-        expect(commands[i], 0);
-        size_t n = 0;
-        for (char *line = strtok(out, "\n"); line != NULL; line = strtok(NULL, "\n")) {
-            char name[64];
-            /* "  -o, --output=PATH" or "      --json" */
-            if (strlen(line) < 8 || strncmp(line + 6, "--", 2) != 0)
-                continue;
-            size_t length = strspn(line + 6, "abcdefghijklmnopqrstuvwxyz-");
-            snprintf(name, sizeof(name), "%.*s", (int)length, line + 6);
-            assert_documented(document, name);
-            n++;
-        }
-        assert_true(n >= 5);
-    }
-    free(document);
+    expect_options_documented(CHECKPOINTS_DOC, ZERO_CHECKPOINT, "export --help", 5);
+    expect_options_documented(CHECKPOINTS_DOC, ZERO_CHECKPOINT, "import --help", 5);
 }
 
 /* ---- what is refused --------------------------------------------------------------------- */
 
+static void refuse(const char *arguments, const char *said) {
+    expect_said(ZERO_CHECKPOINT, 2, arguments, said);
+}
+
+/* What the command line is wrong in; what is wrong in files is tested by
+ * test_interchange_refused.c. */
 TEST(test_refusals) {
+    static const said_t cases[] = {
+        {"export", "export takes CHECKPOINT, which is missing"},
+        {"export c5", "-o PATH is missing"},
+        {"export absent -o x", "cannot open absent: No such file"},
+        {"export c5 -o x --format llm.c --dtype fp16", "files of llm.c have fp32 or bf16"},
+        {"export c5 -o x --format llm.c --shard-size 1GB", "a model of llm.c is one file"},
+        {"export c5 -o x --shard-size 0", "--shard-size 0: a size above 0 is needed"},
+        {"export c5 -o a.bin", "-o a.bin: a file is there already"},
+        {"export c5 -o x --model gpt2", "--model says layers=12"},
+        {"export c5 -o absent/x", "-o absent/x: nothing can be made in absent: No such file"},
+        {"export c5 -o a.bin/x", "nothing can be made in a.bin: not a folder"},
+        {"import a.bin", "--checkpoint-dir DIR is missing"},
+        {"import --checkpoint-dir x", "import takes PATH..., which is missing"},
+        {"import a.bin --checkpoint-dir c5", "--checkpoint-dir c5: step-00000000 is in it"},
+        {"import a.bin --checkpoint-dir x --model gpt9", "--model gpt9: \"gpt9\" is neither"},
+        {"import a.bin a.safetensors --checkpoint-dir x", "name it alone"},
+        {"import a.bin --checkpoint-dir absent/x", "nothing can be made in absent: No such file"},
+        {"import a.bin --checkpoint-dir a.bin", "--checkpoint-dir a.bin: nothing can be made in"}};
     expect("import a.bin --checkpoint-dir c5", 0);
-    refuse("export", "export takes CHECKPOINT, which is missing");
-    refuse("export c5", "-o PATH is missing");
-    refuse("export absent -o x", "cannot open absent: No such file");
-    refuse("export c5 -o x --format gguf", "--format gguf: allowed are safetensors, llm.c");
-    refuse("export c5 -o x --dtype fp8", "--dtype fp8: allowed are fp32, bf16, fp16");
-    refuse("export c5 -o x --format llm.c --dtype fp16", "files of llm.c have fp32 or bf16");
-    refuse("export c5 -o x --format llm.c --shard-size 1GB", "a model of llm.c is one file");
-    refuse("export c5 -o x --shard-size 0", "--shard-size 0: a size above 0 is needed");
-    refuse("export c5 -o a.bin", "-o a.bin: a file is there already");
-    refuse("export c5 -o x --model gpt2", "--model says layers=12");
-    refuse("import a.bin", "--checkpoint-dir DIR is missing");
-    refuse("import --checkpoint-dir x", "import takes PATH..., which is missing");
-    refuse("import a.bin --checkpoint-dir c5", "--checkpoint-dir c5: step-00000000 is in it");
-    refuse("import a.bin --checkpoint-dir x --model gpt2", "--model says layers=12");
-    refuse("import a.bin --checkpoint-dir x --model gpt9", "--model gpt9: \"gpt9\" is neither");
-    refuse("import absent --checkpoint-dir x", "cannot open absent");
-    refuse("import a.bin a.safetensors --checkpoint-dir x", "name it alone");
-    refuse("export c5 -o absent/x", "-o absent/x: nothing can be made in absent: No such file");
-    refuse("export c5 -o a.bin/x", "nothing can be made in a.bin: not a folder");
-    refuse("export c5 -o ''", "option --output needs a value, and \"\" is empty");
-    refuse("import a.bin --checkpoint-dir absent/x", "nothing can be made in absent: No such file");
-    refuse("import a.bin --checkpoint-dir a.bin", "--checkpoint-dir a.bin: nothing can be made in");
-    refuse("import a.bin --checkpoint-dir ''",
-           "option --checkpoint-dir needs a value, and \"\" is empty");
+    expect_all_said(ZERO_CHECKPOINT, 2, cases, N_OF(cases));
     assert_false(made_file_is_there("x"));
 }
 
@@ -298,17 +191,17 @@ static void write_some(const char *folder, size_t n, size_t odd) {
     zr_checkpoint_writer_t *writer = NULL;
     zr_log_t log = zr_log_default();
     zr_save_options_t options = {.folder = folder};
-    assert_int_equal(zr_checkpoint_writer_create(&options, &log, &writer), ZR_OK);
+    assert_ok(zr_checkpoint_writer_create(&options, &log, &writer));
     for (size_t i = 0; i < n; i++) {
-        gpt_tensor_t tensor = gpt_tensor_at(&shape, i);
+        zr_gpt_tensor_t tensor = zr_gpt_tensor_at(&shape, i);
         zr_param_desc_t desc = {.name = tensor.name,
                                 .n_dims = tensor.n_dims + (i == odd),
                                 .dims = {tensor.dims[0], tensor.dims[1], 1}};
         if (i == odd && tensor.n_dims == 1)
             desc.dims[1] = 1;
-        assert_int_equal(zr_checkpoint_writer_add(writer, &desc), ZR_OK);
+        assert_ok(zr_checkpoint_writer_add(writer, &desc));
     }
-    assert_int_equal(zr_checkpoint_writer_publish(writer), ZR_OK);
+    assert_ok(zr_checkpoint_writer_publish(writer));
     zr_checkpoint_writer_destroy(&writer);
 }
 
@@ -330,9 +223,9 @@ TEST(test_other_checkpoints) {
     zr_save_options_t options = {.folder = "other", .trainer_json = "{\"model\":{\"layers\":1}}"};
     zr_param_desc_t desc = {.name = "w", .n_dims = 1, .dims = {8}};
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(zr_checkpoint_writer_create(&options, &log, &writer), ZR_OK);
-        assert_int_equal(zr_checkpoint_writer_add(writer, &desc), ZR_OK);
-        assert_int_equal(zr_checkpoint_writer_publish(writer), ZR_OK);
+        assert_ok(zr_checkpoint_writer_create(&options, &log, &writer));
+        assert_ok(zr_checkpoint_writer_add(writer, &desc));
+        assert_ok(zr_checkpoint_writer_publish(writer));
         zr_checkpoint_writer_destroy(&writer);
         if (i == 0)
             refuse("export other -o x", "\"channels\" is missing");
@@ -349,7 +242,7 @@ TEST(test_a_damaged_checkpoint) {
                             "conv=notrunc 2>/dev/null"),
                      0);
     expect("export c6 -o x", 1);
-    assert_non_null(strstr(err, "rank-00000.data"));
+    assert_said("damaged", "rank-00000.data");
     assert_false(made_file_is_there("x"));
 }
 

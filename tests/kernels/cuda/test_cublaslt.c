@@ -28,19 +28,18 @@ TEST(test_descriptions) {
         zr_dtype_t dtype = i % 2 ? ZR_DTYPE_BF16 : ZR_DTYPE_F32;
         bool has_bias = i / 16 % 2;
         zr_nn_epilogue_t epilogue = (zr_nn_epilogue_t)(i / 32 % 3);
-        zr_cuda_product_t product = {
-            .args = {.m = 24,
-                     .n = 32,
-                     .k = 40,
-                     .a_dtype = dtype,
-                     .b_dtype = dtype,
-                     .c_dtype = i / 2 % 2 ? dtype : ZR_DTYPE_F32,
-                     .bias_dtype = dtype,
-                     .transpose_a = i / 4 % 2,
-                     .transpose_b = i / 8 % 2,
-                     .bias = has_bias ? &memory : NULL,
-                     .epilogue = epilogue,
-                     .pre_gelu = epilogue != ZR_NN_EPILOGUE_NONE ? &memory : NULL}};
+        zr_nn_matmul_t product = {.m = 24,
+                                  .n = 32,
+                                  .k = 40,
+                                  .a_dtype = dtype,
+                                  .b_dtype = dtype,
+                                  .c_dtype = i / 2 % 2 ? dtype : ZR_DTYPE_F32,
+                                  .bias_dtype = dtype,
+                                  .transpose_a = i / 4 % 2,
+                                  .transpose_b = i / 8 % 2,
+                                  .bias = has_bias ? &memory : NULL,
+                                  .epilogue = epilogue,
+                                  .pre_gelu = epilogue != ZR_NN_EPILOGUE_NONE ? &memory : NULL};
         zr_matmul_key_t key = zr_matmul_key(&product);
         key.is_aligned = i / 96 % 2;
         describe(&key, has_bias, epilogue != ZR_NN_EPILOGUE_NONE);

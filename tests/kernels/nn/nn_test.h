@@ -44,7 +44,12 @@ nn_array_t nn_array_random(size_t n, zr_dtype_t dtype, double scale, uint64_t se
 nn_array_t nn_array_of(const double *values, size_t n, zr_dtype_t dtype);
 /** Random int32 numbers in [0, limit). */
 nn_array_t nn_tokens_random(size_t n, size_t limit, uint64_t seed);
+/** zr_nn_qkv_shape_t's document_starts, of documents of step, 2 step, 3 step, ... tokens. */
+nn_array_t nn_documents(size_t batch, size_t seq, size_t step);
 void nn_array_free(nn_array_t *array);
+/** Several: &x, &y, ... */
+#define nn_arrays_free(...) nn_array_free_all((nn_array_t *[]){__VA_ARGS__, NULL})
+void nn_array_free_all(nn_array_t *const *arrays);
 
 /** Wait for the stream, and bring `host` up to date; the other way round. */
 const void *nn_download(const nn_array_t *array);
@@ -57,6 +62,16 @@ void nn_set_value(nn_array_t *array, size_t i, double value);
 zr_nn_workspace_t nn_workspace(size_t size_bytes);
 /** Check the guards and free. */
 void nn_workspace_free(zr_nn_workspace_t *workspace);
+/** Run a kernel that takes a workspace with one of exactly its size: nn_call(device, matmul,
+ * &args).
+ */
+#define nn_call(on, kernel, args)                                                                  \
+    do {                                                                                           \
+        zr_nn_workspace_t own =                                                                    \
+            nn_workspace(zr_nn_##kernel##_workspace_bytes((on)->device, args));                    \
+        assert_ok(zr_nn_##kernel((on)->stream, args, own));                                        \
+        nn_workspace_free(&own);                                                                   \
+    } while (0)
 
 /**
  * ||data - ref|| / ||ref|| <= tolerance, nothing is NaN; 0 against 0 is fine.

@@ -9,7 +9,7 @@
 typedef struct norm_case {
     size_t n_rows, channels;
     zr_dtype_t dtype;
-    bool accumulate;
+    bool accumulate, is_rms;
 } norm_case_t;
 
 static void check_layernorm(nn_device_t *device, const norm_case_t *c) {
@@ -28,71 +28,78 @@ static void check_layernorm(nn_device_t *device, const norm_case_t *c) {
 
     zr_nn_layernorm_t forward = {.n_rows = c->n_rows,
                                  .channels = c->channels,
+                                 .is_rms = c->is_rms,
                                  .x = x.data,
                                  .weight = weight.data,
-                                 .bias = bias.data,
+                                 .bias = c->is_rms ? NULL : bias.data,
                                  .y = y.data,
-                                 .mean = mean.data,
+                                 .mean = c->is_rms ? NULL : mean.data,
                                  .rstd = rstd.data,
                                  .epsilon = 1e-5f,
                                  .activation_dtype = activation,
                                  .param_dtype = c->dtype};
     assert_ok(zr_nn_layernorm(device->stream, &forward));
-    ref_layernorm(y.ref, x.ref, weight.ref, bias.ref, 1e-5, c->n_rows, c->channels);
+    if (c->is_rms)
+        ref_rmsnorm(y.ref, x.ref, weight.ref, 1e-5, c->n_rows, c->channels);
+    else
+        ref_layernorm(y.ref, x.ref, weight.ref, bias.ref, 1e-5, c->n_rows, c->channels);
     nn_assert_close("layernorm", &y, 3e-6);
 
     double *old[3] = {malloc(n * 8 + 1), malloc(c->channels * 8), malloc(c->channels * 8)};
     memcpy(old[0], dx.ref, n * 8);
     memcpy(old[1], dweight.ref, c->channels * 8);
     memcpy(old[2], dbias.ref, c->channels * 8);
-    ref_layernorm_backward(dx.ref, dweight.ref, dbias.ref, dy.ref, x.ref, weight.ref, 1e-5,
-                           c->n_rows, c->channels);
+    if (c->is_rms) {
+        memset(dweight.ref, 0, c->channels * 8);
+        ref_rmsnorm_backward(dx.ref, dweight.ref, dy.ref, x.ref, weight.ref, 1e-5, c->n_rows,
+                             c->channels);
+    } else {
+        ref_layernorm_backward(dx.ref, dweight.ref, dbias.ref, dy.ref, x.ref, weight.ref, 1e-5,
+                               c->n_rows, c->channels);
+    }
     for (size_t i = 0; c->accumulate && i < n; i++)
         dx.ref[i] += old[0][i];
     for (size_t i = 0; c->accumulate && i < c->channels; i++) {
         dweight.ref[i] += old[1][i];
-        dbias.ref[i] += old[2][i];
+        dbias.ref[i] += c->is_rms ? 0.0 : old[2][i];
     }
     zr_nn_layernorm_backward_t backward = {.n_rows = c->n_rows,
                                            .channels = c->channels,
+                                           .is_rms = c->is_rms,
                                            .dy = dy.data,
                                            .x = x.data,
                                            .weight = weight.data,
-                                           .mean = mean.data,
+                                           .mean = c->is_rms ? NULL : mean.data,
                                            .rstd = rstd.data,
                                            .dx = dx.data,
                                            .accumulate_dx = c->accumulate,
                                            .dweight = {dweight.data, c->accumulate},
-                                           .dbias = {dbias.data, c->accumulate},
+                                           .dbias = {c->is_rms ? NULL : dbias.data, c->accumulate},
                                            .activation_dtype = activation,
                                            .param_dtype = c->dtype};
-    zr_nn_workspace_t workspace =
-        nn_workspace(zr_nn_layernorm_backward_workspace_bytes(device->device, &backward));
-    assert_ok(zr_nn_layernorm_backward(device->stream, &backward, workspace));
+    nn_call(device, layernorm_backward, &backward);
     /* With two channels the gradient is 0 but for epsilon: what is left is cancellation. */
     nn_assert_close("layernorm dx", &dx, c->channels == 2 ? 1e-2 : 1e-5);
     nn_assert_close("layernorm dweight", &dweight, 1e-5);
     nn_assert_close("layernorm dbias", &dbias, 3e-6);
-    nn_workspace_free(&workspace);
 
     for (int i = 0; i < 3; i++)
         free(old[i]);
-    nn_array_t *arrays[] = {&x, &weight, &bias, &y, &dy, &dx, &mean, &rstd, &dweight, &dbias};
-    for (size_t i = 0; i < sizeof(arrays) / sizeof(arrays[0]); i++)
-        nn_array_free(arrays[i]);
+    nn_arrays_free(&x, &weight, &bias, &y, &dy, &dx, &mean, &rstd, &dweight, &dbias);
 }
 
 static void layernorm_body(nn_device_t *device) {
     static const size_t sizes[][2] = {{1, 2},  {7, 33},   {13, 257}, {64, 128}, {5, 771},
                                       {0, 40}, {2500, 9}, {3, 2600}, {9, 4400}};
-    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-        for (int variant = 0; variant < 4; variant++)
+    for (size_t i = 0; i < N_OF(sizes); i++) {
+        for (int variant = 0; variant < 8; variant++)
             check_layernorm(device, &(norm_case_t){sizes[i][0], sizes[i][1],
                                                    variant & 1 ? ZR_DTYPE_BF16 : ZR_DTYPE_F32,
-                                                   variant & 2});
+                                                   variant & 2, variant & 4});
     }
     /* Columns that no thread keeps, of more rows than are gone through at once. */
-    check_layernorm(device, &(norm_case_t){460, 4104, ZR_DTYPE_BF16, true});
+    for (int is_rms = 0; is_rms < 2; is_rms++)
+        check_layernorm(device, &(norm_case_t){460, 4104, ZR_DTYPE_BF16, true, is_rms});
 }
 
 TEST(test_layernorm) {
@@ -113,14 +120,12 @@ static void check_gelu(nn_device_t *device, size_t n, zr_dtype_t dtype) {
         dy.ref[j] *= ref_gelu_slope(x.ref[j]);
     assert_ok(zr_nn_gelu_backward(device->stream, dy.data, dy.data, x.data, dtype, n));
     nn_assert_close("gelu backward in place", &dy, 4e-7);
-    nn_array_free(&x);
-    nn_array_free(&y);
-    nn_array_free(&dy);
+    nn_arrays_free(&x, &y, &dy);
 }
 
 static void gelu_body(nn_device_t *device) {
     static const size_t sizes[] = {1, 15, 1000, 70001};
-    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+    for (size_t i = 0; i < N_OF(sizes); i++) {
         check_gelu(device, sizes[i], ZR_DTYPE_F32);
         if (nn_activation_dtype(device, ZR_DTYPE_BF16) == ZR_DTYPE_BF16)
             check_gelu(device, sizes[i], ZR_DTYPE_BF16);
@@ -154,9 +159,7 @@ static void check_extremes(nn_device_t *device, zr_dtype_t dtype) {
     assert_true(Y(6) == 0.0 && fabs(DX(6) - 0.5) < 1e-6 && Y(7) == 0.0);
 #undef Y
 #undef DX
-    nn_array_t *arrays[] = {&x, &y, &dx, &dy};
-    for (size_t i = 0; i < sizeof(arrays) / sizeof(arrays[0]); i++)
-        nn_array_free(arrays[i]);
+    nn_arrays_free(&x, &y, &dx, &dy);
 }
 
 static void extremes_body(nn_device_t *device) {
@@ -171,37 +174,35 @@ TEST(test_extremes) {
 
 /* ---- bias ---------------------------------------------------------------------------------- */
 
-static void check_bias_grad(nn_device_t *device, size_t n_rows, size_t n_columns, zr_dtype_t dtype,
-                            bool accumulate) {
+static void check_bias_grad(nn_device_t *device, size_t n_rows, size_t n_columns, size_t gap,
+                            zr_dtype_t dtype, bool accumulate) {
     zr_dtype_t activation = nn_activation_dtype(device, dtype);
-    nn_array_t dy = nn_array_random(n_rows * n_columns, activation, 1.0, 8);
+    size_t ld = n_columns + gap;
+    nn_array_t dy = nn_array_random(n_rows * ld, activation, 1.0, 8);
     nn_array_t dbias = nn_array_random(n_columns, dtype, 1.0, 9);
     for (size_t j = 0; j < n_columns; j++) {
         dbias.ref[j] = accumulate ? dbias.ref[j] : 0.0;
         for (size_t i = 0; i < n_rows; i++)
-            dbias.ref[j] += dy.ref[i * n_columns + j];
+            dbias.ref[j] += dy.ref[i * ld + j];
     }
     zr_nn_bias_grad_t args = {.n_rows = n_rows,
                               .n_columns = n_columns,
+                              .ld_dy = gap > 0 ? ld : 0,
                               .dy = dy.data,
                               .dbias = {dbias.data, accumulate},
                               .activation_dtype = activation,
                               .param_dtype = dtype};
-    zr_nn_workspace_t workspace =
-        nn_workspace(zr_nn_bias_grad_workspace_bytes(device->device, &args));
-    assert_ok(zr_nn_bias_grad(device->stream, &args, workspace));
+    nn_call(device, bias_grad, &args);
     nn_assert_close("bias gradient", &dbias, 2e-6);
-    nn_workspace_free(&workspace);
-    nn_array_free(&dy);
-    nn_array_free(&dbias);
+    nn_arrays_free(&dy, &dbias);
 }
 
 static void bias_grad_body(nn_device_t *device) {
     static const size_t sizes[][2] = {{1, 1},    {0, 9},     {7, 130},  {129, 63},
                                       {40, 257}, {300, 520}, {1100, 16}};
-    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-        for (int variant = 0; variant < 4; variant++)
-            check_bias_grad(device, sizes[i][0], sizes[i][1],
+    for (size_t i = 0; i < N_OF(sizes); i++) {
+        for (int variant = 0; variant < 12; variant++)
+            check_bias_grad(device, sizes[i][0], sizes[i][1], (size_t)(variant / 4 * 4),
                             variant & 1 ? ZR_DTYPE_BF16 : ZR_DTYPE_F32, variant & 2);
     }
 }
@@ -227,8 +228,9 @@ static void check_embedding_forward(nn_device_t *device, const embedding_case_t 
     nn_array_t out = nn_array_random(n, activation, 1.0, 3);
     for (size_t i = 0; i < n; i++) {
         size_t row = i / c->channels, column = i % c->channels;
-        out.ref[i] = tokens_table.ref[(size_t)tokens->ref[row] * c->channels + column] +
-                     positions.ref[row % c->seq * c->channels + column];
+        out.ref[i] =
+            tokens_table.ref[(size_t)tokens->ref[row] * c->channels + column] +
+            (c->n_positions == 0 ? 0.0 : positions.ref[row % c->seq * c->channels + column]);
     }
     zr_nn_embedding_t args = {.batch = c->batch,
                               .seq = c->seq,
@@ -237,15 +239,13 @@ static void check_embedding_forward(nn_device_t *device, const embedding_case_t 
                               .n_positions = c->n_positions,
                               .tokens = tokens->data,
                               .token_table = tokens_table.data,
-                              .position_table = positions.data,
+                              .position_table = c->n_positions == 0 ? NULL : positions.data,
                               .out = out.data,
                               .activation_dtype = activation,
                               .param_dtype = c->dtype};
     assert_ok(zr_nn_embedding(device->stream, &args));
     nn_assert_close("embedding", &out, 1e-7);
-    nn_array_free(&tokens_table);
-    nn_array_free(&positions);
-    nn_array_free(&out);
+    nn_arrays_free(&tokens_table, &positions, &out);
 }
 
 static void check_embedding_backward(nn_device_t *device, const embedding_case_t *c,
@@ -262,35 +262,32 @@ static void check_embedding_backward(nn_device_t *device, const embedding_case_t
     for (size_t i = 0; i < n; i++) {
         size_t row = i / c->channels, column = i % c->channels;
         dtokens.ref[(size_t)tokens->ref[row] * c->channels + column] += dout.ref[i];
-        dpositions.ref[row % c->seq * c->channels + column] += dout.ref[i];
+        if (c->n_positions != 0)
+            dpositions.ref[row % c->seq * c->channels + column] += dout.ref[i];
     }
-    zr_nn_embedding_backward_t args = {.batch = c->batch,
-                                       .seq = c->seq,
-                                       .channels = c->channels,
-                                       .vocab = c->vocab,
-                                       .n_positions = c->n_positions,
-                                       .tokens = tokens->data,
-                                       .dout = dout.data,
-                                       .dtoken_table = {dtokens.data, c->accumulate},
-                                       .dposition_table = {dpositions.data, c->accumulate},
-                                       .activation_dtype = activation,
-                                       .param_dtype = c->dtype};
-    zr_nn_workspace_t workspace =
-        nn_workspace(zr_nn_embedding_backward_workspace_bytes(device->device, &args));
-    assert_ok(zr_nn_embedding_backward(device->stream, &args, workspace));
+    zr_nn_embedding_backward_t args = {
+        .batch = c->batch,
+        .seq = c->seq,
+        .channels = c->channels,
+        .vocab = c->vocab,
+        .n_positions = c->n_positions,
+        .tokens = tokens->data,
+        .dout = dout.data,
+        .dtoken_table = {dtokens.data, c->accumulate},
+        .dposition_table = {c->n_positions == 0 ? NULL : dpositions.data, c->accumulate},
+        .activation_dtype = activation,
+        .param_dtype = c->dtype};
+    nn_call(device, embedding_backward, &args);
     nn_assert_close("token gradients", &dtokens, 1e-6);
     nn_assert_close("position gradients", &dpositions, 1e-6);
-    nn_workspace_free(&workspace);
-    nn_array_free(&dout);
-    nn_array_free(&dtokens);
-    nn_array_free(&dpositions);
+    nn_arrays_free(&dout, &dtokens, &dpositions);
 }
 
 static void embedding_body(nn_device_t *device) {
     static const size_t sizes[][5] = {
-        {1, 1, 1, 1, 1},  {3, 7, 33, 11, 9},    {5, 19, 300, 3, 40},  {2, 50, 17, 70001, 50},
-        {0, 4, 12, 5, 6}, {4, 64, 8, 1000, 64}, {3, 700, 9, 300, 701}};
-    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        {1, 1, 1, 1, 1},  {3, 7, 33, 11, 9},    {5, 19, 300, 3, 40},   {2, 50, 17, 70001, 50},
+        {0, 4, 12, 5, 6}, {4, 64, 8, 1000, 64}, {3, 700, 9, 300, 701}, {2, 9, 300, 20, 0}};
+    for (size_t i = 0; i < N_OF(sizes); i++) {
         size_t n_tokens = sizes[i][0] * sizes[i][1];
         nn_array_t tokens = nn_tokens_random(n_tokens, sizes[i][3], 9);
         for (size_t j = 0; sizes[i][3] > 65536 && j < n_tokens; j++)
@@ -346,16 +343,11 @@ static void token_order_body(nn_device_t *device) {
                                        .dtoken_table = {gradient.data, false},
                                        .activation_dtype = ZR_DTYPE_F32,
                                        .param_dtype = ZR_DTYPE_F32};
-    zr_nn_workspace_t workspace =
-        nn_workspace(zr_nn_embedding_backward_workspace_bytes(device->device, &args));
-    assert_ok(zr_nn_embedding_backward(device->stream, &args, workspace));
+    nn_call(device, embedding_backward, &args);
     nn_assert_same("token gradients in order", nn_download(&gradient), expected,
                    vocab * channels * sizeof(float));
     free(expected);
-    nn_workspace_free(&workspace);
-    nn_array_free(&gradient);
-    nn_array_free(&tokens);
-    nn_array_free(&dout);
+    nn_arrays_free(&gradient, &tokens, &dout);
 }
 
 TEST(test_token_order) {
@@ -386,25 +378,18 @@ static void again_body(nn_device_t *device) {
                                            .dbias = {out + channels, false},
                                            .activation_dtype = ZR_DTYPE_F32,
                                            .param_dtype = ZR_DTYPE_F32};
-        zr_nn_workspace_t workspace =
-            nn_workspace(zr_nn_layernorm_backward_workspace_bytes(device->device, &args));
-        assert_ok(zr_nn_layernorm_backward(device->stream, &args, workspace));
-        nn_workspace_free(&workspace);
+        nn_call(device, layernorm_backward, &args);
         zr_nn_bias_grad_t bias = {.n_rows = n_rows,
                                   .n_columns = channels,
                                   .dy = dy.data,
                                   .dbias = {out + 2 * channels, false},
                                   .activation_dtype = ZR_DTYPE_F32,
                                   .param_dtype = ZR_DTYPE_F32};
-        workspace = nn_workspace(zr_nn_bias_grad_workspace_bytes(device->device, &bias));
-        assert_ok(zr_nn_bias_grad(device->stream, &bias, workspace));
-        nn_workspace_free(&workspace);
+        nn_call(device, bias_grad, &bias);
     }
     nn_assert_same("sums over rows, again", nn_download(&sums[0]), nn_download(&sums[1]),
                    3 * channels * sizeof(float));
-    nn_array_t *arrays[] = {&dy, &x, &weight, &mean, &rstd, &dx, &sums[0], &sums[1]};
-    for (size_t i = 0; i < sizeof(arrays) / sizeof(arrays[0]); i++)
-        nn_array_free(arrays[i]);
+    nn_arrays_free(&dy, &x, &weight, &mean, &rstd, &dx, &sums[0], &sums[1]);
 }
 
 TEST(test_again) {

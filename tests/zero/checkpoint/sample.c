@@ -75,8 +75,8 @@ zr_manifest_t sample_manifest(void) {
 char *sample_text(void) {
     zr_manifest_t manifest = sample_manifest();
     char *text = NULL;
-    assert_int_equal(zr_manifest_check(&manifest, "sample", NULL), ZR_OK);
-    assert_int_equal(zr_manifest_print(&manifest, "sample", NULL, &text), ZR_OK);
+    assert_ok(zr_manifest_check(&manifest, "sample", NULL));
+    assert_ok(zr_manifest_print(&manifest, "sample", NULL, &text));
     zr_manifest_clear(&manifest);
     return text;
 }
@@ -127,6 +127,6 @@ void sample_write(const char *folder, size_t step) {
         write_zeros(folder, manifest.files[i].data, manifest.files[i].data_bytes);
         write_zeros(folder, manifest.files[i].sums, 8 * manifest.files[i].n_chunks);
     }
-    assert_int_equal(zr_manifest_write(&manifest, folder, NULL), ZR_OK);
+    assert_ok(zr_manifest_write(&manifest, folder, NULL));
     zr_manifest_clear(&manifest);
 }

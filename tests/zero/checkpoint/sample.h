@@ -7,7 +7,7 @@
 #include <jansson.h>
 
 #include "tests/common/kept_log.h"
-#include "zero/checkpoint/manifest.h"
+#include "zero/checkpoint/manifest_internal.h"
 
 /** Two units, three tensors, two files and four extents; clear it with zr_manifest_clear. */
 zr_manifest_t sample_manifest(void);

@@ -29,8 +29,8 @@ TEST(test_round_trip) {
     char *text = NULL, *again = NULL;
     kept_log_t kept;
     zr_log_t log = kept_log(&kept, ZR_LOG_INFO);
-    assert_int_equal(zr_manifest_print(&written, "sample", &log, &text), ZR_OK);
-    assert_int_equal(zr_manifest_parse(text, strlen(text), "sample", &log, &read), ZR_OK);
+    assert_ok(zr_manifest_print(&written, "sample", &log, &text));
+    assert_ok(zr_manifest_parse(text, strlen(text), "sample", &log, &read));
     assert_int_equal(kept.n_messages, 0);
     assert_int_equal(read.step, 60);
     assert_int_equal(read.n_updates, 59);
@@ -59,7 +59,7 @@ TEST(test_round_trip) {
         assert_true(a->offset_bytes == b->offset_bytes && a->first_chunk == b->first_chunk);
         assert_true(a->xxh3 == b->xxh3);
     }
-    assert_int_equal(zr_manifest_print(&read, "sample", &log, &again), ZR_OK);
+    assert_ok(zr_manifest_print(&read, "sample", &log, &again));
     assert_string_equal(text, again);
     free(text);
     free(again);
@@ -226,7 +226,7 @@ static char *text_with(const wrong_t *wrong) {
 }
 
 TEST(test_wrong_values) {
-    for (size_t i = 0; i < sizeof(wrongs) / sizeof(wrongs[0]); i++) {
+    for (size_t i = 0; i < N_OF(wrongs); i++) {
         char *text = text_with(&wrongs[i]), what[256];
         kept_log_t kept;
         zr_status_t status = parse(text, strlen(text), &kept);
@@ -244,7 +244,7 @@ TEST(test_seal) {
     place[9] = '2';
     expect("another step", parse(text, strlen(text), &kept), &kept, "it is not as it was saved");
     place[9] = '0';
-    assert_int_equal(parse(text, strlen(text), &kept), ZR_OK);
+    assert_ok(parse(text, strlen(text), &kept));
     text[strlen(text) - 1] = ' ';
     expect("another end", parse(text, strlen(text), &kept), &kept, "it is not as it was saved");
     free(text);
@@ -328,9 +328,9 @@ TEST(test_many) {
     char *text = NULL;
     kept_log_t kept;
     zr_log_t log = kept_log(&kept, ZR_LOG_INFO);
-    assert_int_equal(zr_manifest_check(&many, "many", &log), ZR_OK);
-    assert_int_equal(zr_manifest_print(&many, "many", &log, &text), ZR_OK);
-    assert_int_equal(zr_manifest_parse(text, strlen(text), "many", &log, &read), ZR_OK);
+    assert_ok(zr_manifest_check(&many, "many", &log));
+    assert_ok(zr_manifest_print(&many, "many", &log, &text));
+    assert_ok(zr_manifest_parse(text, strlen(text), "many", &log, &read));
     assert_int_equal(read.n_extents, N_MANY);
     assert_false(read.tensors[0].tensor.has_moments);
     free(text);

@@ -7,10 +7,7 @@
 
 static int n_writes, fail_at;
 
-ssize_t __real_pwrite(int fd, const void *bytes, size_t n_bytes, off_t offset);
-ssize_t __wrap_pwrite(int fd, const void *bytes, size_t n_bytes, off_t offset);
-
-ssize_t __wrap_pwrite(int fd, const void *bytes, size_t n_bytes, off_t offset) {
+WRAP(ssize_t, pwrite, int fd, const void *bytes, size_t n_bytes, off_t offset) {
     if (++n_writes == fail_at) {
         errno = ENOSPC;
         return -1;
@@ -39,7 +36,7 @@ static void fill(void *context, size_t first, size_t n_elems, float *values) {
 }
 
 static const size_t sizes[][4] = {{3, 5}, {0, 7}, {1 << 20, 1}, {300001, 7}, {65536, 1}, {1, 1}};
-#define N_TENSORS (sizeof(sizes) / sizeof(sizes[0]))
+#define N_TENSORS (N_OF(sizes))
 
 static zr_status_t add(zr_checkpoint_writer_t *writer, size_t index, size_t *n_p) {
     char name[32];
@@ -75,23 +72,23 @@ static void check_all(void) {
     zr_checkpoint_t *checkpoint = NULL;
     zr_checkpoint_reader_t *reader = NULL;
     zr_checkpoint_info_t info;
-    assert_int_equal(zr_checkpoint_open("f", NULL, &checkpoint), ZR_OK);
+    assert_ok(zr_checkpoint_open("f", NULL, &checkpoint));
     zr_checkpoint_info(checkpoint, &info);
     assert_string_equal(info.path, "f/step-00000000");
     assert_int_equal(info.n_tensors, N_TENSORS);
     assert_string_equal(zr_checkpoint_trainer_json(checkpoint), "{\"a\":1}");
-    assert_int_equal(zr_checkpoint_verify(checkpoint, NULL, NULL, NULL), ZR_OK);
-    assert_int_equal(zr_checkpoint_reader_create(checkpoint, NULL, &reader), ZR_OK);
+    assert_ok(zr_checkpoint_verify(checkpoint, NULL, NULL, NULL));
+    assert_ok(zr_checkpoint_reader_create(checkpoint, NULL, &reader));
     for (size_t i = 0; i < N_TENSORS; i++) {
         const zr_checkpoint_tensor_t *t = zr_checkpoint_tensor(checkpoint, i);
         size_t n = sizes[i][0] * sizes[i][1];
         float *values = malloc((n + 1) * sizeof(*values));
         assert_non_null(values);
         assert_true(t->n_elems == n && t->n_dims == 2 && !t->frozen && !t->has_moments);
-        assert_int_equal(zr_checkpoint_read(reader, i, ZR_CHECKPOINT_VALUE, 0, n, values), ZR_OK);
+        assert_ok(zr_checkpoint_read(reader, i, ZR_CHECKPOINT_VALUE, 0, n, values));
         for (size_t k = 0; k < n; k++)
             assert_true(values[k] == (i == 4 ? 0.0f : (float)(i + 1) * (float)k));
-        assert_int_equal(zr_checkpoint_read(reader, i, 2, 0, n, values), ZR_OK);
+        assert_ok(zr_checkpoint_read(reader, i, 2, 0, n, values));
         assert_true(n == 0 || values[n / 2] == 0.0f);
         free(values);
     }
@@ -100,9 +97,9 @@ static void check_all(void) {
 }
 
 TEST(test_round_trip) {
-    assert_int_equal(write_all(NULL), ZR_OK);
+    assert_ok(write_all(NULL));
     check_all();
-    assert_int_equal(write_all(NULL), ZR_OK); /* over itself */
+    assert_ok(write_all(NULL)); /* over itself */
     check_all();
     assert_int_equal(
         system("test \"$(ls -A f | grep -v '^.spare$' | tr '\\n' ' ')\" = 'latest step-00000000 '"),
@@ -123,7 +120,7 @@ TEST(test_full_drive) {
         }
         assert_int_equal(status, ZR_ERR_IO);
         assert_int_equal(kept.n_messages, 1);
-        assert_non_null(strstr(kept.text, "No space left on device"));
+        assert_has(kept.text, "No space left on device");
         assert_int_equal(system("! test -e f/.step-00000000.partial"), 0);
         fail_at = 0;
         check_all(); /* the one before */
@@ -142,17 +139,17 @@ TEST(test_refusals) {
     assert_int_equal(zr_checkpoint_writer_create(&options, &log, &writer), ZR_ERR_ARGUMENT);
     assert_int_equal(kept.n_messages, 3);
     options.trainer_json = NULL;
-    assert_int_equal(zr_checkpoint_writer_create(&options, &log, &writer), ZR_OK);
+    assert_ok(zr_checkpoint_writer_create(&options, &log, &writer));
     zr_param_desc_t desc = {.name = "a", .n_dims = 1, .dims = {3}};
-    assert_int_equal(zr_checkpoint_writer_add(writer, &desc), ZR_OK);
+    assert_ok(zr_checkpoint_writer_add(writer, &desc));
     log = kept_log(&kept, ZR_LOG_INFO);
     assert_int_equal(zr_checkpoint_writer_add(writer, &desc), ZR_ERR_ARGUMENT);
-    assert_non_null(strstr(kept.text, "\"a\": there is one of this name already"));
+    assert_has(kept.text, "\"a\": there is one of this name already");
     desc = (zr_param_desc_t){.name = "b", .n_dims = 2, .dims = {SIZE_MAX, 3}};
     assert_int_equal(zr_checkpoint_writer_add(writer, &desc), ZR_ERR_ARGUMENT);
     desc = (zr_param_desc_t){.name = "b", .n_dims = 4, .dims = {1u << 20, 1u << 20, 1u << 20, 16}};
     assert_int_equal(zr_checkpoint_writer_add(writer, &desc), ZR_ERR_ARGUMENT);
-    assert_non_null(strstr(kept.text, "\"b\": it has more elements than a checkpoint may have"));
+    assert_has(kept.text, "\"b\": it has more elements than a checkpoint may have");
     desc = (zr_param_desc_t){.name = "b", .n_dims = 5};
     assert_int_equal(zr_checkpoint_writer_add(writer, &desc), ZR_ERR_ARGUMENT);
     desc = (zr_param_desc_t){.name = ""};
@@ -161,15 +158,15 @@ TEST(test_refusals) {
     assert_int_equal(zr_checkpoint_writer_add(writer, &desc), ZR_ERR_ARGUMENT);
     assert_int_equal(kept.n_messages, 6);
     desc = (zr_param_desc_t){.name = "scalar"};
-    assert_int_equal(zr_checkpoint_writer_add(writer, &desc), ZR_OK);
-    assert_int_equal(zr_checkpoint_writer_publish(writer), ZR_OK);
+    assert_ok(zr_checkpoint_writer_add(writer, &desc));
+    assert_ok(zr_checkpoint_writer_publish(writer));
     assert_int_equal(zr_checkpoint_writer_publish(writer), ZR_ERR_STATE);
     assert_int_equal(zr_checkpoint_writer_add(writer, &desc), ZR_ERR_STATE);
     zr_checkpoint_writer_destroy(&writer);
     zr_checkpoint_writer_destroy(&writer);
     /* Given up: nothing is left. */
     options.folder = "h";
-    assert_int_equal(zr_checkpoint_writer_create(&options, &log, &writer), ZR_OK);
+    assert_ok(zr_checkpoint_writer_create(&options, &log, &writer));
     zr_checkpoint_writer_destroy(&writer);
     assert_int_equal(system("test -z \"$(ls -A h)\""), 0);
 }

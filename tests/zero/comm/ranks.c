@@ -184,7 +184,7 @@ static rank_t *fill_rank(const test_run_t *run, int rank) {
 static void run_as_threads(const test_run_t *run) {
     zr_comm_t *comms[MAX_TEST_RANKS];
     pthread_t threads[MAX_TEST_RANKS];
-    assert_int_equal(run->suite->create(run->n_ranks, &run->options, comms), ZR_OK);
+    assert_ok(run->suite->create(run->n_ranks, &run->options, comms));
     for (int r = 0; r < run->n_ranks; r++) {
         rank_t *self = fill_rank(run, r);
         self->comm = comms[r];

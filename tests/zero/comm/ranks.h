@@ -100,6 +100,13 @@ void note_failure(rank_t *self, const char *file, int line, const char *what);
         }                                                                                          \
     } while (0)
 
+/** A call's outcome: good, of a communicator that has ended, or bad arguments. */
+#define CHECK_OK(self, call) CHECK(self, (call) == ZR_OK)
+#define CHECK_ENDED(self, call) CHECK(self, (call) == ZR_ERR_COMM)
+#define CHECK_REFUSED(self, call) CHECK(self, (call) == ZR_ERR_ARGUMENT)
+/** The rank has logged this. */
+#define CHECK_LOGGED(self, part) CHECK(self, strstr((self)->log, part) != NULL)
+
 void clear_log(rank_t *self);
 
 /** Host memory until release_memory. */

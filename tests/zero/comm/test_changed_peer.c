@@ -13,9 +13,9 @@
 #include "tests/common/one_thing.h"
 #include "tests/common/test.h"
 #include "tests/zero/comm/free_port.h"
-#include "zero/comm/control.h"
+#include "zero/comm/control_internal.h"
 #include "zero/comm/hub/connection.h"
-#include "zero/comm/peer.h"
+#include "zero/comm/peer_internal.h"
 
 enum { N_RANKS = 3, N_ELEMS = 100, LONG_MS = 60000 };
 
@@ -54,25 +54,20 @@ static void change(void *bytes, size_t most_bytes) {
 /* ---- where it lies ---------------------------------------------------------------------------
  */
 
-#define WRAP(type, name, ...)                                                                      \
-    type __real_##name(__VA_ARGS__);                                                               \
-    type __wrap_##name(__VA_ARGS__);                                                               \
-    type __wrap_##name(__VA_ARGS__)
-
 /* It does not tell itself. */
-WRAP(zr_status_t, zr_control_arrive, zr_control_t *control, zr_comm_t *comm,
-     const zr_comm_call_t *call, const void *payload, size_t payload_bytes, void *all) {
+WRAP(zr_status_t, zr_control_arrive, zr_comm_t *comm, const zr_comm_call_t *call,
+     const void *payload, size_t payload_bytes, void *all) {
     char changed[ZR_PAYLOAD_BYTES];
     bool is_first = payload_bytes == sizeof(zr_introduction_t);
     bool is_changed =
         lie != NULL && ((lie->at == OF_ITSELF && is_first) || (lie->at == OF_TENSORS && !is_first));
     if (!is_changed)
-        return __real_zr_control_arrive(control, comm, call, payload, payload_bytes, all);
+        return __real_zr_control_arrive(comm, call, payload, payload_bytes, all);
     memcpy(changed, payload, payload_bytes);
     change(changed, payload_bytes);
-    zr_status_t status = __real_zr_control_arrive(control, comm, call, changed, payload_bytes, all);
+    zr_status_t status = __real_zr_control_arrive(comm, call, changed, payload_bytes, all);
     if (status == ZR_OK)
-        memcpy((char *)all + (size_t)control->rank * payload_bytes, payload, payload_bytes);
+        memcpy((char *)all + (size_t)comm->rank * payload_bytes, payload, payload_bytes);
     return status;
 }
 
@@ -250,7 +245,6 @@ static bool tell(const lie_t *told, int liar, setting_t setting) {
 #define FIELD(type, name) offsetof(type, name), sizeof(((type *)NULL)->name)
 #define SENT "refuses what rank %d has sent: "
 #define INTRODUCTION(name) OF_ITSELF, FIELD(zr_introduction_t, name)
-#define N_OF(array) (sizeof(array) / sizeof((array)[0]))
 
 /* ---- lies ------------------------------------------------------------------------------------
  */

@@ -11,20 +11,15 @@
 /* Allocations until one fails; negative: none does. The linker sends all of them here. */
 static atomic_int until_failure = -1;
 
-void *__real_malloc(size_t size_bytes);
-void *__real_calloc(size_t n, size_t size_bytes);
-void *__wrap_malloc(size_t size_bytes);
-void *__wrap_calloc(size_t n, size_t size_bytes);
-
 static bool fails_now(void) {
     return atomic_load(&until_failure) >= 0 && atomic_fetch_sub(&until_failure, 1) == 0;
 }
 
-void *__wrap_malloc(size_t size_bytes) {
+WRAP(void *, malloc, size_t size_bytes) {
     return fails_now() ? NULL : __real_malloc(size_bytes);
 }
 
-void *__wrap_calloc(size_t n, size_t size_bytes) {
+WRAP(void *, calloc, size_t n, size_t size_bytes) {
     return fails_now() ? NULL : __real_calloc(n, size_bytes);
 }
 

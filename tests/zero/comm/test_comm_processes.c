@@ -3,6 +3,7 @@
  * each a process with a host device. The conformance suite; what is refused; and a process that is
  * killed in the midst of a run.
  */
+#include <dlfcn.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
@@ -18,7 +19,8 @@
 
 enum { LONG_MS = 60000 };
 
-static int port; /* of the ranks that come next */
+static int port;         /* of the ranks that come next */
+static bool through_ucx; /* between machines */
 
 static void prepare(void) {
     port = free_port();
@@ -35,18 +37,30 @@ static zr_status_t create(int n_ranks, const zr_comm_options_t *options, zr_comm
     return create_rank(0, n_ranks, options, comms);
 }
 
-static zr_status_t open_device(zr_device_t **device_p) {
+static zr_status_t open_host(int n_threads, bool shares_memory, bool beside,
+                             zr_device_t **device_p) {
     zr_device_options_t options = zr_device_options_default();
-    options.n_threads = 1;
+    options.n_threads = n_threads;
+    options.shares_memory = shares_memory;
+    options.beside = beside;
     return zr_device_open("host", &options, device_p);
+}
+
+static zr_status_t open_device(zr_device_t **device_p) {
+    return open_host(1, false, false, device_p);
 }
 
 /* As launched programs open it: ranks map each other's memory where the system lets them. */
 static zr_status_t open_shared_device(zr_device_t **device_p) {
-    zr_device_options_t options = zr_device_options_default();
-    options.n_threads = 1;
-    options.shares_memory = true;
-    return zr_device_open("host", &options, device_p);
+    return open_host(1, true, false, device_p);
+}
+
+static zr_status_t open_wide_device(zr_device_t **device_p) {
+    return open_host(3, false, false, device_p);
+}
+
+static zr_status_t open_device_beside(zr_device_t **device_p) {
+    return open_host(1, false, true, device_p);
 }
 
 /* A first call with data, after which ranks of one machine meet in memory. It is not counted. */
@@ -66,12 +80,6 @@ static bool warm_up(rank_t *self) {
  * systems. */
 static zr_status_t open_mixed_device(zr_device_t **device_p) {
     return getpid() % 2 ? open_device(device_p) : open_shared_device(device_p);
-}
-
-static zr_status_t open_wide_device(zr_device_t **device_p) {
-    zr_device_options_t options = zr_device_options_default();
-    options.n_threads = 3;
-    return zr_device_open("host", &options, device_p);
 }
 
 static zr_status_t open_sim(zr_device_t **device_p) {
@@ -95,19 +103,23 @@ TEST(test_large_tensors) {
     suite.open_device = open_device;
 }
 
+static zr_status_t create_on_machines(int machine_ranks, int rank, int n_ranks,
+                                      const zr_comm_options_t *options, zr_comm_t **comm_p) {
+    zr_comm_options_t own = *options;
+    own.machine_ranks = machine_ranks;
+    own.through_ucx = through_ucx;
+    return create_rank(rank, n_ranks, &own, comm_p);
+}
+
 static zr_status_t create_apart(int rank, int n_ranks, const zr_comm_options_t *options,
                                 zr_comm_t **comm_p) {
-    zr_comm_options_t own = *options;
-    own.machine_ranks = 2;
-    return create_rank(rank, n_ranks, &own, comm_p);
+    return create_on_machines(2, rank, n_ranks, options, comm_p);
 }
 
 /* Machines of one rank each: all data goes over connections. */
 static zr_status_t create_alone(int rank, int n_ranks, const zr_comm_options_t *options,
                                 zr_comm_t **comm_p) {
-    zr_comm_options_t own = *options;
-    own.machine_ranks = 1;
-    return create_rank(rank, n_ranks, &own, comm_p);
+    return create_on_machines(1, rank, n_ranks, options, comm_p);
 }
 
 /* Pieces and messages in several parts, in both directions at once. */
@@ -137,9 +149,7 @@ TEST(test_other_device) {
 static int most_maps = -1; /* of every other process; -1: no limit */
 
 /* The linker sends the communicator's calls here (--wrap). */
-int __real_zr_host_map_shared(const zr_host_file_t *file, int pid, void **view_p);
-int __wrap_zr_host_map_shared(const zr_host_file_t *file, int pid, void **view_p);
-int __wrap_zr_host_map_shared(const zr_host_file_t *file, int pid, void **view_p) {
+WRAP(int, zr_host_map_shared, const zr_host_file_t *file, int pid, void **view_p) {
     if (most_maps < 0 || getpid() % 2)
         return __real_zr_host_map_shared(file, pid, view_p);
     return most_maps-- == 0 ? ENOMEM : __real_zr_host_map_shared(file, pid, view_p);
@@ -179,15 +189,8 @@ static bool dies_in_kernels, waits_in_kernels;
 static atomic_int *n_let_go; /* ranks whose call has ended without the victim; all share it */
 
 /* The linker sends the communicators' calls here (--wrap). */
-zr_status_t __real_zr_kernel_spread(zr_stream_t *stream, void *const *dsts, int n_dsts,
-                                    const void *const *sources, int n_sources, zr_dtype_t dtype,
-                                    size_t n_elems);
-zr_status_t __wrap_zr_kernel_spread(zr_stream_t *stream, void *const *dsts, int n_dsts,
-                                    const void *const *sources, int n_sources, zr_dtype_t dtype,
-                                    size_t n_elems);
-zr_status_t __wrap_zr_kernel_spread(zr_stream_t *stream, void *const *dsts, int n_dsts,
-                                    const void *const *sources, int n_sources, zr_dtype_t dtype,
-                                    size_t n_elems) {
+WRAP(zr_status_t, zr_kernel_spread, zr_stream_t *stream, void *const *dsts, int n_dsts,
+     const void *const *sources, int n_sources, zr_dtype_t dtype, size_t n_elems) {
     if (dies_in_kernels)
         (void)raise(SIGKILL);
     while (waits_in_kernels && atomic_load(n_let_go) < N_PROCESSES - 1)
@@ -301,15 +304,18 @@ TEST(test_killed_rank) {
     munmap(n_let_go, sizeof(*n_let_go));
 }
 
-static zr_status_t open_device_beside(zr_device_t **device_p) {
-    zr_device_options_t options = zr_device_options_default();
-    options.n_threads = 1;
-    options.beside = true;
-    return zr_device_open("host", &options, device_p);
+/* Whether the machine has it; in a process of its own, as it is loaded by the communicator alone.
+ */
+static bool has_ucx(void) {
+    int status = 1;
+    pid_t child = fork();
+    if (child == 0)
+        _exit(dlopen("libucp.so.0", RTLD_NOW | RTLD_LOCAL) == NULL);
+    return child > 0 && waitpid(child, &status, 0) == child && status == 0;
 }
 
-/* With an argument: the suite alone, with memory that ranks map, or as on several machines; with a
- * second one, on streams that have a thread. */
+/* With an argument: the suite alone, with memory that ranks map, or as on several machines, over
+ * TCP or through UCX; with a second one, on streams that have a thread. */
 int main(int argc, char **argv) {
     if (argc > 1 && strcmp(argv[1], "shared") == 0) {
         suite.name = "mpi, processes on host that share memory";
@@ -318,9 +324,12 @@ int main(int argc, char **argv) {
         suite.latest = "all_reduce of \"warmth\" (fp32, 1 element, control, call 99))";
         return run_comm_suite(&suite);
     }
-    if (argc > 2)
+    if (argc > 2 && strcmp(argv[2], "beside") == 0)
         suite.open_device = open_device_beside;
     if (argc > 1) {
+        through_ucx = strcmp(argv[1], "ucx") == 0;
+        if (through_ucx && !has_ucx())
+            return TEST_SKIPPED;
         suite.name = "mpi, processes as on two machines";
         suite.create_rank = create_apart;
         suite.machine_ranks = 2;

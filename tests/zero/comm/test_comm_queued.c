@@ -12,18 +12,21 @@
 
 enum { N_ELEMS = 1000, N_RANKS = 2 };
 
-/* What the ranks of a test share. */
-typedef struct shared {
-    sem_t has_computed;
-    bool was_under_way;
-} shared_t;
-
 /* A rank's tensors and streams. */
 typedef struct place {
     float part[N_ELEMS], whole[N_RANKS * N_ELEMS];
     zr_stream_t *compute, *comm;
     zr_event_t *event;
 } place_t;
+
+typedef zr_status_t (*body_fn)(test_rank_t *rank, place_t *place);
+
+/* What the ranks of a test share. */
+typedef struct shared {
+    body_fn body;
+    sem_t has_computed;
+    bool was_under_way;
+} shared_t;
 
 static zr_status_t open_place(test_rank_t *rank, place_t *place) {
     for (int i = 0; i < N_ELEMS; i++)
@@ -33,10 +36,15 @@ static zr_status_t open_place(test_rank_t *rank, place_t *place) {
     return zr_stream_create_beside(rank->device, "comm", &place->comm);
 }
 
-static void close_place(place_t *place) {
-    zr_stream_destroy(&place->comm);
-    zr_stream_destroy(&place->compute);
-    zr_event_destroy(&place->event);
+static zr_status_t run_body(test_rank_t *rank) {
+    place_t place = {.comm = NULL};
+    zr_status_t status = open_place(rank, &place);
+    if (status == ZR_OK)
+        status = ((const shared_t *)rank->context)->body(rank, &place);
+    zr_stream_destroy(&place.comm);
+    zr_stream_destroy(&place.compute);
+    zr_event_destroy(&place.event);
+    return status;
 }
 
 static zr_status_t gather(test_rank_t *rank, place_t *place, const char *name) {
@@ -52,10 +60,10 @@ static bool is_gathered(const place_t *place) {
     return true;
 }
 
-static void run(zr_status_t (*body)(test_rank_t *), bool quiet, test_ranks_t *ranks_p) {
-    shared_t shared = {.was_under_way = false};
+static void run(body_fn body, bool quiet, test_ranks_t *ranks_p) {
+    shared_t shared = {.body = body};
     test_ranks_t ranks = {
-        .n_ranks = N_RANKS, .beside = true, .quiet = quiet, .run = body, .context = &shared};
+        .n_ranks = N_RANKS, .beside = true, .quiet = quiet, .run = run_body, .context = &shared};
     sem_init(&shared.has_computed, 0, 0);
     test_run_ranks(&ranks);
     sem_destroy(&shared.has_computed);
@@ -90,17 +98,8 @@ static zr_status_t overlap(test_rank_t *rank, place_t *place) {
     return is_gathered(place) && shared->was_under_way ? ZR_OK : ZR_ERR_STATE;
 }
 
-static zr_status_t run_overlap(test_rank_t *rank) {
-    place_t place = {.comm = NULL};
-    zr_status_t status = open_place(rank, &place);
-    if (status == ZR_OK)
-        status = overlap(rank, &place);
-    close_place(&place);
-    return status;
-}
-
 TEST(test_overlap) {
-    run(run_overlap, false, NULL);
+    run(overlap, false, NULL);
 }
 
 /* ---- what a call keeps ----------------------------------------------------------------------- */
@@ -128,17 +127,8 @@ static zr_status_t keep_name(test_rank_t *rank, place_t *place) {
     return status == ZR_OK && !is_gathered(place) ? ZR_ERR_STATE : status;
 }
 
-static zr_status_t run_keep_name(test_rank_t *rank) {
-    place_t place = {.comm = NULL};
-    zr_status_t status = open_place(rank, &place);
-    if (status == ZR_OK)
-        status = keep_name(rank, &place);
-    close_place(&place);
-    return status;
-}
-
 TEST(test_calls_are_copied_and_in_order) {
-    run(run_keep_name, false, NULL);
+    run(keep_name, false, NULL);
 }
 
 /* ---- statistics ------------------------------------------------------------------------------ */
@@ -162,17 +152,8 @@ static zr_status_t count(test_rank_t *rank, place_t *place) {
     return is_apart ? ZR_OK : ZR_ERR_STATE;
 }
 
-static zr_status_t run_count(test_rank_t *rank) {
-    place_t place = {.comm = NULL};
-    zr_status_t status = open_place(rank, &place);
-    if (status == ZR_OK)
-        status = count(rank, &place);
-    close_place(&place);
-    return status;
-}
-
 TEST(test_seconds_are_told_apart) {
-    run(run_count, false, NULL);
+    run(count, false, NULL);
 }
 
 /* ---- failures -------------------------------------------------------------------------------- */
@@ -199,26 +180,17 @@ static zr_status_t fail_queued(test_rank_t *rank, place_t *place) {
     return is_told ? ZR_OK : ZR_ERR_STATE;
 }
 
-static zr_status_t run_fail_queued(test_rank_t *rank) {
-    place_t place = {.comm = NULL};
-    zr_status_t status = open_place(rank, &place);
-    if (status == ZR_OK)
-        status = fail_queued(rank, &place);
-    close_place(&place);
-    return status;
-}
-
 TEST(test_failures_are_told) {
     test_ranks_t ranks;
-    run(run_fail_queued, true, &ranks);
+    run(fail_queued, true, &ranks);
     assert_int_equal(ranks.status[0], ZR_OK);
     assert_int_equal(ranks.n_errors[0], 1); /* of the first queued one; the others say no more */
-    assert_non_null(strstr(ranks.last_error[0], "rank 1 gave up: no bytes left"));
+    assert_has(ranks.last_error[0], "rank 1 gave up: no bytes left");
 }
 
 /* A group ends, and the ranks go on without it; then all end. Each end is said once by each rank,
  * whichever of the communicators it is found in, and however often. */
-static zr_status_t end_twice(test_rank_t *rank, zr_comm_t *group) {
+static zr_status_t end_both(test_rank_t *rank, zr_comm_t *group) {
     bool gives_up = rank->rank == 1, is_told = true;
     if (gives_up)
         zr_comm_abort(group, "no more of it");
@@ -234,18 +206,18 @@ static zr_status_t end_twice(test_rank_t *rank, zr_comm_t *group) {
     return is_told ? ZR_OK : ZR_ERR_STATE;
 }
 
-static zr_status_t run_end_twice(test_rank_t *rank) {
+static zr_status_t end_twice(test_rank_t *rank, place_t *place) {
     zr_comm_t *group = NULL;
     ZR_TRY(zr_comm_split(rank->comm, 0, rank->rank, &group));
-    zr_status_t status = end_twice(rank, group);
+    zr_status_t status = end_both(rank, group);
     zr_comm_destroy(&group);
     return status;
 }
 
 TEST(test_ends_are_said_once) {
     test_ranks_t ranks;
-    run(run_end_twice, true, &ranks);
+    run(end_twice, true, &ranks);
     assert_int_equal(ranks.status[0], ZR_OK);
     assert_int_equal(ranks.n_errors[0], 2);
-    assert_non_null(strstr(ranks.last_error[0], "\"ends\" (call 3): rank 1 gave up: no bytes"));
+    assert_has(ranks.last_error[0], "\"ends\" (call 3): rank 1 gave up: no bytes");
 }

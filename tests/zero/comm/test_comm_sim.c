@@ -44,46 +44,65 @@ typedef struct times {
 } times_t;
 
 static double since(zr_sim_clock_t *clock, zr_stream_t *stream, double *before) {
-    assert_int_equal(zr_stream_synchronize(stream), ZR_OK);
+    assert_ok(zr_stream_synchronize(stream));
     double now = zr_sim_clock_now(clock), seconds = now - *before;
     *before = now;
     return seconds;
 }
 
+/* Ranks on described hardware, of which one calls. */
+typedef struct place {
+    zr_sim_clock_t *clock;
+    zr_device_t *device;
+    zr_stream_t *stream;
+    zr_comm_t *comm;
+    char *memory, *part;
+    double before;
+} place_t;
+
+static place_t open_place(const zr_comm_options_t *comm_options, const zr_hardware_t *hardware,
+                          int n_ranks) {
+    place_t place = {.clock = NULL};
+    zr_device_options_t options = {.log = zr_log_default(), .hardware = hardware};
+    void *memory = NULL;
+    assert_ok(zr_sim_clock_create(NULL, &place.clock));
+    options.clock = place.clock;
+    assert_ok(zr_device_open("sim", &options, &place.device));
+    assert_ok(zr_stream_create(place.device, "comm", &place.stream));
+    assert_ok(zr_range_reserve(place.device, ZR_TIER_DEVICE, (size_t)1 << 30, &memory));
+    assert_ok(zr_comm_create_sim(n_ranks - 1, n_ranks, comm_options, &place.comm));
+    place.memory = memory;
+    place.part = place.memory + ((size_t)1 << 29);
+    return place;
+}
+
+static void close_place(place_t *place) {
+    zr_comm_destroy(&place->comm);
+    zr_stream_destroy(&place->stream);
+    zr_device_close(&place->device);
+    zr_sim_clock_destroy(&place->clock);
+}
+
+/* What this call has taken. */
+static double took(place_t *place, zr_status_t status) {
+    assert_ok(status);
+    return since(place->clock, place->stream, &place->before);
+}
+
 /* Of n_bytes on every rank, or together where each has a part. */
 static times_t measure_with(const zr_comm_options_t *comm_options, const zr_hardware_t *hardware,
                             int n_ranks, size_t n_bytes) {
-    zr_sim_clock_t *clock = NULL;
-    zr_device_t *device = NULL;
-    zr_stream_t *stream = NULL;
-    zr_comm_t *comm = NULL;
-    zr_device_options_t options = {.log = zr_log_default(), .hardware = hardware};
-    zr_message_t message = {"x", ZR_DTYPE_F32, ZR_TRAFFIC_MODEL};
-    size_t n_elems = n_bytes / sizeof(float), n_part = n_elems / (size_t)n_ranks;
-    void *memory = NULL;
+    place_t p = open_place(comm_options, hardware, n_ranks);
+    zr_message_t x = {"x", ZR_DTYPE_F32, ZR_TRAFFIC_MODEL};
+    size_t n = n_bytes / sizeof(float), n_part = n / (size_t)n_ranks;
     times_t times;
-    double before = 0.0;
-    assert_int_equal(zr_sim_clock_create(NULL, &clock), ZR_OK);
-    options.clock = clock;
-    assert_int_equal(zr_device_open("sim", &options, &device), ZR_OK);
-    assert_int_equal(zr_stream_create(device, "comm", &stream), ZR_OK);
-    assert_int_equal(zr_range_reserve(device, ZR_TIER_DEVICE, (size_t)1 << 30, &memory), ZR_OK);
-    assert_int_equal(zr_comm_create_sim(n_ranks - 1, n_ranks, comm_options, &comm), ZR_OK);
-    char *part = (char *)memory + ((size_t)1 << 29);
-    assert_int_equal(zr_comm_all_gather(comm, &message, part, memory, n_part, stream), ZR_OK);
-    times.all_gather = since(clock, stream, &before);
-    assert_int_equal(zr_comm_reduce_scatter(comm, &message, memory, part, n_part, stream), ZR_OK);
-    times.reduce_scatter = since(clock, stream, &before);
-    assert_int_equal(zr_comm_all_reduce(comm, &message, memory, n_elems, stream), ZR_OK);
-    times.all_reduce = since(clock, stream, &before);
-    assert_int_equal(zr_comm_broadcast(comm, &message, memory, n_elems, 0, stream), ZR_OK);
-    times.broadcast = since(clock, stream, &before);
-    assert_int_equal(zr_comm_barrier(comm, "barrier"), ZR_OK);
-    times.barrier = since(clock, stream, &before);
-    zr_comm_destroy(&comm);
-    zr_stream_destroy(&stream);
-    zr_device_close(&device);
-    zr_sim_clock_destroy(&clock);
+    times.all_gather = took(&p, zr_comm_all_gather(p.comm, &x, p.part, p.memory, n_part, p.stream));
+    times.reduce_scatter =
+        took(&p, zr_comm_reduce_scatter(p.comm, &x, p.memory, p.part, n_part, p.stream));
+    times.all_reduce = took(&p, zr_comm_all_reduce(p.comm, &x, p.memory, n, p.stream));
+    times.broadcast = took(&p, zr_comm_broadcast(p.comm, &x, p.memory, n, 0, p.stream));
+    times.barrier = took(&p, zr_comm_barrier(p.comm, "barrier"));
+    close_place(&p);
     return times;
 }
 
@@ -198,44 +217,24 @@ TEST(test_pieces) {
                                  5 * 0.001 + 2 * 0.1);
 }
 
-static zr_status_t call_of(zr_comm_t *group, zr_collective_t collective, void *part, void *memory,
-                           zr_stream_t *stream) {
-    zr_message_t message = {"x", ZR_DTYPE_F32, ZR_TRAFFIC_MODEL};
-    if (collective == ZR_ALL_GATHER)
-        return zr_comm_all_gather(group, &message, part, memory, 250000, stream);
-    if (collective == ZR_REDUCE_SCATTER)
-        return zr_comm_reduce_scatter(group, &message, memory, part, 250000, stream);
-    return zr_comm_all_reduce(group, &message, memory, 250000, stream);
-}
-
 /* Seconds of a collective in a group: a gather or scatter of 1 MB of each rank, or a sum of 1 MB.
  */
 static double in_group(zr_collective_t collective, double between, int n_ranks, zr_groups_t groups,
                        int size) {
+    zr_message_t x = {"x", ZR_DTYPE_F32, ZR_TRAFFIC_MODEL};
     zr_hardware_t hardware = round_hardware();
     hardware.between_nodes.bytes_per_s = between;
-    zr_sim_clock_t *clock = NULL;
-    zr_device_options_t options = {.log = zr_log_default(), .hardware = &hardware};
-    zr_device_t *device = NULL;
-    zr_stream_t *stream = NULL;
-    zr_comm_t *comm = NULL, *group = NULL;
-    void *memory = NULL;
-    double before = 0.0;
-    assert_int_equal(zr_sim_clock_create(NULL, &clock), ZR_OK);
-    options.clock = clock;
-    assert_int_equal(zr_device_open("sim", &options, &device), ZR_OK);
-    assert_int_equal(zr_stream_create(device, "comm", &stream), ZR_OK);
-    assert_int_equal(zr_range_reserve(device, ZR_TIER_DEVICE, (size_t)1 << 30, &memory), ZR_OK);
-    assert_int_equal(zr_comm_create_sim(n_ranks - 1, n_ranks, NULL, &comm), ZR_OK);
-    assert_int_equal(zr_comm_split_evenly(comm, groups, size, &group), ZR_OK);
-    char *part = (char *)memory + ((size_t)1 << 29);
-    assert_int_equal(call_of(group, collective, part, memory, stream), ZR_OK);
-    double seconds = since(clock, stream, &before);
+    place_t p = open_place(NULL, &hardware, n_ranks);
+    zr_comm_t *group = NULL;
+    assert_ok(zr_comm_split_evenly(p.comm, groups, size, &group));
+    double seconds =
+        took(&p, collective == ZR_ALL_GATHER
+                     ? zr_comm_all_gather(group, &x, p.part, p.memory, 250000, p.stream)
+                 : collective == ZR_REDUCE_SCATTER
+                     ? zr_comm_reduce_scatter(group, &x, p.memory, p.part, 250000, p.stream)
+                     : zr_comm_all_reduce(group, &x, p.memory, 250000, p.stream));
     zr_comm_destroy(&group);
-    zr_comm_destroy(&comm);
-    zr_stream_destroy(&stream);
-    zr_device_close(&device);
-    zr_sim_clock_destroy(&clock);
+    close_place(&p);
     return seconds;
 }
 

@@ -16,8 +16,8 @@
 #include "tests/common/one_thing.h"
 #include "tests/common/test.h"
 #include "tests/zero/comm/free_port.h"
-#include "zero/comm/control.h"
-#include "zero/comm/wire.h"
+#include "zero/comm/control_internal.h"
+#include "zero/comm/wire_internal.h"
 
 enum { LONG_MS = 60000, SHORT_MS = 300, MOST = 5 };
 
@@ -54,11 +54,9 @@ static bool has_logged(member_t *member, const char *text) {
 static void *join(void *argument) {
     member_t *member = argument;
     zr_log_t log = {.sink = keep_message, .context = member, .level = ZR_LOG_WARNING, .rank = -1};
+    int socket = member->listener == 0 ? -1 : member->listener;
     member->status =
-        member->listener == 0
-            ? zr_control_create_tcp(&member->launch, &log, member->timeout_ms, &member->control)
-            : zr_control_create_tcp_on(&member->launch, member->listener, &log, member->timeout_ms,
-                                       &member->control);
+        zr_control_create_tcp(&member->launch, socket, &log, member->timeout_ms, &member->control);
     return NULL;
 }
 
@@ -112,7 +110,7 @@ static zr_post_t make_post(uint64_t sequence, const char *name, int payload) {
     return post;
 }
 
-/* ---- agreement ---- */
+/* ---- a talk ---- */
 
 typedef struct talk {
     member_t *member;
@@ -136,7 +134,176 @@ static void *talk_main(void *argument) {
     return NULL;
 }
 
-static void test_agreement(void **state) {
+/* Call until the end, and see why it has come. */
+static const char *await_end(member_t *member) {
+    zr_control_t *control = member->control;
+    zr_post_t post = make_post(1, "x", 0);
+    int all[MOST];
+    bool has_left = true;
+    assert_int_equal(control->backend->arrive(control, &post, all), ZR_ERR_COMM);
+    const char *reason = control->backend->death(control, &has_left);
+    assert_non_null(reason);
+    assert_false(has_left);
+    return reason;
+}
+
+static void expect_end(member_t *member, const char *words) {
+    const char *reason = await_end(member);
+    assert_has(reason, words);
+}
+
+/* ---- ranks that end: first, where there are no threads yet where they fork ---- */
+
+/* One of two ranks, as a process that does nothing. */
+static pid_t fork_rank(int rank, int port, int timeout_ms) {
+    pid_t process = fork();
+    if (process != 0)
+        return process;
+    member_t self = {.launch = {.host = "localhost", .port = port, .rank = rank}};
+    self.launch.n_ranks = 2;
+    self.launch.start_timeout_ms = LONG_MS;
+    self.timeout_ms = timeout_ms;
+    join(&self);
+    for (;;)
+        pause();
+}
+
+/* A process that is killed is noticed at once, whatever the time limit is. */
+TEST(killed_process) {
+    for (int victim = 0; victim < 2; victim++) {
+        int port = free_port();
+        pid_t process = fork_rank(victim, port, LONG_MS);
+        member_t member;
+        start(&member, 1 - victim, 2, port, LONG_MS);
+        finish(&member, ZR_OK);
+        kill(process, SIGKILL);
+        expect_end(&member, victim == 0 ? "the connection to rank 0 is lost" : "rank 1 is gone");
+        waitpid(process, NULL, 0);
+        leave_all(&member, 1);
+    }
+}
+
+/* Where short limits are tested, a busy machine may keep anybody from running for so long. What is
+ * not as it should be is tried again with more time, and is wrong when that is long. */
+static void note_try(int timeout_ms, int longest_ms, const char *what) {
+    if (timeout_ms >= longest_ms)
+        fail_msg("with a time limit of %d ms: %s", timeout_ms, what);
+    print_message("with a time limit of %d ms: %s; once more\n", timeout_ms, what);
+}
+
+/* Whether all of them have come; those that have, leave where not. */
+static bool have_all_come(member_t *members, int n_ranks) {
+    bool have_come = true;
+    for (int i = 0; i < n_ranks; i++) {
+        pthread_join(members[i].thread, NULL);
+        have_come &= members[i].status == ZR_OK;
+    }
+    for (int i = 0; i < n_ranks && !have_come; i++)
+        if (members[i].status == ZR_OK)
+            leave_all(&members[i], 1);
+    return have_come;
+}
+
+/* A process that is stopped is noticed by its silence, before the time limit. */
+static bool notice_stopped_process(int victim, int timeout_ms) {
+    int port = free_port();
+    char words[128] = "the connection to rank 0 is lost (it is not heard: its process is stopped";
+    pid_t process = fork_rank(victim, port, timeout_ms);
+    member_t member;
+    if (victim == 1)
+        snprintf(words, sizeof(words),
+                 "rank 1 has not been heard for %d ms: its process is stopped",
+                 zr_wire_silence_ms(timeout_ms));
+    start(&member, 1 - victim, 2, port, timeout_ms);
+    bool has_come = have_all_come(&member, 1), is_noticed = false;
+    if (has_come) {
+        kill(process, SIGSTOP);
+        const char *reason = await_end(&member);
+        is_noticed = strstr(reason, words) != NULL;
+        snprintf(member.log, sizeof(member.log), "%s", reason);
+        leave_all(&member, 1);
+    }
+    kill(process, SIGKILL);
+    waitpid(process, NULL, 0);
+    if (!is_noticed)
+        note_try(timeout_ms, LONG_MS, member.log);
+    return is_noticed;
+}
+
+TEST(stopped_process) {
+    for (int victim = 0; victim < 2; victim++) {
+        int timeout_ms = 2000;
+        while (!notice_stopped_process(victim, timeout_ms))
+            timeout_ms *= 4;
+    }
+}
+
+static void sleep_ms(int ms) {
+    struct timespec moment = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
+    nanosleep(&moment, NULL);
+}
+
+/* Two ranks in a process: they compute for long, and one calls before the process is stopped, the
+ * other when it goes on. */
+static bool talk_when_stopped(int timeout_ms, int ready, int go_on) {
+    member_t members[2];
+    talk_t talks[2] = {{.member = &members[0]}, {.member = &members[1]}};
+    pthread_t thread;
+    char byte = 0;
+    start_all(members, 2, free_port(), timeout_ms);
+    if (!have_all_come(members, 2))
+        return false;
+    sleep_ms(timeout_ms * 3 / 4);
+    if (pthread_create(&thread, NULL, talk_main, &talks[1]) != 0)
+        return false;
+    sleep_ms(200);
+    (void)!write(ready, &byte, 1);
+    (void)!read(go_on, &byte, 1);
+    (void)talk_main(&talks[0]);
+    pthread_join(thread, NULL);
+    leave_all(members, 2);
+    return talks[0].is_right && talks[1].is_right;
+}
+
+static bool talk_after_silence(int timeout_ms, int longest_ms) {
+    int ready[2], go_on[2], status = 0;
+    char byte = 0;
+    assert_int_equal(pipe(ready), 0);
+    assert_int_equal(pipe(go_on), 0);
+    pid_t process = fork();
+    if (process == 0) {
+        close(ready[0]);
+        close(go_on[1]);
+        _exit(talk_when_stopped(timeout_ms, ready[1], go_on[0]) ? 0 : 1);
+    }
+    close(ready[1]); /* so that its end is the end of what is read */
+    if (read(ready[0], &byte, 1) == 1) {
+        kill(process, SIGSTOP);
+        sleep_ms(timeout_ms * 5 / 4);
+        kill(process, SIGCONT);
+        assert_int_equal(write(go_on[1], &byte, 1), 1);
+    }
+    assert_int_equal(waitpid(process, &status, 0), process);
+    close(ready[0]);
+    close(go_on[0]);
+    close(go_on[1]);
+    bool do_talk = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    if (!do_talk)
+        note_try(timeout_ms, longest_ms, "the ranks do not talk on");
+    return do_talk;
+}
+
+/* Ranks that compute for long are there; and a job that is stopped as a whole goes on afterwards,
+ * however long that was. */
+TEST(long_silence_between_calls) {
+    int timeout_ms = 2000, longest_ms = 16 * timeout_ms;
+    while (!talk_after_silence(timeout_ms, longest_ms))
+        timeout_ms *= 4;
+}
+
+/* ---- agreement ---- */
+
+TEST(agreement) {
     for (int n_ranks = 2; n_ranks <= MOST; n_ranks++) {
         member_t members[MOST];
         talk_t talks[MOST];
@@ -190,23 +357,29 @@ static bool miss_ranks(int start_ms) {
     return true;
 }
 
-static void test_missing_ranks(void **state) {
+TEST(missing_ranks) {
     int start_ms = SHORT_MS;
     while (!miss_ranks(start_ms))
         start_ms *= 4;
+}
+
+/* Say hello as rank 1 of 3. */
+static int greet(int port) {
+    const zr_hello_t hello = {
+        .magic = ZR_WIRE_MAGIC, .version = ZR_WIRE_VERSION, .rank = 1, .n_ranks = 3};
+    int fd = connect_to(port);
+    assert_int_equal(zr_wire_send(fd, ZR_FRAME_HELLO, 0, &hello, sizeof(hello)), 0);
+    return fd;
 }
 
 /* Start rank 0 of 3 where rank 1 has come and gone before anybody could answer: the answer is what
  * cannot be sent. */
 static void start_behind_its_rank(member_t *member) {
     const struct linger at_once = {.l_onoff = 1};
-    zr_hello_t hello = {
-        .magic = ZR_WIRE_MAGIC, .version = ZR_WIRE_VERSION, .rank = 1, .n_ranks = 3};
     *member = (member_t){.launch = {.host = "localhost", .n_ranks = 3}, .timeout_ms = LONG_MS};
     member->launch.start_timeout_ms = LONG_MS;
     assert_int_equal(zr_wire_listen(0, &member->listener, &member->launch.port), 0);
-    int fd = connect_to(member->launch.port);
-    assert_int_equal(zr_wire_send(fd, ZR_FRAME_HELLO, 0, &hello, sizeof(hello)), 0);
+    int fd = greet(member->launch.port);
     assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)), 0);
     close(fd);
     assert_int_equal(pthread_create(&member->thread, NULL, join, member), 0);
@@ -214,11 +387,8 @@ static void start_behind_its_rank(member_t *member) {
 
 /* Rank 1 of 3 has come, and gone again. */
 static void come_and_go(member_t *members, int port) {
-    zr_hello_t hello = {
-        .magic = ZR_WIRE_MAGIC, .version = ZR_WIRE_VERSION, .rank = 1, .n_ranks = 3};
     start(&members[0], 0, 3, port, LONG_MS);
-    int fd = connect_to(port);
-    assert_int_equal(zr_wire_send(fd, ZR_FRAME_HELLO, 0, &hello, sizeof(hello)), 0);
+    int fd = greet(port);
     await_word(fd); /* it was there */
     close(fd);
 }
@@ -248,7 +418,7 @@ static bool come_again(void) {
 
 /* One that was there and is gone is not waited for as long as one that has not come; soon enough,
  * it may come again. */
-static void test_ranks_gone_early(void **state) {
+TEST(ranks_gone_early) {
     enum { MOST_TRIES = 5 };
     member_t members[3], unanswered;
     int n_tries = 1;
@@ -267,14 +437,14 @@ static void test_ranks_gone_early(void **state) {
     assert_true(has_logged(&unanswered, "rank 1 is gone: its process or connection has ended"));
 }
 
-static void test_no_rank_0(void **state) {
+TEST(no_rank_0) {
     member_t member;
     start_within(&member, 1, 2, free_port(), LONG_MS, SHORT_MS);
     finish(&member, ZR_ERR_COMM);
     assert_true(has_logged(&member, "rank 0 cannot be reached at MASTER_ADDR localhost"));
 }
 
-static void test_port_in_use(void **state) {
+TEST(port_in_use) {
     int listener = -1, port = 0;
     member_t member;
     assert_int_equal(zr_wire_listen(0, &listener, &port), 0);
@@ -285,7 +455,7 @@ static void test_port_in_use(void **state) {
 }
 
 /* One that does not fit is told why; those that do are not held up by it. */
-static void test_ranks_that_do_not_fit(void **state) {
+TEST(ranks_that_do_not_fit) {
     member_t members[3], twice, other_size;
     int port = free_port();
     start(&members[0], 0, 3, port, LONG_MS);
@@ -320,7 +490,7 @@ static bool is_cut_off(int fd) {
     return error != ETIMEDOUT;
 }
 
-static void test_strangers(void **state) {
+TEST(strangers) {
     static const char http[] = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
     member_t members[2];
     int port = free_port(), quiet[100];
@@ -354,7 +524,7 @@ static void test_strangers(void **state) {
     assert_int_equal(frame.kind, ZR_FRAME_REFUSED);
     assert_true(frame.length < sizeof(text));
     assert_int_equal(zr_wire_receive(fd, text, frame.length, INT64_MAX), 0);
-    assert_non_null(strstr(text, "version 6 of the protocol"));
+    assert_has(text, "version 6 of the protocol");
     close(fd);
     for (int i = 0; i < 100; i++) /* more than have a place, and silent */
         quiet[i] = connect_to(port);
@@ -383,62 +553,47 @@ static int join_by_hand(int rank, int n_ranks, int port) {
     return fd;
 }
 
-/* Call until the end, and see why it has come. */
-static const char *await_end(member_t *member) {
-    zr_control_t *control = member->control;
-    zr_post_t post = make_post(1, "x", 0);
-    int all[MOST];
-    bool has_left = true;
-    assert_int_equal(control->backend->arrive(control, &post, all), ZR_ERR_COMM);
-    const char *reason = control->backend->death(control, &has_left);
-    assert_non_null(reason);
-    assert_false(has_left);
-    return reason;
-}
-
-static void expect_end(member_t *member, const char *words) {
-    const char *reason = await_end(member);
-    if (strstr(reason, words) == NULL)
-        fail_msg("\"%s\" does not say \"%s\"", reason, words);
+/* Rank 0 of 2, and rank 1 by hand, that sends one frame, kind 0: that ends; what rank 0 hears. */
+static void expect_cut_off(uint32_t kind, const void *bytes, size_t length, const char *words) {
+    member_t member;
+    int port = free_port();
+    start(&member, 0, 2, port, LONG_MS);
+    int fd = join_by_hand(1, 2, port);
+    finish(&member, ZR_OK);
+    if (kind != 0)
+        assert_int_equal(zr_wire_send(fd, kind, 0, bytes, length), 0);
+    else
+        close(fd);
+    expect_end(&member, words);
+    if (kind != 0)
+        close(fd);
+    leave_all(&member, 1);
 }
 
 /* What a member sends that is no message, or its end without a word. */
-static void test_members_that_break_the_rules(void **state) {
+TEST(members_that_break_the_rules) {
+    static const char none[] = "rank 1 sent what is no message";
     static const struct {
-        uint32_t kind, group;
+        uint32_t kind;
         size_t length;
         const char *words;
     } cases[] = {
-        {0, 0, 0, "rank 1 is gone: its connection has ended"},
-        {ZR_FRAME_POST, 0, 7, "rank 1 sent what is no message"},
-        {ZR_FRAME_POST, 0, sizeof(zr_post_t), "rank 1 sent what is no message"},
-        {ZR_FRAME_MEET, 0, 5, "rank 1 sent what is no message"},
-        {ZR_FRAME_MEET, 0, sizeof(int32_t), "rank 1 sent what is no message, and was cut off: st"},
-        {ZR_FRAME_LEAVE, 0, 1, "rank 1 sent what is no message"},
-        {ZR_FRAME_KILL, 0, 0, "rank 1 sent what is no message"},
-        {ZR_FRAME_KILL, 0, ZR_REASON_BYTES + 1, "rank 1 sent what is no message"},
-        {77, 0, 0, "rank 1 sent what is no message"},
-        {ZR_FRAME_HELLO, 0, sizeof(zr_hello_t), "rank 1 sent what is no message"},
-        {ZR_FRAME_KILL, 0, 100, "!!!!"}, /* a reason without an end */
+        {0, 0, "rank 1 is gone: its connection has ended"},
+        {ZR_FRAME_POST, 7, none},
+        {ZR_FRAME_POST, sizeof(zr_post_t), none},
+        {ZR_FRAME_MEET, 5, none},
+        {ZR_FRAME_MEET, sizeof(int32_t), "rank 1 sent what is no message, and was cut off: st"},
+        {ZR_FRAME_LEAVE, 1, none},
+        {ZR_FRAME_KILL, 0, none},
+        {ZR_FRAME_KILL, ZR_REASON_BYTES + 1, none},
+        {77, 0, none},
+        {ZR_FRAME_HELLO, sizeof(zr_hello_t), none},
+        {ZR_FRAME_KILL, 100, "!!!!"}, /* a reason without an end */
     };
     char bytes[ZR_WIRE_MOST_TO_HUB + 1];
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        member_t member;
-        int port = free_port();
-        start(&member, 0, 2, port, LONG_MS);
-        int fd = join_by_hand(1, 2, port);
-        finish(&member, ZR_OK);
-        memset(bytes, '!', sizeof(bytes));
-        if (cases[i].kind != 0)
-            assert_int_equal(
-                zr_wire_send(fd, cases[i].kind, cases[i].group, bytes, cases[i].length), 0);
-        else
-            close(fd);
-        expect_end(&member, cases[i].words);
-        if (cases[i].kind != 0)
-            close(fd);
-        leave_all(&member, 1);
-    }
+    memset(bytes, '!', sizeof(bytes));
+    for (size_t i = 0; i < N_OF(cases); i++)
+        expect_cut_off(cases[i].kind, bytes, cases[i].length, cases[i].words);
 }
 
 /* A field of a structure, and what it is changed to: 8 bytes and less, or one byte in each. */
@@ -458,9 +613,10 @@ static void change(void *bytes, const field_t *field) {
 }
 
 /* A call with one field that cannot be, while others are in it. */
-static void test_posts_that_cannot_be(void **state) {
+TEST(posts_that_cannot_be) {
     static const field_t fields[] = {
-        {FIELD(zr_post_t, sequence), 0, "cut off: a call without a number"},
+        {FIELD(zr_post_t, sequence), 0,
+         "rank 1 sent what is no message, and was cut off: a call without a number"},
         {FIELD(zr_post_t, collective), 6, "cut off: collective 6; 0 to 5 are possible"},
         {FIELD(zr_post_t, collective), -1, "cut off: collective -1"},
         {FIELD(zr_post_t, dtype), 100, "cut off: dtype 100"},
@@ -474,25 +630,16 @@ static void test_posts_that_cannot_be(void **state) {
         {FIELD(zr_post_t, tensor), '!', "cut off: a tensor's name without an end"},
         {FIELD(zr_post_t, device), '!', "cut off: a device's name without an end"},
     };
-    for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
-        member_t member;
-        int port = free_port();
+    for (size_t i = 0; i < N_OF(fields); i++) {
         zr_post_t post = make_post(1, "x", 0);
-        start(&member, 0, 2, port, LONG_MS);
-        int fd = join_by_hand(1, 2, port);
-        finish(&member, ZR_OK);
         change(&post, &fields[i]);
-        assert_int_equal(zr_wire_send(fd, ZR_FRAME_POST, 0, &post, sizeof(post)), 0);
-        expect_end(&member, "rank 1 sent what is no message");
-        expect_end(&member, fields[i].words);
-        close(fd);
-        leave_all(&member, 1);
+        expect_cut_off(ZR_FRAME_POST, &post, sizeof(post), fields[i].words);
     }
 }
 
 /* A rank that comes to the end of a call where the other begins one, or the other way round: both
  * are named, and nobody is given what was not brought, or waits for ever. */
-static void test_ranks_at_other_ends_of_a_call(void **state) {
+TEST(ranks_at_other_ends_of_a_call) {
     for (int is_ahead = 0; is_ahead < 2; is_ahead++) {
         member_t member;
         int port = free_port(), all[2] = {0};
@@ -504,7 +651,7 @@ static void test_ranks_at_other_ends_of_a_call(void **state) {
         zr_control_t *control = member.control;
         if (is_ahead) {
             assert_int_equal(zr_wire_send(fd, ZR_FRAME_POST, 0, &post, sizeof(post)), 0);
-            assert_int_equal(control->backend->arrive(control, &post, all), ZR_OK);
+            assert_ok(control->backend->arrive(control, &post, all));
             post.sequence = 2;
             assert_int_equal(zr_wire_send(fd, ZR_FRAME_POST, 0, &post, sizeof(post)), 0);
             assert_int_equal(control->backend->meet(control, ZR_OK), ZR_ERR_COMM);
@@ -578,7 +725,7 @@ static void expect_refusal(answer_t *answer, const zr_post_t *post, const char *
     close(answer->listener);
 }
 
-static void test_frames_of_another_rank_0(void **state) {
+TEST(frames_of_another_rank_0) {
     static const struct {
         uint32_t kind, announced_bytes;
         size_t size_bytes;
@@ -598,7 +745,7 @@ static void test_frames_of_another_rank_0(void **state) {
     };
     static const char zeros[sizeof(zr_end_t)];
     zr_post_t post = make_post(1, "x", 0);
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    for (size_t i = 0; i < N_OF(cases); i++) {
         answer_t answer = {.kind = cases[i].kind,
                            .announced_bytes = cases[i].announced_bytes,
                            .size_bytes = cases[i].size_bytes,
@@ -622,7 +769,7 @@ static void expect_outcome(const field_t *field, const zr_post_t *post, const zr
     expect_refusal(&answer, post, field->words);
 }
 
-static void test_outcomes_that_cannot_be(void **state) {
+TEST(outcomes_that_cannot_be) {
     static const field_t outcomes[] = {
         {FIELD(told_t, outcome.status), 1, "status 1;"},
         {FIELD(told_t, outcome.status), -10, "status -10;"},
@@ -649,7 +796,7 @@ static void test_outcomes_that_cannot_be(void **state) {
     static const zr_outcome_t met = {.group = -1};
     static const zr_outcome_t split = {.group = 1, .rank = 1, .n_ranks = 2};
     zr_post_t post = make_post(1, "x", 0), groups = make_post(1, "groups", 0);
-    for (size_t i = 0; i < sizeof(outcomes) / sizeof(outcomes[0]); i++)
+    for (size_t i = 0; i < N_OF(outcomes); i++)
         expect_outcome(&outcomes[i], &post, &met, 8);
     expect_outcome(&nothing, &post, &met, 7);
     answer_t unasked = {.kind = ZR_FRAME_OUTCOME,
@@ -660,12 +807,12 @@ static void test_outcomes_that_cannot_be(void **state) {
     expect_refusal(&unasked, &post, "an outcome of no meeting");
     groups.collective = ZR_SPLIT;
     groups.payload_bytes = 0;
-    for (size_t i = 0; i < sizeof(splits) / sizeof(splits[0]); i++)
+    for (size_t i = 0; i < N_OF(splits); i++)
         expect_outcome(&splits[i], &groups, &split, 8);
     expect_outcome(&nothing, &groups, &split, 7);
 }
 
-static void test_ends_that_cannot_be(void **state) {
+TEST(ends_that_cannot_be) {
     static const field_t fields[] = {
         {FIELD(zr_end_t, has_left), 2, "has_left 2"},
         {FIELD(zr_end_t, whose), 2, "a rank that has gone, 2;"},
@@ -673,7 +820,7 @@ static void test_ends_that_cannot_be(void **state) {
         {FIELD(zr_end_t, reason), '!', "a reason without an end"},
     };
     zr_post_t post = make_post(1, "x", 0);
-    for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
+    for (size_t i = 0; i < N_OF(fields); i++) {
         zr_end_t end = {.whose = -1};
         answer_t answer = {.kind = ZR_FRAME_END,
                            .announced_bytes = sizeof(end),
@@ -682,155 +829,6 @@ static void test_ends_that_cannot_be(void **state) {
         change(&end, &fields[i]);
         expect_refusal(&answer, &post, fields[i].words);
     }
-}
-
-/* ---- ranks that end ---- */
-
-/* One of two ranks, as a process that does nothing. */
-static pid_t fork_rank(int rank, int port, int timeout_ms) {
-    pid_t process = fork();
-    if (process != 0)
-        return process;
-    member_t self = {.launch = {.host = "localhost", .port = port, .rank = rank}};
-    self.launch.n_ranks = 2;
-    self.launch.start_timeout_ms = LONG_MS;
-    self.timeout_ms = timeout_ms;
-    join(&self);
-    for (;;)
-        pause();
-}
-
-/* A process that is killed is noticed at once, whatever the time limit is. */
-static void test_killed_process(void **state) {
-    for (int victim = 0; victim < 2; victim++) {
-        int port = free_port();
-        pid_t process = fork_rank(victim, port, LONG_MS);
-        member_t member;
-        start(&member, 1 - victim, 2, port, LONG_MS);
-        finish(&member, ZR_OK);
-        kill(process, SIGKILL);
-        expect_end(&member, victim == 0 ? "the connection to rank 0 is lost" : "rank 1 is gone");
-        waitpid(process, NULL, 0);
-        leave_all(&member, 1);
-    }
-}
-
-/* Where short limits are tested, a busy machine may keep anybody from running for so long. What is
- * not as it should be is tried again with more time, and is wrong when that is long. */
-static void note_try(int timeout_ms, int longest_ms, const char *what) {
-    if (timeout_ms >= longest_ms)
-        fail_msg("with a time limit of %d ms: %s", timeout_ms, what);
-    print_message("with a time limit of %d ms: %s; once more\n", timeout_ms, what);
-}
-
-/* Whether all of them have come; those that have, leave where not. */
-static bool have_all_come(member_t *members, int n_ranks) {
-    bool have_come = true;
-    for (int i = 0; i < n_ranks; i++) {
-        pthread_join(members[i].thread, NULL);
-        have_come &= members[i].status == ZR_OK;
-    }
-    for (int i = 0; i < n_ranks && !have_come; i++)
-        if (members[i].status == ZR_OK)
-            leave_all(&members[i], 1);
-    return have_come;
-}
-
-/* A process that is stopped is noticed by its silence, before the time limit. */
-static bool notice_stopped_process(int victim, int timeout_ms) {
-    int port = free_port();
-    char words[128] = "the connection to rank 0 is lost (it is not heard: its process is stopped";
-    pid_t process = fork_rank(victim, port, timeout_ms);
-    member_t member;
-    if (victim == 1)
-        snprintf(words, sizeof(words),
-                 "rank 1 has not been heard for %d ms: its process is stopped",
-                 zr_wire_silence_ms(timeout_ms));
-    start(&member, 1 - victim, 2, port, timeout_ms);
-    bool has_come = have_all_come(&member, 1), is_noticed = false;
-    if (has_come) {
-        kill(process, SIGSTOP);
-        const char *reason = await_end(&member);
-        is_noticed = strstr(reason, words) != NULL;
-        snprintf(member.log, sizeof(member.log), "%s", reason);
-        leave_all(&member, 1);
-    }
-    kill(process, SIGKILL);
-    waitpid(process, NULL, 0);
-    if (!is_noticed)
-        note_try(timeout_ms, LONG_MS, member.log);
-    return is_noticed;
-}
-
-static void test_stopped_process(void **state) {
-    for (int victim = 0; victim < 2; victim++) {
-        int timeout_ms = 2000;
-        while (!notice_stopped_process(victim, timeout_ms))
-            timeout_ms *= 4;
-    }
-}
-
-static void sleep_ms(int ms) {
-    struct timespec moment = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
-    nanosleep(&moment, NULL);
-}
-
-/* Two ranks in a process: they compute for long, and one calls before the process is stopped, the
- * other when it goes on. */
-static bool talk_when_stopped(int timeout_ms, int ready, int go_on) {
-    member_t members[2];
-    talk_t talks[2] = {{.member = &members[0]}, {.member = &members[1]}};
-    pthread_t thread;
-    char byte = 0;
-    start_all(members, 2, free_port(), timeout_ms);
-    if (!have_all_come(members, 2))
-        return false;
-    sleep_ms(timeout_ms * 3 / 4);
-    if (pthread_create(&thread, NULL, talk_main, &talks[1]) != 0)
-        return false;
-    sleep_ms(200);
-    (void)!write(ready, &byte, 1);
-    (void)!read(go_on, &byte, 1);
-    (void)talk_main(&talks[0]);
-    pthread_join(thread, NULL);
-    leave_all(members, 2);
-    return talks[0].is_right && talks[1].is_right;
-}
-
-static bool talk_after_silence(int timeout_ms, int longest_ms) {
-    int ready[2], go_on[2], status = 0;
-    char byte = 0;
-    assert_int_equal(pipe(ready), 0);
-    assert_int_equal(pipe(go_on), 0);
-    pid_t process = fork();
-    if (process == 0) {
-        close(ready[0]);
-        close(go_on[1]);
-        _exit(talk_when_stopped(timeout_ms, ready[1], go_on[0]) ? 0 : 1);
-    }
-    close(ready[1]); /* so that its end is the end of what is read */
-    if (read(ready[0], &byte, 1) == 1) {
-        kill(process, SIGSTOP);
-        sleep_ms(timeout_ms * 5 / 4);
-        kill(process, SIGCONT);
-        assert_int_equal(write(go_on[1], &byte, 1), 1);
-    }
-    assert_int_equal(waitpid(process, &status, 0), process);
-    close(ready[0]);
-    close(go_on[0]);
-    close(go_on[1]);
-    bool do_talk = WIFEXITED(status) && WEXITSTATUS(status) == 0;
-    if (!do_talk)
-        note_try(timeout_ms, longest_ms, "the ranks do not talk on");
-    return do_talk;
-}
-
-/* Ranks that compute for long are there; and a job that is stopped as a whole goes on afterwards,
- * however long that was. */
-static void test_long_silence_between_calls(void **state) {
-    int timeout_ms = 2000, longest_ms = 16 * timeout_ms;
-    while (!talk_after_silence(timeout_ms, longest_ms))
-        timeout_ms *= 4;
 }
 
 static void *arrive(void *argument) {
@@ -877,7 +875,7 @@ static bool let_go_of_late_rank(int timeout_ms) {
     return are_let_go;
 }
 
-static void test_rank_late_within_a_call(void **state) {
+TEST(rank_late_within_a_call) {
     int timeout_ms = SHORT_MS;
     while (!let_go_of_late_rank(timeout_ms))
         timeout_ms *= 4;
@@ -893,7 +891,7 @@ static zr_status_t read_environment(const char *const *values, member_t *member,
                                     bool *is_launched_p) {
     zr_log_t log = {.sink = keep_message, .context = member, .level = ZR_LOG_WARNING, .rank = -1};
     member->log[0] = '\0';
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+    for (size_t i = 0; i < N_OF(names); i++) {
         if (values[i] != NULL)
             setenv(names[i], values[i], 1);
         else
@@ -902,11 +900,11 @@ static zr_status_t read_environment(const char *const *values, member_t *member,
     return zr_launch_from_environment(&log, &member->launch, is_launched_p);
 }
 
-static void test_environment(void **state) {
+TEST(environment) {
     const char *const good[] = {"4", "3", "1", "node7", "29500", NULL};
     member_t member;
     bool is_launched = true;
-    assert_int_equal(read_environment(good, &member, &is_launched), ZR_OK);
+    assert_ok(read_environment(good, &member, &is_launched));
     assert_true(is_launched);
     assert_int_equal(member.launch.n_ranks, 4);
     assert_int_equal(member.launch.rank, 3);
@@ -929,19 +927,19 @@ static void test_environment(void **state) {
         }
     }
     const char *const taken[] = {"4", "3", "1", "node7", "29500", "True"};
-    assert_int_equal(read_environment(taken, &member, &is_launched), ZR_OK);
+    assert_ok(read_environment(taken, &member, &is_launched));
     assert_int_equal(member.launch.port, 29501);
     const char *const alone[] = {"1", NULL, NULL, NULL, NULL, NULL};
-    assert_int_equal(read_environment(alone, &member, &is_launched), ZR_OK);
+    assert_ok(read_environment(alone, &member, &is_launched));
     assert_false(is_launched);
     const char *const none[] = {NULL, "x", NULL, NULL, NULL, NULL};
-    assert_int_equal(read_environment(none, &member, &is_launched), ZR_OK);
+    assert_ok(read_environment(none, &member, &is_launched));
     assert_false(is_launched);
 }
 
 /* Slurm says how many ranks each node has in a list, which is believed where it is of all of them.
  */
-static void test_environment_of_slurm(void **state) {
+TEST(environment_of_slurm) {
     static const struct {
         const char *list, *node, *local_rank;
         int n_local_ranks; /* -1: refused */
@@ -961,7 +959,7 @@ static void test_environment_of_slurm(void **state) {
     bool is_launched = false;
     setenv("SLURM_STEP_NUM_TASKS", "7", 1);
     setenv("SLURM_PROCID", "0", 1);
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    for (size_t i = 0; i < N_OF(cases); i++) {
         const char *const values[] = {cases[i].list, cases[i].node, cases[i].local_rank};
         for (size_t k = 0; k < 3; k++)
             if (values[k] == NULL || setenv(slurm[k], values[k], 1) != 0)
@@ -978,29 +976,4 @@ static void test_environment_of_slurm(void **state) {
         unsetenv(slurm[k]);
     unsetenv("SLURM_STEP_NUM_TASKS");
     unsetenv("SLURM_PROCID");
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_killed_process), /* first: no threads where they fork */
-        cmocka_unit_test(test_stopped_process),
-        cmocka_unit_test(test_long_silence_between_calls),
-        cmocka_unit_test(test_agreement),
-        cmocka_unit_test(test_missing_ranks),
-        cmocka_unit_test(test_ranks_gone_early),
-        cmocka_unit_test(test_no_rank_0),
-        cmocka_unit_test(test_port_in_use),
-        cmocka_unit_test(test_ranks_that_do_not_fit),
-        cmocka_unit_test(test_strangers),
-        cmocka_unit_test(test_members_that_break_the_rules),
-        cmocka_unit_test(test_posts_that_cannot_be),
-        cmocka_unit_test(test_ranks_at_other_ends_of_a_call),
-        cmocka_unit_test(test_frames_of_another_rank_0),
-        cmocka_unit_test(test_outcomes_that_cannot_be),
-        cmocka_unit_test(test_ends_that_cannot_be),
-        cmocka_unit_test(test_rank_late_within_a_call),
-        cmocka_unit_test(test_environment),
-        cmocka_unit_test(test_environment_of_slurm),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

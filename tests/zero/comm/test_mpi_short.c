@@ -16,7 +16,7 @@ TEST(a_short_message_is_told) {
     zr_mpi_site_t *site = NULL;
     zr_control_t *control = NULL;
     size_t n_left = 1;
-    assert_int_equal(zr_mpi_site_find_ranks(&launch, &log, TIMEOUT_MS, &site, &control), ZR_OK);
+    assert_ok(zr_mpi_site_find_ranks(&launch, &log, TIMEOUT_MS, &site, &control));
     bool is_sender = launch.rank == 1;
     zr_mpi_transfer_t transfer = {.buffer = buffer,
                                   .size_bytes = is_sender ? SENT_BYTES : EXPECTED_BYTES,
@@ -28,7 +28,7 @@ TEST(a_short_message_is_told) {
     assert_int_equal(n_left, is_sender ? 0 : 1);
     if (!is_sender)
         assert_string_equal(error, "rank 1 has sent 8 of 16 bytes");
-    assert_int_equal(control->backend->meet(control, ZR_OK), ZR_OK); /* both have looked */
+    assert_ok(control->backend->meet(control, ZR_OK)); /* both have looked */
     zr_control_destroy(&control);
     zr_mpi_site_leave(site, true);
 }

@@ -9,7 +9,6 @@
 #include "tests/common/one_thing.h"
 #include "tests/common/test.h"
 #include "zero/comm/mpi/mpi_site.h"
-#include "zero/comm/mpi/place.h"
 
 static int n_closed, closed_after_ms;
 static bool was_dead;
@@ -60,8 +59,8 @@ TEST(an_end_that_fails_is_said) {
     const zr_mpi_module_t module = {.close = close_late};
     zr_mpi_site_leave(make_site(&module, 1), false);
     assert_int_equal(n_closed, 1);
-    assert_non_null(strstr(said, "warning 3 MPI was not ended in this process: MPI_Finalize has "
-                                 "not returned for 1234 ms"));
+    assert_has(said, "warning 3 MPI was not ended in this process: MPI_Finalize has "
+                     "not returned for 1234 ms");
 }
 
 /* ---- rank 0's place -------------------------------------------------------------------------- */
@@ -91,8 +90,8 @@ TEST(a_machine_without_an_address_is_said) {
         assert_true(listener >= 0);
         close(listener);
     }
-    assert_non_null(strstr(said, "rank 0 cannot be reached by the others: no network interface of "
-                                 "its machine that is up has an IPv4 address"));
+    assert_has(said, "rank 0 cannot be reached by the others: no network interface of "
+                     "its machine that is up has an IPv4 address");
 }
 
 /* ---- transfers ------------------------------------------------------------------------------- */
@@ -139,7 +138,7 @@ static zr_status_t wait_for_two(const zr_mpi_module_t *module, char reason[512])
     zr_mpi_site_t *site = make_site(module, 1);
     site->timeout_ms = 1;
     n_given_up = 0;
-    assert_int_equal(zr_control_create_memory(1, 1000, &control), ZR_OK);
+    assert_ok(zr_control_create_memory(1, 1000, &control));
     zr_status_t status = zr_mpi_site_wait(site, control, transfers, 2);
     const char *death = control->backend->death(control, NULL);
     snprintf(reason, 512, "%s", death != NULL ? death : "");
@@ -151,7 +150,7 @@ static zr_status_t wait_for_two(const zr_mpi_module_t *module, char reason[512])
 TEST(transfers_are_waited_for) {
     const zr_mpi_module_t module = {.wait = wait_well, .give_up = give_up, .close = close_well};
     char reason[512];
-    assert_int_equal(wait_for_two(&module, reason), ZR_OK);
+    assert_ok(wait_for_two(&module, reason));
     assert_string_equal(reason, "");
     assert_int_equal(n_given_up, 0);
 }

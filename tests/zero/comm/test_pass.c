@@ -5,7 +5,7 @@
  */
 #include "kernels/kernels.h"
 #include "tests/common/test.h"
-#include "zero/comm/pass.h"
+#include "zero/comm/pass_internal.h"
 
 enum { N_RANKS = 3, ROOT = 2 };
 
@@ -26,8 +26,8 @@ typedef struct fixture {
 static int open_ranks(void **state) {
     fixture_t *self = calloc(1, sizeof(*self));
     const zr_device_options_t options = {.n_threads = 1};
-    assert_int_equal(zr_device_open("host", &options, &self->device), ZR_OK);
-    assert_int_equal(zr_stream_create(self->device, "comm", &self->stream), ZR_OK);
+    assert_ok(zr_device_open("host", &options, &self->device));
+    assert_ok(zr_stream_create(self->device, "comm", &self->stream));
     for (int rank = 0; rank < N_RANKS; rank++) {
         self->arrays[rank] = malloc(zr_pass_bytes(N_RANKS));
         self->whole[rank] = malloc(N_RANKS * LARGE_ELEMS * sizeof(float));
@@ -134,7 +134,7 @@ static void make_part(fixture_t *self, const collective_t *of, int rank) {
     }
     call.send = pass->sends[rank];
     call.recv = pass->recvs[rank];
-    assert_int_equal(zr_pass_make_part(pass, &call), ZR_OK);
+    assert_ok(zr_pass_make_part(pass, &call));
 }
 
 static void begin(fixture_t *self, const collective_t *of, bool is_shared) {
@@ -149,7 +149,7 @@ static void begin(fixture_t *self, const collective_t *of, bool is_shared) {
 
 static const zr_collective_t all[] = {ZR_ALL_GATHER, ZR_REDUCE_SCATTER, ZR_ALL_REDUCE,
                                       ZR_BROADCAST};
-enum { N_COLLECTIVES = sizeof(all) / sizeof(all[0]) };
+enum { N_COLLECTIVES = N_OF(all) };
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 

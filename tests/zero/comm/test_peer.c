@@ -5,7 +5,7 @@
  */
 #include "kernels/kernels.h"
 #include "tests/common/test.h"
-#include "zero/comm/peer.h"
+#include "zero/comm/peer_internal.h"
 
 enum { N_RANDOM = 200000 };
 
@@ -42,18 +42,54 @@ TEST(what_can_be) {
     assert_true(zr_peer_check_outcome(&outcome, members, sizeof(members), &question, why));
 }
 
+/* A kind in its direction, with so many bytes, and with none fewer or more. */
+TEST(frames) {
+    static const struct {
+        uint32_t kind;
+        bool is_to_hub;
+        uint32_t least, most;
+    } right[] = {{ZR_FRAME_HELLO, true, sizeof(zr_hello_t), sizeof(zr_hello_t)},
+                 {ZR_FRAME_WELCOME, false, 0, 0},
+                 {ZR_FRAME_REFUSED, false, 1, ZR_REASON_BYTES},
+                 {ZR_FRAME_POST, true, sizeof(zr_post_t), sizeof(zr_post_t)},
+                 {ZR_FRAME_MEET, true, sizeof(int32_t), sizeof(int32_t)},
+                 {ZR_FRAME_KILL, true, 1, ZR_REASON_BYTES},
+                 {ZR_FRAME_LEAVE, true, 0, 0},
+                 {ZR_FRAME_OUTCOME, false, sizeof(zr_outcome_t),
+                  sizeof(zr_outcome_t) + 3 * ZR_PAYLOAD_BYTES},
+                 {ZR_FRAME_END, false, sizeof(zr_end_t), sizeof(zr_end_t)},
+                 {ZR_FRAME_APART, true, 0, 0},
+                 {ZR_FRAME_ALIVE, true, 0, 0},
+                 {ZR_FRAME_ALIVE, false, 0, 0}};
+    for (size_t i = 0; i < N_OF(right); i++) {
+        const uint32_t lengths[] = {right[i].least, right[i].most, right[i].least - 1,
+                                    right[i].most + 1};
+        for (size_t k = 0; k < N_OF(lengths); k++) {
+            zr_frame_t frame = {.kind = right[i].kind, .length = lengths[k]};
+            assert_int_equal(zr_peer_check_frame(&frame, right[i].is_to_hub, 3, why), k < 2);
+            if (right[i].kind != ZR_FRAME_ALIVE)
+                assert_false(zr_peer_check_frame(&frame, !right[i].is_to_hub, 3, why));
+        }
+    }
+    for (int is_to_hub = 0; is_to_hub <= 1; is_to_hub++) {
+        zr_frame_t none = {.kind = 0}, next = {.kind = ZR_FRAME_APART + 1};
+        assert_false(zr_peer_check_frame(&none, is_to_hub, 3, why));
+        assert_false(zr_peer_check_frame(&next, is_to_hub, 3, why));
+    }
+}
+
 TEST(place_told_through_mpi) {
     const zr_mpi_place_t right = {
         .port = 65535, .n_addresses = 8, .network = "host", .addresses = {"10.0.0.7", "localhost"}};
     zr_mpi_place_t place = right;
     static const int ports[] = {0, -1, 65536}, counts[] = {0, -1, 9, 50000000};
     assert_true(zr_peer_check_mpi_place(&place, why));
-    for (size_t i = 0; i < sizeof(ports) / sizeof(ports[0]); i++) {
+    for (size_t i = 0; i < N_OF(ports); i++) {
         place.port = ports[i];
         assert_false(zr_peer_check_mpi_place(&place, why));
         assert_memory_equal(why, "port ", 5);
     }
-    for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
+    for (size_t i = 0; i < N_OF(counts); i++) {
         place = right;
         place.n_addresses = counts[i];
         assert_false(zr_peer_check_mpi_place(&place, why));
@@ -78,7 +114,7 @@ static int64_t random_number(void) {
     static const int64_t special[] = {INT64_MAX, INT64_MIN, INT32_MAX, INT32_MIN, UINT32_MAX, -1};
     seed = seed * 6364136223846793005u + 1442695040888963407u;
     size_t kind = (size_t)(seed >> 60);
-    if (kind < sizeof(special) / sizeof(special[0]))
+    if (kind < N_OF(special))
         return special[kind];
     return (int64_t)(seed >> 33) % (kind < 12 ? 16 : 2048) - (kind < 8 ? 4 : 0);
 }

@@ -82,12 +82,12 @@ static zr_status_t run_rank(test_rank_t *rank) {
 
 static void check_plan(own_run_t *run, int n_ranks) {
     zr_run_plan_t plan;
-    assert_int_equal(zr_config_resolve(&run->config, n_ranks, NULL), ZR_OK);
+    assert_ok(zr_config_resolve(&run->config, n_ranks, NULL));
     zr_run_request_t request = request_of(run, n_ranks);
     test_ranks_t ranks = {.n_ranks = n_ranks, .run = run_rank, .context = run};
     test_run_ranks(&ranks);
     assert_int_equal(ranks.status[0], ZR_OK);
-    assert_int_equal(zr_run_plan(&request, &plan), ZR_OK);
+    assert_ok(zr_run_plan(&request, &plan));
     for (int tier = 0; tier < 2; tier++) {
         assert_int_equal(plan.tiers[tier].live.peak, run->tiers[tier].live.peak);
         assert_int_equal(plan.tiers[tier].reserved.peak, run->tiers[tier].reserved.peak);
@@ -128,38 +128,38 @@ TEST(auto_places_what_does_not_fit) {
     own_run_t run = run_of(3);
     run.model.n_mids = 12;
     run.model.spare_elems = 1 << 16; /* state is what it needs most memory for */
-    assert_int_equal(zr_config_resolve(&run.config, 1, NULL), ZR_OK);
+    assert_ok(zr_config_resolve(&run.config, 1, NULL));
     zr_run_request_t request = request_of(&run, 1);
     zr_log_t log = {.sink = drop_message, .level = ZR_LOG_ERROR};
     zr_run_fit_t fit;
     size_t n_plans = 0;
-    assert_int_equal(zr_run_fit(&request, &log, &fit), ZR_OK);
+    assert_ok(zr_run_fit(&request, &log, &fit));
     assert_true(fit.fits);
     size_t all = fit.plan.tiers[ZR_TIER_DEVICE].reserved.peak;
     request.config.device_memory_bytes = all - all / 4;
-    assert_int_equal(zr_run_fit(&request, &log, &fit), ZR_OK);
+    assert_ok(zr_run_fit(&request, &log, &fit));
     assert_false(fit.fits);
     assert_int_equal(fit.lack.tier, ZR_TIER_DEVICE);
     assert_true(fit.lack.needed_bytes > request.config.device_memory_bytes);
     zr_run_open_t open = {.optimizer = true, .params = true, .gradients = true};
-    assert_int_equal(zr_run_place(&request, &open, &log, &n_plans), ZR_OK);
-    assert_int_equal(zr_run_fit(&request, &log, &fit), ZR_OK);
+    assert_ok(zr_run_place(&request, &open, &log, &n_plans));
+    assert_ok(zr_run_fit(&request, &log, &fit));
     assert_true(fit.fits && n_plans > 1);
     assert_int_equal(request.config.offload_optimizer.device, ZR_OFFLOAD_CPU);
     assert_true(request.config.offload_optimizer.ratio < 1);
     double placed = request.config.offload_optimizer.ratio;
     request.config.offload_optimizer.ratio = placed - 1.0 / 128;
-    assert_int_equal(zr_run_fit(&request, &log, &fit), ZR_OK);
+    assert_ok(zr_run_fit(&request, &log, &fit));
     assert_false(fit.fits); /* a little less is not enough */
 }
 
 TEST(a_search_recommends_what_fits) {
     own_run_t run = run_of(0);
-    assert_int_equal(zr_config_resolve(&run.config, 4, NULL), ZR_OK);
+    assert_ok(zr_config_resolve(&run.config, 4, NULL));
     zr_run_ask_t ask = {.run = request_of(&run, 4), .stage_open = true, .recompute_open = true};
     zr_log_t log = {.sink = drop_message, .level = ZR_LOG_ERROR};
     zr_run_rows_t rows;
-    assert_int_equal(zr_run_search(&ask, &log, &rows), ZR_OK);
+    assert_ok(zr_run_search(&ask, &log, &rows));
     assert_int_equal(rows.n, 4 * 2); /* each stage, with recomputation and without */
     assert_int_equal(rows.n_fit, rows.n);
     assert_true(rows.all[rows.recommended].tokens_per_s >=
@@ -178,13 +178,13 @@ TEST(the_largest_that_fits_is_found) {
     own_run_t run = run_of(0);
     run.config.device_memory_bytes = (size_t)8 << 20;
     run.model.spare_elems = 1 << 14;
-    assert_int_equal(zr_config_resolve(&run.config, 1, NULL), ZR_OK);
+    assert_ok(zr_config_resolve(&run.config, 1, NULL));
     zr_log_t log = {.sink = drop_message, .level = ZR_LOG_ERROR};
     static zr_run_largest_t search; /* plans are large */
     search = (zr_run_largest_t){.family = {.set_model = set_model, .context = &run.model},
                                 .run = request_of(&run, 1),
                                 .log = &log};
-    assert_int_equal(zr_run_find_largest(&search), ZR_OK);
+    assert_ok(zr_run_find_largest(&search));
     assert_true(search.found && search.has_next && !search.next.fits && search.is_monotone);
     for (size_t i = search.index; i <= search.index + 1; i++) {
         zr_run_request_t request = search.run;

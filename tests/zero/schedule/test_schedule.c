@@ -113,7 +113,7 @@ static void assert_same(const run_case_t *a, const run_case_t *b) {
 static void read_params(zr_model_t *model, double *params) {
     for (size_t i = 0; i < N_PARAMS; i++) {
         float values[OWN_WIDTH];
-        assert_int_equal(zr_param_read(own_model_param(model, i), 0, OWN_WIDTH, values), ZR_OK);
+        assert_ok(zr_param_read(own_model_param(model, i), 0, OWN_WIDTH, values));
         for (size_t c = 0; c < OWN_WIDTH; c++)
             params[i * OWN_WIDTH + c] = values[c];
     }
@@ -124,15 +124,15 @@ static void compare_gradients(zr_model_t *model, const double *expected) {
         zr_unit_t *unit = zr_block_unit(zr_model_block(model, i < 2 ? 0 : i - 1));
         void *gradient;
         bool adds;
-        assert_int_equal(zr_unit_acquire(unit, ZR_GRADIENTS), ZR_OK);
-        assert_int_equal(zr_param_grad(own_model_param(model, i), &gradient, &adds), ZR_OK);
+        assert_ok(zr_unit_acquire(unit, ZR_GRADIENTS));
+        assert_ok(zr_param_grad(own_model_param(model, i), &gradient, &adds));
         assert_true(adds); /* the model has written it */
         for (size_t c = 0; c < OWN_WIDTH; c++) {
             double value = ((const float *)gradient)[c], want = expected[i * OWN_WIDTH + c];
             if (!(fabs(value - want) <= 1e-5 * (fabs(want) + 0.1)))
                 fail_msg("parameter %zu, %zu: gradient %.8g instead of %.8g", i, c, value, want);
         }
-        assert_int_equal(zr_unit_release(unit), ZR_OK);
+        assert_ok(zr_unit_release(unit));
     }
 }
 
@@ -144,11 +144,10 @@ static zr_status_t check_oracle(test_rank_t *rank) {
     zr_runtime_t *runtime = NULL;
     zr_model_t *model = NULL;
     own_options_t options = {.n_mids = N_MIDS};
-    assert_int_equal(zr_config_resolve(&config, 1, &rank->log), ZR_OK);
-    assert_int_equal(zr_runtime_create(&config, rank->comm, rank->device, &rank->log, &runtime),
-                     ZR_OK);
-    assert_int_equal(own_model_create(runtime, &options, &model), ZR_OK);
-    assert_int_equal(zr_model_commit(model), ZR_OK);
+    assert_ok(zr_config_resolve(&config, 1, &rank->log));
+    assert_ok(zr_runtime_create(&config, rank->comm, rank->device, &rank->log, &runtime));
+    assert_ok(own_model_create(runtime, &options, &model));
+    assert_ok(zr_model_commit(model));
     double params[N_PARAMS * OWN_WIDTH], gradients[N_PARAMS * OWN_WIDTH] = {0}, expected = 0, loss;
     read_params(model, params);
     for (size_t i = 0; i < 2; i++) {
@@ -156,11 +155,11 @@ static zr_status_t check_oracle(test_rank_t *rank) {
         make_values(0, 0, i, inputs, targets);
         zr_host_batch_t batch = {B, T, {inputs, targets}};
         expected += own_model_oracle(N_MIDS, params, inputs, targets, ROWS, gradients) / 2;
-        assert_int_equal(zr_model_train(model, &batch, 1), ZR_OK);
+        assert_ok(zr_model_train(model, &batch, 1));
     }
-    assert_int_equal(zr_model_take_loss(model, &loss), ZR_OK);
+    assert_ok(zr_model_take_loss(model, &loss));
     assert_true(fabs(loss - expected) <= 1e-6 * expected);
-    assert_int_equal(zr_runtime_begin_micro_batch(runtime), ZR_OK);
+    assert_ok(zr_runtime_begin_micro_batch(runtime));
     compare_gradients(model, gradients);
     zr_model_destroy(&model);
     zr_runtime_destroy(&runtime);
@@ -216,7 +215,7 @@ TEST(another_order_has_the_bits_of_stage_0) {
 /* Frozen parameters have no gradient, and what comes before the first trained keeps nothing. */
 TEST(frozen_parameters_stay) {
     static const char *const lists[] = {"in", "mid.1", "in.b,mid.0", "in,mid.0,mid.1"};
-    for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
+    for (size_t i = 0; i < N_OF(lists); i++) {
         run_case_t c = {.reduce = ZR_REDUCE_EVERY_MICRO_BATCH, .model = {.freeze = lists[i]}};
         run_case_t first = run_case(2, c);
         c.stage = 3;
@@ -242,24 +241,23 @@ static zr_status_t check_refusals(test_rank_t *rank) {
     zr_host_batch_t batches[3] = {
         {1, 4, {values, values}}, {1, 4, {values, values}}, {1, 0, {values, values}}};
     double loss;
-    assert_int_equal(zr_config_resolve(&config, 1, &rank->log), ZR_OK);
-    assert_int_equal(zr_runtime_create(&config, rank->comm, rank->device, &rank->log, &runtime),
-                     ZR_OK);
+    assert_ok(zr_config_resolve(&config, 1, &rank->log));
+    assert_ok(zr_runtime_create(&config, rank->comm, rank->device, &rank->log, &runtime));
     assert_int_equal(own_model_create(runtime, &options, &model), ZR_ERR_ARGUMENT);
     assert_null(model);
     options.activations = ZR_OFFLOAD_NONE;
-    assert_int_equal(own_model_create(runtime, &options, &model), ZR_OK);
+    assert_ok(own_model_create(runtime, &options, &model));
     zr_block_t *in = zr_model_block(model, 0), *mid = zr_model_block(model, 1);
     assert_null(zr_model_block(model, 3));
     assert_int_equal(zr_block_use(in, mid), ZR_ERR_ARGUMENT);
     assert_int_equal(zr_model_train(model, batches, 1), ZR_ERR_STATE);
-    assert_int_equal(zr_model_commit(model), ZR_OK);
+    assert_ok(zr_model_commit(model));
     assert_int_equal(zr_model_commit(model), ZR_ERR_STATE);
     assert_int_equal(zr_model_take_loss(model, &loss), ZR_ERR_STATE);
     assert_int_equal(zr_model_train(model, batches, 0), ZR_ERR_ARGUMENT);
     assert_int_equal(zr_model_train(model, batches, 3), ZR_ERR_ARGUMENT);
     assert_int_equal(zr_model_train(model, &batches[2], 1), ZR_ERR_ARGUMENT);
-    assert_int_equal(zr_model_train(model, batches, 1), ZR_OK);
+    assert_ok(zr_model_train(model, batches, 1));
     assert_int_equal(zr_model_train(model, batches, 2), ZR_ERR_ARGUMENT); /* one is left */
     zr_model_destroy(&model);
     zr_runtime_destroy(&runtime);

@@ -21,13 +21,11 @@ void zr_connection_open(zr_connection_t *connection, int socket, int rank, int64
     connection->rank = rank;
     connection->is_closing = false;
     connection->back_until_ms = 0;
-    connection->has_left = false;
     connection->heard_ms = now_ms;
     connection->n_received = 0;
     connection->outbox = (zr_outbox_t){0};
 }
 
-/* Room for so many bytes more. */
 static bool grow_outbox(zr_outbox_t *outbox, size_t length) {
     if (outbox->sent > 0) {
         memmove(outbox->bytes, outbox->bytes + outbox->sent, outbox->length - outbox->sent);
@@ -111,7 +109,7 @@ int zr_connection_next_frame(const zr_connection_t *connection, zr_frame_t *fram
     if (connection->n_received < sizeof(*frame))
         return 0;
     memcpy(frame, connection->received, sizeof(*frame));
-    if (!zr_peer_check_frame_to_hub(frame, why))
+    if (!zr_peer_check_frame(frame, true, 0, why))
         return -1;
     return connection->n_received >= sizeof(*frame) + frame->length;
 }

@@ -5,10 +5,9 @@
  *
  * Threads: the hub's own.
  */
-#ifndef ZR_ZERO_COMM_HUB_CONNECTION_H
-#define ZR_ZERO_COMM_HUB_CONNECTION_H
+#pragma once
 
-#include "zero/comm/peer.h"
+#include "zero/comm/peer_internal.h"
 
 /* Bytes on their way to a rank. */
 typedef struct zr_outbox {
@@ -23,7 +22,6 @@ typedef struct zr_connection {
     int64_t heard_ms;      /* when something came from it; of the hub's time */
     int64_t back_until_ms; /* a rank that has gone early: when it has to be back; 0: it has not */
     bool is_closing;       /* when its outbox is empty */
-    bool has_left;         /* the first communicator */
     zr_outbox_t outbox;
     size_t n_received;
     char received[sizeof(zr_frame_t) + ZR_WIRE_MOST_TO_HUB];
@@ -55,5 +53,3 @@ int zr_connection_receive(zr_connection_t *connection, int64_t now_ms);
 int zr_connection_next_frame(const zr_connection_t *connection, zr_frame_t *frame, char *why);
 /** Forget it, its data included. */
 void zr_connection_drop_frame(zr_connection_t *connection, const zr_frame_t *frame);
-
-#endif

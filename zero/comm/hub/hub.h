@@ -11,7 +11,7 @@
  */
 #pragma once
 
-#include "zero/comm/wire.h"
+#include "zero/comm/wire_internal.h"
 
 typedef struct zr_hub zr_hub_t;
 

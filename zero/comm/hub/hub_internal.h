@@ -9,8 +9,7 @@
  *
  * Threads: all of it is the hub's thread's own, but for what has a lock beside it.
  */
-#ifndef ZR_ZERO_COMM_HUB_HUB_INTERNAL_H
-#define ZR_ZERO_COMM_HUB_HUB_INTERNAL_H
+#pragma once
 
 #include <poll.h>
 #include <pthread.h>
@@ -107,5 +106,3 @@ void zr_hub_meeting_take_post(zr_hub_t *hub, zr_hub_group_t *group, int rank,
 void zr_hub_meeting_count_in(zr_hub_t *hub, zr_hub_group_t *group, int rank, zr_status_t status);
 /** Whether somebody comes too late to one: its communicator, or the meeting, ends. */
 void zr_hub_meetings_look(zr_hub_t *hub);
-
-#endif

@@ -33,7 +33,6 @@ static bool make_groups(zr_hub_t *hub, zr_hub_group_t *parent, int *ids) {
     return true;
 }
 
-/* Tell the members what came of a meeting. */
 static void tell_outcome(zr_hub_t *hub, zr_hub_group_t *group) {
     zr_roll_t *roll = group->roll;
     const zr_post_t *first = &roll->seats[0].post;
@@ -68,7 +67,6 @@ static void tell_outcome(zr_hub_t *hub, zr_hub_group_t *group) {
     free(all);
 }
 
-/* A meeting has one more: perhaps it is complete now. */
 static void after_arrival(zr_hub_t *hub, zr_hub_group_t *group, unsigned generation) {
     if (group->roll->generation != generation) {
         memset(group->has_arrived, 0, (size_t)group->roll->n_ranks * sizeof(bool));
@@ -95,8 +93,8 @@ void zr_hub_meeting_count_in(zr_hub_t *hub, zr_hub_group_t *group, int rank, zr_
  * which is not known. Those within the call are let go as after any end. */
 static void end_mixed_meeting(zr_hub_t *hub, zr_hub_group_t *group, int rank, bool is_first) {
     char within[ZR_RANK_TEXT_BYTES], before[ZR_RANK_TEXT_BYTES];
-    zr_roll_describe_rank(group->roll, is_first ? group->waiting : rank, within, sizeof(within));
-    zr_roll_describe_rank(group->roll, is_first ? rank : group->waiting, before, sizeof(before));
+    zr_roll_describe_rank(group->roll, is_first ? group->waiting : rank, within);
+    zr_roll_describe_rank(group->roll, is_first ? rank : group->waiting, before);
     zr_roll_kill(group->roll, "%s comes to the end of a call where %s begins one", within, before);
     group->is_first = false;
     group->limit_ms = ZR_HUB_DEAD_MS;

@@ -29,7 +29,8 @@
 #include "zero/comm/mpi/machines.h"
 #include "zero/comm/mpi/mpi_site.h"
 #include "zero/comm/mpi/views.h"
-#include "zero/comm/pass.h"
+#include "zero/comm/pass_internal.h"
+#include "zero/comm/ucx/ucx_links.h"
 
 enum {
     ALL_PIECES_BYTES = 1 << 20,   /* of neighbours' pieces that are summed together: a cache */
@@ -44,9 +45,9 @@ _Static_assert(sizeof(zr_introduction_t) <= ZR_PAYLOAD_BYTES, "a post carries it
 
 typedef struct mpi_comm {
     zr_comm_t base;
-    zr_control_t *control;
     zr_mpi_site_t *site; /* NULL: ranks were not started by MPI's launcher */
     zr_links_t *links;   /* instead, where there are several machines; else NULL */
+    zr_ucx_links_t *ucx; /* instead of both, where the options say it; else NULL */
     uint64_t proof;      /* for zr_card_t */
     int tag;             /* of its transfers */
     int n_groups;        /* split from it so far */
@@ -70,12 +71,7 @@ typedef struct mpi_comm {
     uint64_t *file_bytes; /* as all ranks have followed them */
 } mpi_comm_t;
 
-static zr_status_t refuse(mpi_comm_t *self, const zr_comm_call_t *call) {
-    return zr_control_refuse(self->control, &self->base, call);
-}
-
-/* ---- who is where -------------------------------------------------------------------------------
- */
+/* ---- who is where ---------------------------------------------------------------------------- */
 
 /* Pieces of all sources together fit a cache, and the workspace twice. As every rank sees it. */
 static size_t choose_piece_bytes(const mpi_comm_t *self) {
@@ -101,41 +97,54 @@ static void warn_of_apartness(const mpi_comm_t *self, int rank, int error) {
         rank, strerror(error));
 }
 
+/* By the interface that leads to rank 0's machine; from there, the one that the others know. */
+static zr_status_t connect_through_ucx(mpi_comm_t *self, const zr_comm_call_t *call) {
+    char own[ZR_ADDRESS_BYTES], hub[ZR_ADDRESS_BYTES];
+    const char *address = own;
+    zr_control_tcp_addresses(self->base.control, own, hub);
+    for (int rank = 0; *address == '\0' && rank < self->base.n_ranks; rank++)
+        if (!zr_machines_is_neighbour(&self->machines, rank))
+            address = self->introductions[rank].place.address;
+    zr_status_t status =
+        zr_ucx_links_create(&self->base, call, &self->machines, address, &self->ucx);
+    return zr_control_meet(&self->base, status);
+}
+
 /* Where MPI's launcher has not started the ranks: connections between machines, if there are
  * several. */
-static zr_status_t connect_machines(mpi_comm_t *self) {
+static zr_status_t connect_machines(mpi_comm_t *self, const zr_comm_call_t *call) {
     int n_ranks = self->base.n_ranks;
     if (self->machines.n_machines == 1)
         zr_links_destroy(&self->links);
+    else if (self->base.options.through_ucx)
+        return connect_through_ucx(self, call);
     if (self->site != NULL || self->machines.n_machines == 1)
         return ZR_OK;
     zr_link_place_t *places = malloc((size_t)n_ranks * sizeof(*places));
     zr_status_t status = places != NULL && self->links != NULL ? ZR_OK : ZR_ERR_COMM;
     if (status != ZR_OK)
-        zr_control_kill(self->control, "has no memory for connections to %d ranks", n_ranks);
+        zr_control_kill(self->base.control, "has no memory for connections to %d ranks", n_ranks);
     for (int rank = 0; status == ZR_OK && rank < n_ranks; rank++)
         places[rank] = self->introductions[rank].place;
-    if (status == ZR_OK)
-        status = zr_links_connect(self->links, self->control, &self->machines, places);
+    ZR_THEN(status, zr_links_connect(self->links, self->base.control, &self->machines, places));
     free(places);
-    return zr_control_meet(self->control, &self->base, status);
+    return zr_control_meet(&self->base, status);
 }
 
 /* Ranks of one machine meet in a page, if all can. */
 static zr_status_t meet_in_page(mpi_comm_t *self) {
     if (self->machines.n_machines > 1)
         return ZR_OK;
-    int error = zr_control_take_page(self->control, &self->introductions[0].page);
+    int error = zr_control_take_page(self->base.control, &self->introductions[0].page);
     if (error == ESTALE)
-        zr_control_kill_for_peer(self->control, self->cards[0].origin_rank,
+        zr_control_kill_for_peer(self->base.control, self->cards[0].origin_rank,
                                  "a page for meetings that is not where or what it says");
-    zr_status_t outcome =
-        zr_control_meet(self->control, &self->base, error == 0 ? ZR_OK : ZR_ERR_UNSUPPORTED);
+    zr_status_t outcome = zr_control_meet(&self->base, error == 0 ? ZR_OK : ZR_ERR_UNSUPPORTED);
     if (error != 0)
         zr_log_write(&self->base.options.log, ZR_LOG_INFO,
                      "communicator \"mpi\": no memory for meetings (%s): ranks meet over TCP",
                      strerror(error));
-    zr_control_use_page(self->control, outcome == ZR_OK);
+    zr_control_use_page(self->base.control, outcome == ZR_OK);
     return outcome == ZR_ERR_UNSUPPORTED ? ZR_OK : outcome;
 }
 
@@ -143,14 +152,13 @@ static zr_status_t meet_in_page(mpi_comm_t *self) {
  * Read the cards. Whether neighbours can read each other is agreed on, so that sender and receiver
  * think the same; if any cannot, every rank is a machine of its own.
  */
-static zr_status_t get_to_know(mpi_comm_t *self) {
+static zr_status_t get_to_know(mpi_comm_t *self, const zr_comm_call_t *call) {
     int n_ranks = self->base.n_ranks, unreadable = -1;
     zr_machines_fill(&self->machines, self->arrays, self->base.rank, n_ranks, self->cards, false);
     int error = zr_machines_try(&self->machines, &unreadable);
     if (error != 0)
         warn_of_apartness(self, unreadable, error);
-    zr_status_t outcome =
-        zr_control_meet(self->control, &self->base, error == 0 ? ZR_OK : ZR_ERR_UNSUPPORTED);
+    zr_status_t outcome = zr_control_meet(&self->base, error == 0 ? ZR_OK : ZR_ERR_UNSUPPORTED);
     if (outcome != ZR_OK && outcome != ZR_ERR_UNSUPPORTED)
         return outcome;
     if (outcome == ZR_ERR_UNSUPPORTED)
@@ -162,7 +170,7 @@ static zr_status_t get_to_know(mpi_comm_t *self) {
         self->has_views = self->has_views && self->cards[rank].file.descriptor >= 0;
     self->is_known = true;
     ZR_TRY(meet_in_page(self));
-    return connect_machines(self);
+    return connect_machines(self, call);
 }
 
 static bool is_view_current(const mpi_comm_t *self, int rank) {
@@ -183,15 +191,14 @@ static zr_status_t follow_views(mpi_comm_t *self) {
             error =
                 zr_views_open(&self->views[rank], &self->cards[rank], self->peers[rank].file_bytes);
     if (error == ESTALE)
-        zr_control_kill_for_peer(self->control, self->cards[rank - 1].origin_rank,
+        zr_control_kill_for_peer(self->base.control, self->cards[rank - 1].origin_rank,
                                  "a memory file that is not where or what it says");
     if (error != 0)
         zr_log_write(&self->base.options.log, ZR_LOG_WARNING,
                      "communicator \"mpi\": the memory of rank %d cannot be mapped (%s): it is "
                      "copied through the kernel, which is slower",
                      rank - 1, strerror(error));
-    zr_status_t outcome =
-        zr_control_meet(self->control, &self->base, error == 0 ? ZR_OK : ZR_ERR_UNSUPPORTED);
+    zr_status_t outcome = zr_control_meet(&self->base, error == 0 ? ZR_OK : ZR_ERR_UNSUPPORTED);
     for (int other = 0; other < n_ranks; other++)
         self->file_bytes[other] = self->peers[other].file_bytes;
     self->has_views = outcome == ZR_OK;
@@ -210,7 +217,6 @@ static size_t received_bytes(const mpi_comm_t *self, const zr_comm_call_t *call)
     return n_parts * call->n_elems * zr_dtype_size(call->message.dtype);
 }
 
-/* What this rank sends and receives, and where it is. */
 static zr_peer_tensors_t show_tensors(const mpi_comm_t *self, const zr_comm_call_t *call) {
     zr_device_t *device = zr_stream_device(call->stream);
     return (zr_peer_tensors_t){
@@ -222,8 +228,7 @@ static zr_peer_tensors_t show_tensors(const mpi_comm_t *self, const zr_comm_call
     };
 }
 
-/* ---- what others show, before it is used --------------------------------------------------------
- */
+/* ---- what others show, before it is used ----------------------------------------------------- */
 
 /* What comes back as this rank's own is by the way of rank 0. */
 static zr_status_t check_echo(mpi_comm_t *self, const void *own, const void *all,
@@ -231,13 +236,13 @@ static zr_status_t check_echo(mpi_comm_t *self, const void *own, const void *all
     const char *echo = (const char *)all + (size_t)self->base.rank * size_bytes;
     if (memcmp(own, echo, size_bytes) == 0)
         return ZR_OK;
-    zr_control_kill_for_peer(self->control, zr_control_tcp_origins(self->control)[0],
+    zr_control_kill_for_peer(self->base.control, zr_control_tcp_origins(self->base.control)[0],
                              "as this rank's own, what this rank has not sent");
     return ZR_ERR_COMM;
 }
 
 static zr_status_t check_introductions(mpi_comm_t *self, const zr_introduction_t *own) {
-    const int *origins = zr_control_tcp_origins(self->control);
+    const int *origins = zr_control_tcp_origins(self->base.control);
     char why[ZR_PEER_WHY_BYTES];
     for (int rank = 0; rank < self->base.n_ranks; rank++) {
         const zr_peer_t peer = {.rank = rank,
@@ -245,7 +250,7 @@ static zr_status_t check_introductions(mpi_comm_t *self, const zr_introduction_t
                                 .machine_ranks = self->base.options.machine_ranks};
         if (zr_peer_check_introduction(&self->introductions[rank], &peer, why))
             continue;
-        zr_control_kill_for_peer(self->control, origins[rank], why);
+        zr_control_kill_for_peer(self->base.control, origins[rank], why);
         return ZR_ERR_COMM;
     }
     return check_echo(self, own, self->introductions, sizeof(*own));
@@ -262,7 +267,7 @@ static zr_status_t check_tensors(mpi_comm_t *self, const zr_comm_call_t *call,
                                       .has_file = self->cards[rank].file.descriptor >= 0};
         if (zr_peer_check_tensors(&self->peers[rank], &known, why))
             continue;
-        zr_control_kill_for_peer(self->control, self->cards[rank].origin_rank, why);
+        zr_control_kill_for_peer(self->base.control, self->cards[rank].origin_rank, why);
         return ZR_ERR_COMM;
     }
     return check_echo(self, own, self->peers, sizeof(*own));
@@ -272,38 +277,41 @@ static zr_status_t check_tensors(mpi_comm_t *self, const zr_comm_call_t *call,
  */
 static zr_status_t arrive(mpi_comm_t *self, const zr_comm_call_t *call) {
     zr_introduction_t own = {.tensors = show_tensors(self, call)};
-    atomic_size_t *n_taken = zr_control_page_count(self->control, self->base.rank);
+    char ignored[ZR_ADDRESS_BYTES];
+    atomic_size_t *n_taken = zr_control_page_count(self->base.control, self->base.rank);
     if (n_taken != NULL)
         atomic_store_explicit(n_taken, 0, memory_order_relaxed);
     if (self->is_known) {
-        ZR_TRY(zr_control_arrive(self->control, &self->base, call, &own.tensors,
-                                 sizeof(own.tensors), self->peers));
+        ZR_TRY(
+            zr_control_arrive(&self->base, call, &own.tensors, sizeof(own.tensors), self->peers));
         if (check_tensors(self, call, &own.tensors) != ZR_OK || follow_views(self) != ZR_OK)
-            return refuse(self, call);
+            return zr_control_refuse(&self->base, call);
         return ZR_OK;
     }
-    zr_card_fill(&own.card, &self->proof, self->control->origin_rank,
+    zr_card_fill(&own.card, &self->proof, self->base.control->origin_rank,
                  self->base.options.machine_ranks, zr_stream_device(call->stream));
     zr_links_destroy(&self->links); /* of a call before, which failed */
-    zr_control_offer_page(self->control, &own.page);
-    if (self->site == NULL)
-        self->links = zr_links_create(self->control, self->base.options.timeout_ms, &own.place);
-    ZR_TRY(zr_control_arrive(self->control, &self->base, call, &own, sizeof(own),
-                             self->introductions));
+    zr_ucx_links_destroy(&self->ucx);
+    zr_control_offer_page(self->base.control, &own.page);
+    if (self->base.options.through_ucx)
+        zr_control_tcp_addresses(self->base.control, ignored, own.place.address);
+    else if (self->site == NULL)
+        self->links =
+            zr_links_create(self->base.control, self->base.options.timeout_ms, &own.place);
+    ZR_TRY(zr_control_arrive(&self->base, call, &own, sizeof(own), self->introductions));
     if (check_introductions(self, &own) != ZR_OK)
-        return refuse(self, call);
+        return zr_control_refuse(&self->base, call);
     for (int rank = 0; rank < self->base.n_ranks; rank++) {
         self->peers[rank] = self->introductions[rank].tensors;
         self->cards[rank] = self->introductions[rank].card;
     }
-    if (check_tensors(self, call, &own.tensors) != ZR_OK || get_to_know(self) != ZR_OK ||
+    if (check_tensors(self, call, &own.tensors) != ZR_OK || get_to_know(self, call) != ZR_OK ||
         follow_views(self) != ZR_OK)
-        return refuse(self, call);
+        return zr_control_refuse(&self->base, call);
     return ZR_OK;
 }
 
-/* ---- memory that is mapped ----------------------------------------------------------------------
- */
+/* ---- memory that is mapped ------------------------------------------------------------------- */
 
 /* Whether what others touch of every rank's tensors is in their views: as every rank sees it. */
 static bool is_in_views(const mpi_comm_t *self, const zr_comm_call_t *call) {
@@ -334,15 +342,15 @@ static zr_status_t move_in_views(mpi_comm_t *self, const zr_comm_call_t *call) {
         const zr_peer_tensors_t *peer = &self->peers[rank];
         self->pass.sends[rank] = zr_views_tensor(&self->views[rank], peer->send_place);
         self->pass.recvs[rank] = zr_views_tensor(&self->views[rank], peer->recv_place);
-        self->pass.n_taken[rank] = is_shared ? zr_control_page_count(self->control, rank) : NULL;
+        self->pass.n_taken[rank] =
+            is_shared ? zr_control_page_count(self->base.control, rank) : NULL;
     }
     self->pass.sends[self->base.rank] = call->send;
     self->pass.recvs[self->base.rank] = call->recv;
     return zr_pass_make_part(&self->pass, call);
 }
 
-/* ---- neighbours ---------------------------------------------------------------------------------
- */
+/* ---- neighbours ------------------------------------------------------------------------------ */
 
 typedef struct reading {
     const zr_machines_t *machines;
@@ -379,15 +387,14 @@ static zr_status_t read_neighbour(mpi_comm_t *self, const zr_comm_call_t *call, 
     if (error == 0)
         return ZR_OK;
     char other[ZR_RANK_TEXT_BYTES];
-    zr_control_kill(self->control, "cannot read the memory of %s: %s",
-                    zr_control_describe_other(self->control, self->cards[rank].origin_rank, other,
-                                              sizeof(other)),
+    zr_control_kill(self->base.control, "cannot read the memory of %s: %s",
+                    zr_control_describe_other(self->base.control, self->cards[rank].origin_rank,
+                                              other, sizeof(other)),
                     error == ESRCH ? "its process has ended" : strerror(error));
     return ZR_ERR_COMM;
 }
 
-/* ---- other machines -----------------------------------------------------------------------------
- */
+/* ---- other machines -------------------------------------------------------------------------- */
 
 /* Note a transfer, in messages that MPI can count; `post` hands them over. */
 static zr_status_t add_transfer(mpi_comm_t *self, int rank, uint64_t address, size_t size_bytes,
@@ -397,7 +404,7 @@ static zr_status_t add_transfer(mpi_comm_t *self, int rank, uint64_t address, si
             size_t room = self->n_transfers_room > 0 ? 2 * self->n_transfers_room : 64;
             zr_mpi_transfer_t *grown = realloc(self->transfers, room * sizeof(*grown));
             if (grown == NULL) {
-                zr_control_kill(self->control, "has no memory for %zu transfers", room);
+                zr_control_kill(self->base.control, "has no memory for %zu transfers", room);
                 return ZR_ERR_COMM;
             }
             self->transfers = grown;
@@ -416,7 +423,9 @@ static zr_status_t add_transfer(mpi_comm_t *self, int rank, uint64_t address, si
 }
 
 static void post(mpi_comm_t *self) {
-    if (self->n_transfers > 0 && self->site != NULL)
+    if (self->n_transfers > 0 && self->ucx != NULL)
+        zr_ucx_links_post(self->ucx, self->transfers, self->n_transfers);
+    else if (self->n_transfers > 0 && self->site != NULL)
         self->site->module->post(self->transfers, self->n_transfers);
     else if (self->n_transfers > 0)
         zr_links_post(self->links, self->transfers, self->n_transfers);
@@ -424,16 +433,18 @@ static void post(mpi_comm_t *self) {
 }
 
 static zr_status_t await(mpi_comm_t *self) {
-    if (self->is_exchanging && self->site != NULL)
-        ZR_TRY(zr_mpi_site_wait(self->site, self->control, self->transfers, self->n_transfers));
+    if (self->is_exchanging && self->ucx != NULL)
+        ZR_TRY(zr_ucx_links_wait(self->ucx));
+    else if (self->is_exchanging && self->site != NULL)
+        ZR_TRY(
+            zr_mpi_site_wait(self->site, self->base.control, self->transfers, self->n_transfers));
     else if (self->is_exchanging)
-        ZR_TRY(zr_links_wait(self->links, self->control, self->transfers, self->n_transfers));
+        ZR_TRY(zr_links_wait(self->links, self->base.control, self->transfers, self->n_transfers));
     self->is_exchanging = false;
     return ZR_OK;
 }
 
-/* ---- blocks that all need -----------------------------------------------------------------------
- */
+/* ---- blocks that all need -------------------------------------------------------------------- */
 
 /* A rank's part of what all ranks are to have in `recv`. */
 typedef struct block {
@@ -460,7 +471,6 @@ static block_t block_of(const mpi_comm_t *self, const zr_comm_call_t *call, int 
     return block;
 }
 
-/* Begin to send this rank's block to each other machine, and to receive those that come here. */
 static zr_status_t post_blocks(mpi_comm_t *self, const zr_comm_call_t *call) {
     const zr_machines_t *machines = &self->machines;
     int rank = self->base.rank, own_machine = machines->machine_of[rank];
@@ -515,8 +525,7 @@ static zr_status_t take_from_receivers(mpi_comm_t *self, const zr_comm_call_t *c
     return ZR_OK;
 }
 
-/* ---- sums ---------------------------------------------------------------------------------------
- */
+/* ---- sums ------------------------------------------------------------------------------------ */
 
 /* What each rank sums: elements of what all ranks send. */
 static size_t sum_begin(const mpi_comm_t *self, const zr_comm_call_t *call, int rank) {
@@ -582,7 +591,6 @@ static zr_status_t sum_round(mpi_comm_t *self, const zr_comm_call_t *call, size_
                          bytes / elem_bytes);
 }
 
-/* Rounds until the largest of the sums is made. */
 static size_t count_rounds(const mpi_comm_t *self, const zr_comm_call_t *call) {
     size_t n_rounds = 0, offset;
     for (int rank = 0; rank < self->base.n_ranks; rank++)
@@ -598,7 +606,7 @@ static zr_status_t sum_blocks(mpi_comm_t *self, const zr_comm_call_t *call) {
         size_t all_bytes = n_buffers * (size_t)self->base.n_ranks * self->piece_bytes;
         self->pieces = aligned_alloc(4096, all_bytes);
         if (self->pieces == NULL) {
-            zr_control_kill(self->control, "has no memory for %zu bytes of what others send",
+            zr_control_kill(self->base.control, "has no memory for %zu bytes of what others send",
                             all_bytes);
             return ZR_ERR_COMM;
         }
@@ -614,18 +622,20 @@ static zr_status_t sum_blocks(mpi_comm_t *self, const zr_comm_call_t *call) {
     return ZR_OK;
 }
 
-/* ---- calls --------------------------------------------------------------------------------------
- */
+/* ---- calls ----------------------------------------------------------------------------------- */
 
 /* A rank's work between two meetings. */
 typedef zr_status_t (*step_fn)(mpi_comm_t *self, const zr_comm_call_t *call);
+enum { MOST_STEPS = 3 };
 
 static zr_status_t make_step(mpi_comm_t *self, const zr_comm_call_t *call, step_fn step) {
     double start = zr_comm_clock();
     zr_status_t status = step(self, call);
     if (status != ZR_OK)
-        zr_control_kill_for_failure(self->control, call, status);
-    if (status != ZR_OK && self->is_exchanging && self->site != NULL)
+        zr_control_kill_for_failure(self->base.control, call, status);
+    if (status != ZR_OK && self->is_exchanging && self->ucx != NULL)
+        zr_ucx_links_cut(self->ucx);
+    else if (status != ZR_OK && self->is_exchanging && self->site != NULL)
         self->site->module->give_up(); /* tensors may be freed now */
     else if (status != ZR_OK && self->is_exchanging)
         zr_links_cut(self->links);
@@ -633,24 +643,15 @@ static zr_status_t make_step(mpi_comm_t *self, const zr_comm_call_t *call, step_
     return status;
 }
 
-static zr_status_t copy_own(mpi_comm_t *self, const zr_comm_call_t *call) {
-    (void)self;
-    if (call->send == call->recv || call->n_elems == 0)
-        return ZR_OK;
-    return zr_copy_async(call->stream, call->recv, call->send,
-                         call->n_elems * zr_dtype_size(call->message.dtype),
-                         ZR_COPY_DEVICE_TO_DEVICE);
-}
-
-static zr_status_t run_alone(mpi_comm_t *self, const zr_comm_call_t *call) {
-    ZR_TRY(zr_control_check(self->control, &self->base, call));
-    return make_step(self, call, copy_own);
-}
-
 /* All arrive, make the steps, and meet after each. The second step of a gather has work only where
  * several ranks of a machine hear of others. */
-static zr_status_t run_steps(zr_comm_t *comm, const zr_comm_call_t *call, const step_fn *steps,
-                             int n_steps) {
+static zr_status_t mpi_move(zr_comm_t *comm, const zr_comm_call_t *call) {
+    static const step_fn in_views[MOST_STEPS] = {move_in_views};
+    static const step_fn by_messages[ZR_N_COLLECTIVES][MOST_STEPS] = {
+        [ZR_ALL_GATHER] = {take_blocks, take_from_receivers},
+        [ZR_REDUCE_SCATTER] = {sum_blocks},
+        [ZR_ALL_REDUCE] = {sum_blocks, take_blocks, take_from_receivers},
+        [ZR_BROADCAST] = {take_blocks, take_from_receivers}};
     mpi_comm_t *self = (mpi_comm_t *)comm;
     zr_status_t status = ZR_OK;
     const char *backend = zr_device_info(zr_stream_device(call->stream))->backend;
@@ -661,70 +662,35 @@ static zr_status_t run_steps(zr_comm_t *comm, const zr_comm_call_t *call, const 
             "is of device \"%s\"; for GPUs there is \"nccl\"",
             zr_collective_name(call->collective), call->message.tensor, backend);
     if (comm->n_ranks == 1)
-        return run_alone(self, call);
+        return zr_controlled_run_alone(comm, call);
     ZR_TRY(arrive(self, call));
-    static const step_fn in_views[] = {move_in_views};
-    if (is_in_views(self, call)) {
-        steps = in_views;
-        n_steps = 1;
-    }
+    const step_fn *steps = is_in_views(self, call) ? in_views : by_messages[call->collective];
     bool has_receivers = self->machines.n_machines > 1 && self->machines.most_members > 1;
-    for (int i = 0; i < n_steps; i++) {
+    for (int i = 0; i < MOST_STEPS && steps[i] != NULL; i++) {
         if (steps[i] == take_from_receivers && !has_receivers)
             continue;
-        if (status == ZR_OK)
-            status = make_step(self, call, steps[i]);
-        zr_status_t outcome = zr_control_meet(self->control, comm, status);
-        if (status == ZR_OK)
-            status = outcome;
+        ZR_THEN(status, make_step(self, call, steps[i]));
+        zr_status_t outcome = zr_control_meet(comm, status);
+        ZR_THEN(status, outcome);
     }
-    return status == ZR_ERR_COMM ? refuse(self, call) : status;
-}
-
-static zr_status_t mpi_all_gather(zr_comm_t *comm, const zr_comm_call_t *call) {
-    static const step_fn steps[] = {take_blocks, take_from_receivers};
-    return run_steps(comm, call, steps, 2);
-}
-
-static zr_status_t mpi_reduce_scatter(zr_comm_t *comm, const zr_comm_call_t *call) {
-    static const step_fn steps[] = {sum_blocks};
-    return run_steps(comm, call, steps, 1);
-}
-
-static zr_status_t mpi_all_reduce(zr_comm_t *comm, const zr_comm_call_t *call) {
-    static const step_fn steps[] = {sum_blocks, take_blocks, take_from_receivers};
-    return run_steps(comm, call, steps, 3);
-}
-
-static zr_status_t mpi_broadcast(zr_comm_t *comm, const zr_comm_call_t *call) {
-    static const step_fn steps[] = {take_blocks, take_from_receivers};
-    return run_steps(comm, call, steps, 2);
-}
-
-static zr_status_t mpi_barrier(zr_comm_t *comm, const zr_comm_call_t *call) {
-    mpi_comm_t *self = (mpi_comm_t *)comm;
-    return zr_control_arrive(self->control, comm, call, NULL, 0, NULL);
+    return status == ZR_ERR_COMM ? zr_control_refuse(&self->base, call) : status;
 }
 
 static zr_status_t mpi_count_machines(zr_comm_t *comm, const zr_comm_call_t *call) {
     mpi_comm_t *self = (mpi_comm_t *)comm;
-    uint64_t own =
-        zr_machine_identity(self->control->origin_rank, comm->options.machine_ranks, self->proof);
-    return zr_machines_count(self->control, comm, call, own);
+    uint64_t own = zr_machine_identity(self->base.control->origin_rank, comm->options.machine_ranks,
+                                       self->proof);
+    return zr_machines_count(comm, call, own);
 }
 
-/* ---- life ---------------------------------------------------------------------------------------
- */
-
-static void mpi_abort(zr_comm_t *comm, const char *reason) {
-    zr_control_abort(((mpi_comm_t *)comm)->control, reason);
-}
+/* ---- life ------------------------------------------------------------------------------------ */
 
 static void mpi_destroy(zr_comm_t *comm) {
     mpi_comm_t *self = (mpi_comm_t *)comm;
-    bool is_dead = zr_control_has_failed(self->control) && !self->control->is_nested;
-    zr_control_destroy(&self->control);
+    bool is_dead = zr_control_has_failed(self->base.control) && !self->base.control->is_nested;
+    zr_control_destroy(&self->base.control);
     zr_mpi_site_leave(self->site, is_dead);
+    zr_ucx_links_destroy(&self->ucx);
     zr_links_destroy(&self->links);
     zr_views_close(self->views, self->base.n_ranks);
     free(self->transfers);
@@ -766,12 +732,9 @@ static mpi_comm_t *create_comm(const zr_comm_options_t *options, zr_control_t *c
     self->views = (zr_view_t *)(memory += sizes[5]);
     zr_pass_init(&self->pass, memory += sizes[6], control->rank, control->n_ranks);
     self->file_bytes = (uint64_t *)(memory += sizes[7]);
-    zr_comm_options_t own = *options;
-    own.log = zr_log_with_rank(&options->log, control->origin_rank);
-    zr_comm_init(&self->base, &mpi_backend, &own, control->rank, control->n_ranks);
+    zr_controlled_init(&self->base, &mpi_backend, options, control);
     if (getrandom(&self->proof, sizeof(self->proof), 0) != (ssize_t)sizeof(self->proof))
         self->proof = (uint64_t)(uintptr_t)self ^ (uint64_t)(1e9 * zr_comm_clock());
-    self->control = control;
     self->site = site;
     return self;
 }
@@ -789,7 +752,7 @@ static zr_comm_t *adopt(zr_comm_t *parent, zr_control_t *place) {
 static zr_status_t mpi_split(zr_comm_t *comm, const zr_comm_call_t *call) {
     mpi_comm_t *self = (mpi_comm_t *)comm;
     self->n_groups++;
-    return zr_control_split(self->control, comm, call, adopt);
+    return zr_control_split(comm, call, adopt);
 }
 
 zr_status_t zr_comm_create_mpi(const zr_launch_t *launch, const zr_comm_options_t *options,
@@ -827,12 +790,12 @@ zr_status_t zr_comm_create_mpi(const zr_launch_t *launch, const zr_comm_options_
 static const zr_comm_backend_t mpi_backend = {
     .name = "mpi",
     .destroy = mpi_destroy,
-    .abort = mpi_abort,
-    .all_gather = mpi_all_gather,
-    .reduce_scatter = mpi_reduce_scatter,
-    .all_reduce = mpi_all_reduce,
-    .broadcast = mpi_broadcast,
-    .barrier = mpi_barrier,
+    .abort = zr_controlled_abort,
+    .all_gather = mpi_move,
+    .reduce_scatter = mpi_move,
+    .all_reduce = mpi_move,
+    .broadcast = mpi_move,
+    .barrier = zr_controlled_barrier,
     .count_machines = mpi_count_machines,
     .split = mpi_split,
 };

@@ -13,7 +13,7 @@
 
 #include "kernels/kernels.h"
 #include "zero/comm/mpi/mpi_site.h"
-#include "zero/comm/wire.h"
+#include "zero/comm/wire_internal.h"
 
 enum {
     WAIT_MS = 100,   /* for data, until the communicator is looked at */
@@ -40,8 +40,7 @@ struct zr_links {
     link_t links[ZR_MAX_SUM_SOURCES]; /* by rank of the first communicator */
 };
 
-/* ---- life -------------------------------------------------------------------------------------
- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 static void clear_queue(queue_t *queue) {
     *queue = (queue_t){.end = NULL};
@@ -91,8 +90,7 @@ void zr_links_destroy(zr_links_t **links) {
     *links = NULL;
 }
 
-/* ---- connecting ---------------------------------------------------------------------------------
- */
+/* ---- connecting ------------------------------------------------------------------------------ */
 
 static zr_status_t adopt_socket(zr_links_t *links, int rank, int socket) {
     int flags = fcntl(socket, F_GETFL);
@@ -204,14 +202,12 @@ zr_status_t zr_links_connect(zr_links_t *links, zr_control_t *control,
     for (int rank = 0; status == ZR_OK && rank < machines->rank; rank++)
         if (!zr_machines_is_neighbour(machines, rank))
             status = connect_to(links, control, own, &machines->cards[rank], &places[rank]);
-    if (status == ZR_OK)
-        status = await_others(links, control, machines);
+    ZR_THEN(status, await_others(links, control, machines));
     close_listener(links);
     return status;
 }
 
-/* ---- data ---------------------------------------------------------------------------------------
- */
+/* ---- data ------------------------------------------------------------------------------------ */
 
 static void start_first(queue_t *queue, bool is_send) {
     queue->n_moved = 0;

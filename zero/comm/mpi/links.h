@@ -10,8 +10,7 @@
  * Threads: the rank's own. Data moves while it posts and waits; in between, the system's buffers
  * take some.
  */
-#ifndef ZR_ZERO_COMM_MPI_LINKS_H
-#define ZR_ZERO_COMM_MPI_LINKS_H
+#pragma once
 
 #include "zero/comm/mpi/machines.h"
 #include "zero/comm/mpi/mpi_module.h"
@@ -51,5 +50,3 @@ ZR_NODISCARD zr_status_t zr_links_wait(zr_links_t *links, zr_control_t *control,
 void zr_links_cut(zr_links_t *links);
 
 void zr_links_destroy(zr_links_t **links);
-
-#endif

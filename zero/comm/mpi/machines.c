@@ -14,8 +14,7 @@
 /* Of a call of the kernel's: it can be interrupted in between. */
 #define ZR_READ_BYTES ((size_t)1 << 30)
 
-/* ---- cards ------------------------------------------------------------------------------------
- */
+/* ---- cards ----------------------------------------------------------------------------------- */
 
 /* A machine since it was started, and the process numbers that are seen there: a container has its
  * own. What cannot be found out makes the rank a machine of its own. */
@@ -35,10 +34,9 @@ uint64_t zr_machine_identity(int origin_rank, int machine_ranks, uint64_t otherw
                              : identify_machine(otherwise);
 }
 
-zr_status_t zr_machines_count(zr_control_t *control, zr_comm_t *comm, const zr_comm_call_t *call,
-                              uint64_t own) {
+zr_status_t zr_machines_count(zr_comm_t *comm, const zr_comm_call_t *call, uint64_t own) {
     uint64_t all[ZR_MAX_SUM_SOURCES];
-    ZR_TRY(zr_control_arrive(control, comm, call, &own, sizeof(own), all));
+    ZR_TRY(zr_control_arrive(comm, call, &own, sizeof(own), all));
     int n_machines = 0;
     for (int rank = 0; rank < comm->n_ranks; rank++) {
         int first = 0;
@@ -63,8 +61,7 @@ void zr_card_fill(zr_card_t *card, const uint64_t *proof, int origin_rank, int m
     (void)prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
 }
 
-/* ---- groups -----------------------------------------------------------------------------------
- */
+/* ---- groups ---------------------------------------------------------------------------------- */
 
 size_t zr_machines_bytes(int n_ranks) {
     return (4 * (size_t)n_ranks + 1) * sizeof(int);
@@ -109,8 +106,7 @@ int zr_machines_receiver(const zr_machines_t *machines, int rank, int machine) {
     return machines->by_machine[first + machines->place_of[rank] % n_members];
 }
 
-/* ---- reading ----------------------------------------------------------------------------------
- */
+/* ---- reading --------------------------------------------------------------------------------- */
 
 int zr_machines_read(const zr_machines_t *machines, int rank, void *dst, uint64_t src,
                      size_t size_bytes) {

@@ -8,11 +8,10 @@
  *
  * Threads: the rank's own.
  */
-#ifndef ZR_ZERO_COMM_MPI_MACHINES_H
-#define ZR_ZERO_COMM_MPI_MACHINES_H
+#pragma once
 
-#include "zero/comm/control.h"
-#include "zero/comm/peer.h"
+#include "zero/comm/control_internal.h"
+#include "zero/comm/peer_internal.h"
 
 typedef struct zr_machines {
     int rank, n_ranks;
@@ -38,8 +37,8 @@ void zr_card_fill(zr_card_t *card, const uint64_t *proof, int origin_rank, int m
 uint64_t zr_machine_identity(int origin_rank, int machine_ranks, uint64_t otherwise);
 
 /** The whole of zr_comm_count_machines: ranks show each other what tells their machines apart. */
-ZR_NODISCARD zr_status_t zr_machines_count(zr_control_t *control, zr_comm_t *comm,
-                                           const zr_comm_call_t *call, uint64_t own);
+ZR_NODISCARD zr_status_t zr_machines_count(zr_comm_t *comm, const zr_comm_call_t *call,
+                                           uint64_t own);
 
 /** Bytes of the four arrays of so many ranks, to be at `arrays`. */
 size_t zr_machines_bytes(int n_ranks);
@@ -65,5 +64,3 @@ int zr_machines_receiver(const zr_machines_t *machines, int rank, int machine);
  * when its process has ended. */
 int zr_machines_read(const zr_machines_t *machines, int rank, void *dst, uint64_t src,
                      size_t size_bytes);
-
-#endif

@@ -20,7 +20,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define ZR_MPI_MODULE_VERSION 2u
+#define ZR_MPI_MODULE_VERSION 3u
 /** The symbol of the table: const zr_mpi_module_t. */
 #define ZR_MPI_MODULE_SYMBOL "zr_mpi_module"
 
@@ -34,7 +34,8 @@ typedef struct zr_mpi_transfer {
     int tag;           /* 0 to 32767 */
     bool is_send;
     bool is_done;                 /* of `wait`, which may be asked */
-    struct zr_mpi_transfer *next; /* the module's */
+    struct zr_mpi_transfer *next; /* the module's, as are */
+    void *request, *links;
 } zr_mpi_transfer_t;
 
 typedef struct zr_mpi_world {

@@ -7,8 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "zero/comm/mpi/place.h"
-#include "zero/comm/wire.h"
+#include "zero/comm/wire_internal.h"
 
 /* Where a build, and what is installed, has modules beside its programs. */
 #ifndef ZR_MPI_MODULE_PLACE
@@ -21,8 +20,7 @@
 /* For transfers, until the communicator is looked at. */
 enum { WAIT_MS = 100 };
 
-/* ---- the module -------------------------------------------------------------------------------
- */
+/* ---- the module ------------------------------------------------------------------------------ */
 
 /* Kinds of MPI are not each other's: which launcher started this process says which is meant. */
 static const char *const *module_names(void) {
@@ -72,8 +70,7 @@ static zr_status_t find_module(const zr_log_t *log, const zr_mpi_module_t **modu
                    error, ZR_MPI_REASON);
 }
 
-/* ---- meeting ----------------------------------------------------------------------------------
- */
+/* ---- meeting --------------------------------------------------------------------------------- */
 
 /* Behind MPI's beginning: all learn where rank 0 is, and meet there. */
 static zr_status_t meet(const zr_mpi_module_t *module, const zr_launch_t *given,
@@ -106,14 +103,13 @@ static zr_status_t meet(const zr_mpi_module_t *module, const zr_launch_t *given,
         status = zr_mpi_place_connect(log, &all[0], start_ms, &launch, &socket);
     free(all);
     if (status == ZR_OK)
-        return zr_control_create_tcp_on(&launch, socket, log, timeout_ms, control_p);
+        return zr_control_create_tcp(&launch, socket, log, timeout_ms, control_p);
     if (socket >= 0)
         close(socket);
     return status;
 }
 
-/* ---- life -------------------------------------------------------------------------------------
- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 static zr_status_t check_world(const zr_launch_t *launch, const zr_mpi_world_t *world,
                                const zr_log_t *log) {
@@ -142,8 +138,7 @@ static zr_status_t open_site(const zr_launch_t *launch, const zr_log_t *log, int
         return zr_fail(log, ZR_ERR_COMM, "MPI: %s", error);
     }
     zr_status_t status = check_world(launch, &world, log);
-    if (status == ZR_OK)
-        status = meet(module, launch, log, start_ms, timeout_ms, control_p);
+    ZR_THEN(status, meet(module, launch, log, start_ms, timeout_ms, control_p));
     if (status != ZR_OK) {
         zr_mpi_site_leave(site, true);
         return status;
@@ -162,7 +157,7 @@ zr_status_t zr_mpi_site_find_ranks(const zr_launch_t *launch, const zr_log_t *lo
     }
     if (launch->by_mpi)
         return open_site(launch, log, timeout_ms, site_p, control_p);
-    return zr_control_create_tcp(launch, log, timeout_ms, control_p);
+    return zr_control_create_tcp(launch, -1, log, timeout_ms, control_p);
 }
 
 void zr_mpi_site_share(zr_mpi_site_t *site) {
@@ -185,8 +180,7 @@ void zr_mpi_site_leave(zr_mpi_site_t *site, bool is_dead) {
     free(site);
 }
 
-/* ---- transfers --------------------------------------------------------------------------------
- */
+/* ---- transfers ------------------------------------------------------------------------------- */
 
 void zr_mpi_kill_for_lateness(zr_control_t *control, const zr_mpi_transfer_t *transfers,
                               int timeout_ms, const char *how) {

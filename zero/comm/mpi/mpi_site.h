@@ -8,8 +8,9 @@
  */
 #pragma once
 
-#include "zero/comm/control.h"
+#include "zero/comm/control_internal.h"
 #include "zero/comm/mpi/mpi_module.h"
+#include "zero/comm/peer_internal.h"
 
 typedef struct zr_mpi_site {
     const zr_mpi_module_t *module;
@@ -49,3 +50,26 @@ void zr_mpi_kill_for_lateness(zr_control_t *control, const zr_mpi_transfer_t *tr
  */
 ZR_NODISCARD zr_status_t zr_mpi_site_wait(zr_mpi_site_t *site, zr_control_t *control,
                                           zr_mpi_transfer_t *transfers, size_t n_transfers);
+
+/* ---- place.c: where rank 0 listens, which the others learn through MPI, and the way there
+ * --------- */
+
+/**
+ * Rank 0: listen at a port that is free, or at MASTER_PORT where that is set.
+ *
+ * @param place       zeros; what the others are to be told, also on failure
+ * @param listener_p  close it, if it is not -1, also on failure
+ * @return ZR_OK; ZR_ERR_COMM, logged
+ */
+ZR_NODISCARD zr_status_t zr_mpi_place_listen(const zr_log_t *log, zr_mpi_place_t *place,
+                                             int *listener_p);
+
+/**
+ * Another rank: try the addresses in turn, until one answers.
+ *
+ * @param place   checked
+ * @param launch  its host becomes the address that was tried last
+ * @return ZR_OK; ZR_ERR_COMM, logged
+ */
+ZR_NODISCARD zr_status_t zr_mpi_place_connect(const zr_log_t *log, const zr_mpi_place_t *place,
+                                              int timeout_ms, zr_launch_t *launch, int *socket_p);

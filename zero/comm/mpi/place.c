@@ -1,5 +1,5 @@
-/* See place.h. */
-#include "zero/comm/mpi/place.h"
+/* Where rank 0 listens, and the way there: see mpi_site.h. */
+#include "zero/comm/mpi/mpi_site.h"
 
 #include <errno.h>
 #include <ifaddrs.h>
@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "zero/comm/wire.h"
+#include "zero/comm/wire_internal.h"
 
 /* An address that does not answer, until the next is tried. */
 enum { TRY_MS = 1000 };

@@ -1,11 +1,10 @@
 /*
  * Neighbours' memory, mapped: where their devices' memory can be (kernels/host/host_share.h), ranks
- * of one machine move data as threads do (zero/comm/pass.h), without a call to the system.
+ * of one machine move data as threads do (zero/comm/pass_internal.h), without a call to the system.
  *
  * Threads: the rank's own.
  */
-#ifndef ZR_ZERO_COMM_MPI_VIEWS_H
-#define ZR_ZERO_COMM_MPI_VIEWS_H
+#pragma once
 
 #include "zero/comm/mpi/machines.h"
 
@@ -30,5 +29,3 @@ void *zr_views_tensor(const zr_view_t *view, uint64_t place);
 
 /** @param views  [n_ranks] */
 void zr_views_close(zr_view_t *views, int n_ranks);
-
-#endif

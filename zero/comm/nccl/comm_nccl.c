@@ -22,7 +22,6 @@
 
 typedef struct nccl_comm {
     zr_comm_t base;
-    zr_control_t *control;
     zr_mpi_site_t *site; /* by which processes have found each other; mostly NULL */
     zr_nccl_library_t nccl;
     zr_nccl_link_t *link;          /* NULL until the first call with data */
@@ -48,16 +47,12 @@ static ncclDataType_t type_of(zr_dtype_t dtype) {
     return ncclUint8;
 }
 
-/* ---- a call ------------------------------------------------------------------------------------
- */
-
-/* One rank's part, once all have agreed on the call. */
-typedef zr_status_t (*queue_fn)(nccl_comm_t *self, const zr_comm_call_t *call);
+/* ---- a call ---------------------------------------------------------------------------------- */
 
 /* A failure of the device's, which it has logged. */
 static zr_status_t note_logged(nccl_comm_t *self, const zr_comm_call_t *call, zr_status_t status) {
     self->is_logged = true;
-    zr_control_kill_for_failure(self->control, call, status);
+    zr_control_kill_for_failure(self->base.control, call, status);
     return status;
 }
 
@@ -66,70 +61,16 @@ static zr_status_t arrive(nccl_comm_t *self, const zr_comm_call_t *call) {
     ncclUniqueId own = {{0}};
     ncclResult_t result = ncclSuccess;
     if (self->link != NULL)
-        return zr_control_arrive(self->control, &self->base, call, NULL, 0, NULL);
+        return zr_control_arrive(&self->base, call, NULL, 0, NULL);
     if (self->base.rank == 0)
         result = self->nccl.ncclGetUniqueId_p(&own);
     if (result != ncclSuccess)
-        zr_control_kill(self->control, "failed in ncclGetUniqueId: %s",
+        zr_control_kill(self->base.control, "failed in ncclGetUniqueId: %s",
                         self->nccl.ncclGetErrorString_p(result));
-    return zr_control_arrive(self->control, &self->base, call, &own, sizeof(own), self->ids);
+    return zr_control_arrive(&self->base, call, &own, sizeof(own), self->ids);
 }
 
-static zr_status_t queue_part(nccl_comm_t *self, const zr_comm_call_t *call, queue_fn queue) {
-    if (self->link == NULL)
-        ZR_TRY(zr_nccl_link_open(&self->nccl, self->control, self->base.options.timeout_ms, call,
-                                 &self->ids[0], &self->link));
-    return call->n_elems > 0 ? queue(self, call) : ZR_OK;
-}
-
-/*
- * The end of a call that failed here or elsewhere. Tensors may be freed after it, so nothing that
- * was queued may still be to run, here or on a rank that reaches into this one's memory.
- */
-static zr_status_t give_up(nccl_comm_t *self, const zr_comm_call_t *call, zr_status_t status) {
-    if (self->link != NULL)
-        zr_nccl_link_abort(self->link);
-    if (zr_stream_synchronize(call->stream) != ZR_OK && status == ZR_OK)
-        status = ZR_ERR_DEVICE;
-    (void)zr_control_meet(self->control, &self->base, status);
-    if (self->is_logged)
-        return status;
-    (void)zr_control_refuse(self->control, &self->base, call);
-    return status != ZR_OK ? status : ZR_ERR_COMM;
-}
-
-/* A single rank: what is not in place is copied. */
-static zr_status_t run_alone(nccl_comm_t *self, const zr_comm_call_t *call) {
-    ZR_TRY(zr_control_check(self->control, &self->base, call));
-    if (call->send == call->recv || call->n_elems == 0)
-        return ZR_OK;
-    zr_status_t status =
-        zr_copy_async(call->stream, call->recv, call->send,
-                      call->n_elems * zr_dtype_size(call->message.dtype), ZR_COPY_DEVICE_TO_DEVICE);
-    return status == ZR_OK ? ZR_OK : note_logged(self, call, status);
-}
-
-static zr_status_t run(zr_comm_t *comm, const zr_comm_call_t *call, queue_fn queue) {
-    nccl_comm_t *self = (nccl_comm_t *)comm;
-    if (strcmp(zr_device_info(zr_stream_device(call->stream))->backend, "cuda") != 0)
-        return zr_fail(&comm->options.log, ZR_ERR_ARGUMENT,
-                       "%s of \"%s\": the communicator \"nccl\" works on device \"cuda\", and the "
-                       "stream is of device \"%s\"",
-                       zr_collective_name(call->collective), call->message.tensor,
-                       zr_device_info(zr_stream_device(call->stream))->backend);
-    if (comm->n_ranks == 1)
-        return run_alone(self, call);
-    ZR_TRY(arrive(self, call));
-    double start = zr_comm_clock();
-    self->is_logged = false;
-    zr_status_t status = queue_part(self, call, queue);
-    comm->statistics.move_seconds += zr_comm_clock() - start;
-    zr_status_t outcome = zr_control_meet(self->control, comm, status);
-    return outcome == ZR_OK ? ZR_OK : give_up(self, call, status);
-}
-
-/* ---- what moves data alone ---------------------------------------------------------------------
- */
+/* ---- what moves data alone ------------------------------------------------------------------- */
 
 /* A call, and which part of it is in the group that is being made. */
 typedef struct parts {
@@ -140,42 +81,22 @@ typedef struct parts {
     size_t begin;       /* of the piece, in each slice */
 } parts_t;
 
-static ncclResult_t gather_part(zr_nccl_link_t *link, void *context) {
-    const parts_t *parts = context;
-    const zr_comm_call_t *call = parts->call;
-    return link->nccl.ncclAllGather_p(call->send, call->recv, call->n_elems,
-                                      type_of(call->message.dtype), link->handle,
-                                      zr_cuda_queue(call->stream));
-}
-
-static ncclResult_t broadcast_part(zr_nccl_link_t *link, void *context) {
-    const parts_t *parts = context;
-    const zr_comm_call_t *call = parts->call;
-    return link->nccl.ncclBroadcast_p(call->send, call->recv, call->n_elems,
-                                      type_of(call->message.dtype), call->root, link->handle,
-                                      zr_cuda_queue(call->stream));
-}
-
-static ncclResult_t sum_part(zr_nccl_link_t *link, void *context) {
-    const parts_t *parts = context;
-    const zr_comm_call_t *call = parts->call;
+/* What moves data alone, and sums as NCCL makes them. */
+static ncclResult_t make_part(zr_nccl_link_t *link, void *context) {
+    const zr_comm_call_t *call = ((const parts_t *)context)->call;
+    const zr_nccl_library_t *nccl = &link->nccl;
     ncclDataType_t type = type_of(call->message.dtype);
     cudaStream_t stream = zr_cuda_queue(call->stream);
+    const void *send = call->send;
+    void *recv = call->recv;
+    size_t n = call->n_elems;
+    if (call->collective == ZR_ALL_GATHER)
+        return nccl->ncclAllGather_p(send, recv, n, type, link->handle, stream);
+    if (call->collective == ZR_BROADCAST)
+        return nccl->ncclBroadcast_p(send, recv, n, type, call->root, link->handle, stream);
     if (call->collective == ZR_ALL_REDUCE)
-        return link->nccl.ncclAllReduce_p(call->send, call->recv, call->n_elems, type, ncclSum,
-                                          link->handle, stream);
-    return link->nccl.ncclReduceScatter_p(call->send, call->recv, call->n_elems, type, ncclSum,
-                                          link->handle, stream);
-}
-
-static zr_status_t queue_gather(nccl_comm_t *self, const zr_comm_call_t *call) {
-    parts_t parts = {.self = self, .call = call};
-    return zr_nccl_link_queue(self->link, call, gather_part, &parts);
-}
-
-static zr_status_t queue_broadcast(nccl_comm_t *self, const zr_comm_call_t *call) {
-    parts_t parts = {.self = self, .call = call};
-    return zr_nccl_link_queue(self->link, call, broadcast_part, &parts);
+        return nccl->ncclAllReduce_p(send, recv, n, type, ncclSum, link->handle, stream);
+    return nccl->ncclReduceScatter_p(send, recv, n, type, ncclSum, link->handle, stream);
 }
 
 /* ---- sums in rank order
@@ -291,7 +212,6 @@ static zr_status_t gather_slices(parts_t *parts) {
                               is_even ? gather_even_slices_part : gather_slices_part, parts);
 }
 
-/* The allocator to take workspace from: the caller's, or one of our own. */
 static zr_status_t find_allocator(nccl_comm_t *self, zr_allocator_t **allocator_p) {
     if (self->base.allocator == NULL && self->own_allocator == NULL) {
         zr_allocator_options_t options = zr_allocator_options_default();
@@ -317,8 +237,7 @@ static zr_status_t queue_sum_in_rank_order(nccl_comm_t *self, const zr_comm_call
         .stream = call->stream,
     };
     zr_status_t status = find_allocator(self, &allocator);
-    if (status == ZR_OK)
-        status = zr_allocate(allocator, &request, &workspace);
+    ZR_THEN(status, zr_allocate(allocator, &request, &workspace));
     if (status != ZR_OK)
         return note_logged(self, call, status);
     parts.workspace = workspace;
@@ -329,55 +248,77 @@ static zr_status_t queue_sum_in_rank_order(nccl_comm_t *self, const zr_comm_call
     return status;
 }
 
-static zr_status_t queue_sum(nccl_comm_t *self, const zr_comm_call_t *call) {
-    parts_t parts = {.self = self, .call = call};
-    if (self->base.options.sums == ZR_SUM_RANK_ORDER)
+/* ---- a collective ---------------------------------------------------------------------------- */
+
+/* One rank's part, once all have agreed on the call. */
+static zr_status_t queue_part(nccl_comm_t *self, const zr_comm_call_t *call) {
+    bool is_sum = call->collective == ZR_REDUCE_SCATTER || call->collective == ZR_ALL_REDUCE;
+    if (self->link == NULL)
+        ZR_TRY(zr_nccl_link_open(&self->nccl, self->base.control, self->base.options.timeout_ms,
+                                 call, &self->ids[0], &self->link));
+    if (call->n_elems == 0)
+        return ZR_OK;
+    if (is_sum && self->base.options.sums == ZR_SUM_RANK_ORDER)
         return queue_sum_in_rank_order(self, call);
-    return zr_nccl_link_queue(self->link, call, sum_part, &parts);
+    parts_t parts = {.self = self, .call = call};
+    return zr_nccl_link_queue(self->link, call, make_part, &parts);
 }
 
-/* ---- the table
- * ----------------------------------------------------------------------------------- */
-
-static zr_status_t nccl_all_gather(zr_comm_t *comm, const zr_comm_call_t *call) {
-    return run(comm, call, queue_gather);
+/*
+ * The end of a call that failed here or elsewhere. Tensors may be freed after it, so nothing that
+ * was queued may still be to run, here or on a rank that reaches into this one's memory.
+ */
+static zr_status_t give_up(nccl_comm_t *self, const zr_comm_call_t *call, zr_status_t status) {
+    if (self->link != NULL)
+        zr_nccl_link_abort(self->link);
+    if (zr_stream_synchronize(call->stream) != ZR_OK && status == ZR_OK)
+        status = ZR_ERR_DEVICE;
+    (void)zr_control_meet(&self->base, status);
+    if (self->is_logged)
+        return status;
+    (void)zr_control_refuse(&self->base, call);
+    return status != ZR_OK ? status : ZR_ERR_COMM;
 }
 
-static zr_status_t nccl_sum(zr_comm_t *comm, const zr_comm_call_t *call) {
-    return run(comm, call, queue_sum);
+static zr_status_t nccl_move(zr_comm_t *comm, const zr_comm_call_t *call) {
+    nccl_comm_t *self = (nccl_comm_t *)comm;
+    if (strcmp(zr_device_info(zr_stream_device(call->stream))->backend, "cuda") != 0)
+        return zr_fail(&comm->options.log, ZR_ERR_ARGUMENT,
+                       "%s of \"%s\": the communicator \"nccl\" works on device \"cuda\", and the "
+                       "stream is of device \"%s\"",
+                       zr_collective_name(call->collective), call->message.tensor,
+                       zr_device_info(zr_stream_device(call->stream))->backend);
+    if (comm->n_ranks == 1)
+        return zr_controlled_run_alone(comm, call);
+    ZR_TRY(arrive(self, call));
+    double start = zr_comm_clock();
+    self->is_logged = false;
+    zr_status_t status = queue_part(self, call);
+    comm->statistics.move_seconds += zr_comm_clock() - start;
+    zr_status_t outcome = zr_control_meet(comm, status);
+    return outcome == ZR_OK ? ZR_OK : give_up(self, call, status);
 }
 
-static zr_status_t nccl_broadcast(zr_comm_t *comm, const zr_comm_call_t *call) {
-    return run(comm, call, queue_broadcast);
-}
-
-static zr_status_t nccl_barrier(zr_comm_t *comm, const zr_comm_call_t *call) {
-    return zr_control_arrive(((nccl_comm_t *)comm)->control, comm, call, NULL, 0, NULL);
-}
+/* ---- the table ------------------------------------------------------------------------------- */
 
 static zr_status_t nccl_count_machines(zr_comm_t *comm, const zr_comm_call_t *call) {
-    zr_control_t *control = ((nccl_comm_t *)comm)->control;
-    uint64_t unknown = ~(uint64_t)control->origin_rank; /* a machine of its own */
-    return zr_machines_count(control, comm, call,
-                             zr_machine_identity(control->origin_rank, 0, unknown));
+    int rank = comm->control->origin_rank;
+    uint64_t unknown = ~(uint64_t)rank; /* a machine of its own */
+    return zr_machines_count(comm, call, zr_machine_identity(rank, 0, unknown));
 }
 
 static zr_status_t nccl_check(zr_comm_t *comm) {
     nccl_comm_t *self = (nccl_comm_t *)comm;
-    if (!zr_control_has_failed(self->control))
+    if (!zr_control_has_failed(self->base.control))
         return ZR_OK;
-    return zr_control_refuse(self->control, comm, NULL);
-}
-
-static void nccl_abort(zr_comm_t *comm, const char *reason) {
-    zr_control_abort(((nccl_comm_t *)comm)->control, reason);
+    return zr_control_refuse(comm, NULL);
 }
 
 static void nccl_destroy(zr_comm_t *comm) {
     nccl_comm_t *self = (nccl_comm_t *)comm;
     zr_nccl_link_close(&self->link);
-    bool is_dead = zr_control_has_failed(self->control) && !self->control->is_nested;
-    zr_control_destroy(&self->control);
+    bool is_dead = zr_control_has_failed(self->base.control) && !self->base.control->is_nested;
+    zr_control_destroy(&self->base.control);
     zr_mpi_site_leave(self->site, is_dead);
     zr_allocator_destroy(&self->own_allocator);
     free(self);
@@ -392,10 +333,7 @@ static zr_comm_t *create_comm(const zr_comm_options_t *options, zr_control_t *co
         calloc(1, sizeof(*self) + n_ranks * (sizeof(void *) + sizeof(ncclUniqueId)));
     if (self == NULL)
         return NULL;
-    zr_comm_options_t own = *options;
-    own.log = zr_log_with_rank(&options->log, control->origin_rank);
-    zr_comm_init(&self->base, &nccl_backend, &own, control->rank, control->n_ranks);
-    self->control = control;
+    zr_controlled_init(&self->base, &nccl_backend, options, control);
     self->ids = (ncclUniqueId *)(self->sources + n_ranks);
     return &self->base;
 }
@@ -412,7 +350,7 @@ static zr_comm_t *adopt(zr_comm_t *parent, zr_control_t *place) {
 }
 
 static zr_status_t nccl_split(zr_comm_t *comm, const zr_comm_call_t *call) {
-    return zr_control_split(((nccl_comm_t *)comm)->control, comm, call, adopt);
+    return zr_control_split(comm, call, adopt);
 }
 
 bool zr_comm_has_nccl(void) {
@@ -459,12 +397,12 @@ zr_status_t zr_comm_create_nccl(const zr_launch_t *launch, const zr_comm_options
 static const zr_comm_backend_t nccl_backend = {
     .name = "nccl",
     .destroy = nccl_destroy,
-    .abort = nccl_abort,
-    .all_gather = nccl_all_gather,
-    .reduce_scatter = nccl_sum,
-    .all_reduce = nccl_sum,
-    .broadcast = nccl_broadcast,
-    .barrier = nccl_barrier,
+    .abort = zr_controlled_abort,
+    .all_gather = nccl_move,
+    .reduce_scatter = nccl_move,
+    .all_reduce = nccl_move,
+    .broadcast = nccl_move,
+    .barrier = zr_controlled_barrier,
     .count_machines = nccl_count_machines,
     .split = nccl_split,
     .check = nccl_check,

@@ -8,7 +8,7 @@
 #include <time.h>
 
 #include "kernels/cuda/cuda_device.h"
-#include "zero/comm/deadline.h"
+#include "zero/comm/deadline_internal.h"
 
 /* How often the watch looks while something is queued. */
 #define WATCH_MS 20
@@ -53,8 +53,7 @@ static void fail_late(zr_nccl_link_t *link, const char *call, const char *what) 
     zr_control_kill(link->control, "has waited %d ms for %s to %s", link->timeout_ms, call, what);
 }
 
-/* ---- giving up --------------------------------------------------------------------------------
- */
+/* ---- giving up ------------------------------------------------------------------------------- */
 
 /* Lock held; given up while NCCL works, which may take long. */
 static void abort_locked(zr_nccl_link_t *link) {
@@ -77,8 +76,7 @@ static bool is_given_up(zr_nccl_link_t *link) {
     return zr_control_has_failed(link->control);
 }
 
-/* ---- the watch --------------------------------------------------------------------------------
- */
+/* ---- the watch ------------------------------------------------------------------------------- */
 
 /* Count off the launches that have passed. Lock held. */
 static cudaError_t count_passed(zr_nccl_link_t *link) {
@@ -142,8 +140,7 @@ static void *watch_main(void *argument) {
     return NULL;
 }
 
-/* ---- what is in progress ----------------------------------------------------------------------
- */
+/* ---- what is in progress --------------------------------------------------------------------- */
 
 /*
  * Wait until NCCL has done what it was asked for: not the work, which is queued then, but the
@@ -173,10 +170,8 @@ static zr_status_t settle(zr_nccl_link_t *link, const char *call, const char *wh
     }
 }
 
-/* ---- queueing ---------------------------------------------------------------------------------
- */
+/* ---- queueing -------------------------------------------------------------------------------- */
 
-/* Wait until there is room for one launch more. */
 static zr_status_t find_room(zr_nccl_link_t *link, const char *call) {
     for (int n_looks = 0;; n_looks++) {
         pthread_mutex_lock(&link->lock);
@@ -260,8 +255,7 @@ zr_status_t zr_nccl_link_queue(zr_nccl_link_t *link, const zr_comm_call_t *call,
     return end_note(link, text, stream);
 }
 
-/* ---- life -------------------------------------------------------------------------------------
- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 static void free_link(zr_nccl_link_t *link) {
     for (size_t i = 0; i < ZR_NCCL_NOTES; i++) {

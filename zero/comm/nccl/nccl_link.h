@@ -16,7 +16,7 @@
 #include <cuda_runtime_api.h>
 #include <pthread.h>
 
-#include "zero/comm/control.h"
+#include "zero/comm/control_internal.h"
 #include "zero/comm/nccl/nccl_library.h"
 
 /* Launches that are queued and not known to have passed; more of them wait. */

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "zero/comm/deadline.h"
+#include "zero/comm/deadline_internal.h"
 
 enum {
     N_EAGER_LOOKS = 200,    /* at transfers, before a pause between two looks */
@@ -22,7 +22,6 @@ enum {
 /* What the thread is asked for besides transfers. */
 typedef enum job { JOB_NONE, JOB_INIT, JOB_GATHER, JOB_FINALIZE } job_t;
 
-/* The process's MPI. */
 static struct {
     pthread_mutex_t lock; /* guards what follows */
     pthread_cond_t asked, answered;
@@ -49,8 +48,7 @@ static struct {
     int n_active, capacity;
 } self = {.lock = PTHREAD_MUTEX_INITIALIZER, .comm = MPI_COMM_NULL};
 
-/* ---- the thread -------------------------------------------------------------------------------
- */
+/* ---- the thread ------------------------------------------------------------------------------ */
 
 /* Keep the first error of MPI's. Lock held. */
 static void note_error(const char *what, int code) {
@@ -115,26 +113,22 @@ static bool do_job(job_t job) {
     return code == MPI_SUCCESS;
 }
 
-/* Room for one transfer more. */
 static bool grow(void) {
     if (self.n_active < self.capacity)
         return true;
     int capacity = self.capacity > 0 ? 2 * self.capacity : 64;
     size_t n = (size_t)capacity;
-    MPI_Request *requests = realloc(self.requests, n * sizeof(*requests));
-    if (requests != NULL)
-        self.requests = requests;
-    zr_mpi_transfer_t **transfers = realloc(self.transfers, n * sizeof(*transfers));
-    if (transfers != NULL)
-        self.transfers = transfers;
-    int *indices = realloc(self.indices, n * sizeof(*indices));
-    if (indices != NULL)
-        self.indices = indices;
-    MPI_Status *statuses = realloc(self.statuses, n * sizeof(*statuses));
-    if (statuses != NULL)
-        self.statuses = statuses;
-    if (requests == NULL || transfers == NULL || indices == NULL || statuses == NULL)
-        return false;
+    void *arrays[] = {&self.requests, &self.transfers, &self.indices, &self.statuses};
+    const size_t elem_bytes[] = {sizeof(*self.requests), sizeof(*self.transfers),
+                                 sizeof(*self.indices), sizeof(*self.statuses)};
+    for (int i = 0; i < 4; i++) {
+        void *grown;
+        memcpy(&grown, arrays[i], sizeof(grown));
+        grown = realloc(grown, n * elem_bytes[i]);
+        if (grown == NULL)
+            return false;
+        memcpy(arrays[i], &grown, sizeof(grown));
+    }
     self.capacity = capacity;
     return true;
 }
@@ -252,8 +246,7 @@ static void *thread_main(void *argument) {
     return NULL;
 }
 
-/* ---- asking -----------------------------------------------------------------------------------
- */
+/* ---- asking ---------------------------------------------------------------------------------- */
 
 /* Have a job done. One at a time: who comes first. Lock held. False: it failed, or takes longer,
  * and then MPI is given up. */

@@ -1,0 +1,15 @@
+# Whether ranks on several machines can have UCX for their data: where its headers are found. The
+# library is loaded when such ranks have data for each other, so programs start without it. Sets ZR_UCX.
+option(ZR_UCX "data between machines can go through UCX when its headers are found" ON)
+find_path(UCX_INCLUDE_DIR NAMES ucp/api/ucp.h)
+mark_as_advanced(UCX_INCLUDE_DIR)
+if(NOT ZR_UCX)
+  set(ZR_UCX_REASON "left out: -DZR_UCX=OFF")
+elseif(UCX_INCLUDE_DIR)
+  set(ZR_UCX_REASON "built with ${UCX_INCLUDE_DIR}/ucp/api/ucp.h")
+else()
+  set(ZR_UCX OFF)
+  set(ZR_UCX_REASON "left out: ucp/api/ucp.h not found")
+endif()
+set(ZR_UCX_REASON "${ZR_UCX_REASON}" CACHE INTERNAL "whether data goes through UCX")
+message(STATUS "UCX: ${ZR_UCX_REASON}")

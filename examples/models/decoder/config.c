@@ -1,0 +1,408 @@
+/*
+ * Shapes of decoders: the usual ones by their names, and what a Hugging Face config.json says.
+ *
+ * Of a config.json every key is read, or known not to matter here, or refused: a model that is
+ * trained as another one would be found out late.
+ */
+#include <jansson.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "models/decoder/decoder.h"
+
+#define N_ELEMS(array) (sizeof(array) / sizeof((array)[0]))
+#define FILE_MAX_BYTES ((size_t)1 << 20) /* none is larger; /dev/zero is */
+
+static void set_bit(uint64_t *bits, size_t i) {
+    bits[i / 64] |= (uint64_t)1 << (i % 64);
+}
+
+/* ---- by name --------------------------------------------------------------------------------- */
+
+/* What the models of one line have in common. */
+typedef struct line {
+    size_t head_size; /* 0: channels / heads */
+    double epsilon, theta;
+    double factor; /* of llama3's scaling; 0: none */
+    bool has_qkv_bias, normalises_qk;
+    size_t window; /* of all layers */
+} line_t;
+
+static const line_t llama32 = {.epsilon = 1e-5, .theta = 500000, .factor = 32};
+static const line_t llama31 = {.epsilon = 1e-5, .theta = 500000, .factor = 8};
+static const line_t qwen25 = {.epsilon = 1e-6, .theta = 1000000, .has_qkv_bias = true};
+static const line_t qwen3 = {
+    .head_size = 128, .epsilon = 1e-6, .theta = 1000000, .normalises_qk = true};
+static const line_t mistral = {.epsilon = 1e-5, .theta = 10000, .window = 4096};
+static const line_t smollm2 = {.epsilon = 1e-5, .theta = 100000};
+static const line_t smollm2_large = {.epsilon = 1e-5, .theta = 130000};
+static const line_t tinyllama = {.epsilon = 1e-5, .theta = 10000};
+
+/* As their config.json has them. */
+static const struct named {
+    const char *name;
+    const line_t *line;
+    size_t channels, wide, n_layers, heads, kv_heads, vocab, seq;
+    bool is_tied;
+} named_shapes[] = {
+    {"llama-3.2-1b", &llama32, 2048, 8192, 16, 32, 8, 128256, 131072, true},
+    {"llama-3.1-8b", &llama31, 4096, 14336, 32, 32, 8, 128256, 131072, false},
+    {"llama-3.1-70b", &llama31, 8192, 28672, 80, 64, 8, 128256, 131072, false},
+    {"qwen2.5-0.5b", &qwen25, 896, 4864, 24, 14, 2, 151936, 32768, true},
+    {"qwen2.5-1.5b", &qwen25, 1536, 8960, 28, 12, 2, 151936, 131072, true},
+    {"qwen2.5-3b", &qwen25, 2048, 11008, 36, 16, 2, 151936, 32768, true},
+    {"qwen2.5-7b", &qwen25, 3584, 18944, 28, 28, 4, 152064, 131072, false},
+    {"qwen2.5-14b", &qwen25, 5120, 13824, 48, 40, 8, 152064, 131072, false},
+    {"qwen2.5-32b", &qwen25, 5120, 27648, 64, 40, 8, 152064, 131072, false},
+    {"qwen2.5-72b", &qwen25, 8192, 29568, 80, 64, 8, 152064, 131072, false},
+    {"qwen3-0.6b", &qwen3, 1024, 3072, 28, 16, 8, 151936, 40960, true},
+    {"qwen3-1.7b", &qwen3, 2048, 6144, 28, 16, 8, 151936, 40960, true},
+    {"qwen3-4b", &qwen3, 2560, 9728, 36, 32, 8, 151936, 40960, true},
+    {"qwen3-8b", &qwen3, 4096, 12288, 36, 32, 8, 151936, 40960, false},
+    {"qwen3-14b", &qwen3, 5120, 17408, 40, 40, 8, 151936, 40960, false},
+    {"qwen3-32b", &qwen3, 5120, 25600, 64, 64, 8, 151936, 40960, false},
+    {"mistral-7b", &mistral, 4096, 14336, 32, 32, 8, 32000, 32768, false},
+    {"smollm2-135m", &smollm2, 576, 1536, 30, 9, 3, 49152, 8192, true},
+    {"smollm2-360m", &smollm2, 960, 2560, 32, 15, 5, 49152, 8192, true},
+    {"smollm2-1.7b", &smollm2_large, 2048, 8192, 24, 32, 32, 49152, 8192, true},
+    {"tinyllama", &tinyllama, 2048, 5632, 22, 32, 4, 32000, 2048, false},
+};
+
+const char *zr_decoder_name(size_t index) {
+    return index < N_ELEMS(named_shapes) ? named_shapes[index].name : NULL;
+}
+
+bool zr_decoder_named(const char *name, zr_decoder_shape_t *shape_p) {
+    const struct named *named = named_shapes, *end = named + N_ELEMS(named_shapes);
+    while (named < end && strcmp(named->name, name) != 0)
+        named++;
+    if (named == end)
+        return false;
+    const line_t *line = named->line;
+    zr_nn_rotary_positions_t rotary = {.theta = line->theta};
+    if (line->factor > 0)
+        rotary = (zr_nn_rotary_positions_t){.theta = line->theta,
+                                            .scaling = ZR_NN_ROTARY_LLAMA3,
+                                            .factor = line->factor,
+                                            .low_freq_factor = 1,
+                                            .high_freq_factor = 4,
+                                            .original_max_position_embeddings = 8192};
+    *shape_p = (zr_decoder_shape_t){
+        .n_layers = named->n_layers,
+        .channels = named->channels,
+        .heads = named->heads,
+        .kv_heads = named->kv_heads,
+        .head_size = line->head_size > 0 ? line->head_size : named->channels / named->heads,
+        .wide = named->wide,
+        .seq = named->seq,
+        .vocab = named->vocab,
+        .epsilon = line->epsilon,
+        .rotary = rotary,
+        .is_tied = named->is_tied,
+        .has_qkv_bias = line->has_qkv_bias,
+        .normalises_qk = line->normalises_qk,
+        .window = line->window};
+    for (size_t i = 0; i < named->n_layers && line->window > 0; i++)
+        set_bit(shape_p->windowed, i);
+    return true;
+}
+
+/* ---- a config.json --------------------------------------------------------------------------- */
+
+/* What the model types do differently, and their defaults. */
+typedef struct type {
+    const char *name;
+    size_t kv_heads, head_size; /* where the file names none; 0: heads, and channels / heads */
+    double theta;
+    bool is_tied, has_qkv_bias, normalises_qk;
+    bool has_biases;  /* attention_bias and mlp_bias are keys of it */
+    bool is_windowed; /* sliding_window is of all layers */
+} type_t;
+
+static const type_t types[] = {
+    {"llama", .theta = 10000, .has_biases = true},
+    {"qwen2", .kv_heads = 32, .theta = 10000, .has_qkv_bias = true},
+    {"qwen3", .kv_heads = 32, .head_size = 128, .theta = 10000, .normalises_qk = true},
+    {"mistral", .kv_heads = 8, .theta = 10000, .is_windowed = true},
+    {"smollm3", .kv_heads = 4, .theta = 2000000, .is_tied = true, .has_biases = true},
+};
+
+/* What does not change what is computed in training. */
+static const char *const passed_over[] = {
+    "_name_or_path",        "architectures",
+    "bos_token_id",         "dtype",
+    "eos_token_id",         "initializer_range",
+    "is_llama_config",      "max_window_layers",      /* read with the windows */
+    "model_type",           "no_rope_layer_interval", /* with no_rope_layers */
+    "pad_token_id",         "pretraining_tp",
+    "torch_dtype",          "transformers.js_config",
+    "transformers_version", "use_cache",
+    "use_sliding_window"};
+
+typedef struct reader {
+    const char *path;
+    const zr_log_t *log;
+    const type_t *type;
+    const json_t *root;
+    zr_decoder_shape_t shape;
+    zr_status_t status; /* of the first error */
+} reader_t;
+
+static void refuse(reader_t *r, const char *format, ...) ZR_PRINTF(2, 3);
+static void refuse(reader_t *r, const char *format, ...) {
+    char message[512];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(message, sizeof(message), format, arguments);
+    va_end(arguments);
+    zr_status_t status = zr_fail(r->log, ZR_ERR_UNSUPPORTED, "%s: %s", r->path, message);
+    if (r->status == ZR_OK)
+        r->status = status;
+}
+
+/* A value for messages, shortened. */
+typedef struct shown {
+    char text[64];
+} shown_t;
+
+static shown_t show(const json_t *value) {
+    shown_t shown;
+    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+    snprintf(shown.text, sizeof(shown.text), "%s", text != NULL ? text : "?");
+    free(text);
+    return shown;
+}
+
+/* NULL: it is not there, or null. */
+static const json_t *value_of(const json_t *object, const char *key) {
+    const json_t *value = json_object_get(object, key);
+    return json_is_null(value) ? NULL : value;
+}
+
+static double read_number(reader_t *r, const json_t *object, const char *key, double absent) {
+    const json_t *value = value_of(object, key);
+    if (value == NULL)
+        return absent;
+    if (!json_is_number(value) || !(json_number_value(value) > 0))
+        refuse(r, "%s is %s; it must be a number greater than 0", key, show(value).text);
+    return json_number_value(value);
+}
+
+/* absent 0: it has to be there. */
+static size_t read_size(reader_t *r, const char *key, size_t absent) {
+    const json_t *value = value_of(r->root, key);
+    if (value == NULL && absent > 0)
+        return absent;
+    if (value == NULL)
+        refuse(r, "%s is missing", key);
+    else if (!json_is_integer(value) || json_integer_value(value) <= 0)
+        refuse(r, "%s is %s; it must be a whole number greater than 0", key, show(value).text);
+    return (size_t)json_integer_value(value);
+}
+
+static bool read_flag(reader_t *r, const char *key, bool absent) {
+    const json_t *value = value_of(r->root, key);
+    if (value == NULL)
+        return absent;
+    if (!json_is_boolean(value))
+        refuse(r, "%s is %s; it must be true or false", key, show(value).text);
+    return json_is_true(value);
+}
+
+/* rope_parameters, or what was written before it: rope_scaling, and rope_theta beside it. */
+static void read_rotary(reader_t *r) {
+    static const char *const kinds[] = {"default", "linear", "llama3"};
+    static const char *const known[] = {"rope_type",
+                                        "type",
+                                        "rope_theta",
+                                        "factor",
+                                        "low_freq_factor",
+                                        "high_freq_factor",
+                                        "partial_rotary_factor",
+                                        "original_max_position_embeddings"};
+    zr_nn_rotary_positions_t *rotary = &r->shape.rotary;
+    const json_t *of = value_of(r->root, "rope_parameters");
+    const json_t *scaling = of != NULL ? of : value_of(r->root, "rope_scaling"), *value;
+    const char *key, *kind = json_string_value(value_of(scaling, "rope_type"));
+    size_t i = 0;
+    kind = kind != NULL ? kind : json_string_value(value_of(scaling, "type"));
+    while (kind != NULL && i < N_ELEMS(kinds) && strcmp(kind, kinds[i]) != 0)
+        i++;
+    if (scaling != NULL && (!json_is_object(scaling) || i == N_ELEMS(kinds)))
+        refuse(r, "positions of the type %s; supported are default, linear, llama3",
+               kind != NULL ? kind : show(scaling).text);
+    json_object_foreach((json_t *)scaling, key, value) {
+        size_t k = 0;
+        while (k < N_ELEMS(known) && strcmp(key, known[k]) != 0)
+            k++;
+        if (k == N_ELEMS(known))
+            refuse(r, "%s of the positions is %s, and not supported", key, show(value).text);
+    }
+    if (read_number(r, scaling, "partial_rotary_factor", 1) != 1)
+        refuse(r, "partial_rotary_factor is %s; supported is 1",
+               show(value_of(scaling, "partial_rotary_factor")).text);
+    rotary->theta = read_number(r, scaling, "rope_theta",
+                                read_number(r, r->root, "rope_theta", r->type->theta));
+    if (i == N_ELEMS(kinds) || i == 0)
+        return;
+    rotary->scaling = (zr_nn_rotary_scaling_t)i;
+    rotary->factor = read_number(r, scaling, "factor", 1);
+    if (rotary->scaling != ZR_NN_ROTARY_LLAMA3)
+        return;
+    rotary->low_freq_factor = read_number(r, scaling, "low_freq_factor", 1);
+    rotary->high_freq_factor = read_number(r, scaling, "high_freq_factor", 4);
+    rotary->original_max_position_embeddings =
+        read_number(r, scaling, "original_max_position_embeddings", (double)r->shape.seq);
+}
+
+/* layer_types, or the rule of the type. */
+static void read_windows(reader_t *r) {
+    zr_decoder_shape_t *shape = &r->shape;
+    const json_t *kinds = value_of(r->root, "layer_types");
+    bool uses = r->type->is_windowed || read_flag(r, "use_sliding_window", false);
+    size_t n_layers = shape->n_layers, n_windowed = 0, first = 0;
+    if (!r->type->is_windowed && uses)
+        first = read_size(r, "max_window_layers", 28);
+    if (kinds != NULL && json_array_size(kinds) != n_layers)
+        refuse(r, "layer_types has %s, and num_hidden_layers is %zu",
+               zr_count_text(json_array_size(kinds), "layer").text, n_layers);
+    for (size_t i = 0; i < n_layers && i < ZR_DECODER_MAX_LAYERS; i++) {
+        const char *kind = json_string_value(json_array_get(kinds, i));
+        bool is_windowed = kinds == NULL ? uses && i >= first
+                                         : kind != NULL && strcmp(kind, "sliding_attention") == 0;
+        if (kinds != NULL && !is_windowed && (kind == NULL || strcmp(kind, "full_attention") != 0))
+            refuse(r, "layer_types has %s; supported are full_attention and sliding_attention",
+                   show(json_array_get(kinds, i)).text);
+        if (is_windowed && value_of(r->root, "sliding_window") != NULL) {
+            set_bit(shape->windowed, i);
+            n_windowed++;
+        }
+    }
+    if (n_windowed > 0)
+        shape->window = read_size(r, "sliding_window", 0);
+}
+
+/* no_rope_layers has 1 for layers with positions; SmolLM3's rule is that every fourth has none. */
+static void read_unrotated(reader_t *r) {
+    const json_t *layers = value_of(r->root, "no_rope_layers");
+    bool has_rule = strcmp(r->type->name, "smollm3") == 0;
+    size_t interval = has_rule ? read_size(r, "no_rope_layer_interval", 4) : 0;
+    if (layers != NULL && json_array_size(layers) != r->shape.n_layers)
+        refuse(r, "no_rope_layers has %s, and num_hidden_layers is %zu",
+               zr_count_text(json_array_size(layers), "layer").text, r->shape.n_layers);
+    for (size_t i = 0; i < r->shape.n_layers && i < ZR_DECODER_MAX_LAYERS; i++) {
+        bool is_unrotated = layers != NULL ? json_integer_value(json_array_get(layers, i)) == 0
+                                           : interval > 0 && (i + 1) % interval == 0;
+        if (is_unrotated)
+            set_bit(r->shape.unrotated, i);
+    }
+}
+
+static void read_sizes(reader_t *r) {
+    zr_decoder_shape_t *shape = &r->shape;
+    const type_t *type = r->type;
+    shape->n_layers = read_size(r, "num_hidden_layers", 0);
+    shape->channels = read_size(r, "hidden_size", 0);
+    shape->wide = read_size(r, "intermediate_size", 0);
+    shape->heads = read_size(r, "num_attention_heads", 0);
+    shape->kv_heads =
+        read_size(r, "num_key_value_heads", type->kv_heads > 0 ? type->kv_heads : shape->heads);
+    if (r->status != ZR_OK) /* what follows divides by some */
+        return;
+    shape->head_size = read_size(
+        r, "head_dim", type->head_size > 0 ? type->head_size : shape->channels / shape->heads);
+    shape->vocab = read_size(r, "vocab_size", 0);
+    shape->seq = read_size(r, "max_position_embeddings", 0);
+    shape->epsilon = read_number(r, r->root, "rms_norm_eps", 1e-6);
+    shape->is_tied = read_flag(r, "tie_word_embeddings", type->is_tied);
+    bool has_bias =
+        (type->has_biases || type->normalises_qk) && read_flag(r, "attention_bias", false);
+    shape->has_qkv_bias = type->has_qkv_bias || has_bias;
+    shape->has_out_bias = has_bias;
+    shape->has_mlp_bias = type->has_biases && read_flag(r, "mlp_bias", false);
+    shape->normalises_qk = type->normalises_qk;
+}
+
+/* Keys with one value that is supported; others are neither read nor known. */
+static void check_others(reader_t *r) {
+    static const char *const read[] = {"attention_bias",
+                                       "head_dim",
+                                       "hidden_size",
+                                       "intermediate_size",
+                                       "layer_types",
+                                       "max_position_embeddings",
+                                       "mlp_bias",
+                                       "no_rope_layers",
+                                       "num_attention_heads",
+                                       "num_hidden_layers",
+                                       "num_key_value_heads",
+                                       "rms_norm_eps",
+                                       "rope_parameters",
+                                       "rope_scaling",
+                                       "rope_theta",
+                                       "sliding_window",
+                                       "tie_word_embeddings",
+                                       "vocab_size"};
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)r->root, key, value) {
+        bool is_known = json_is_null(value) || json_is_false(value);
+        for (size_t i = 0; i < N_ELEMS(read); i++)
+            is_known = is_known || strcmp(key, read[i]) == 0;
+        for (size_t i = 0; i < N_ELEMS(passed_over); i++)
+            is_known = is_known || strcmp(key, passed_over[i]) == 0;
+        if (strcmp(key, "hidden_act") == 0) {
+            const char *name = json_string_value(value);
+            if (name == NULL || (strcmp(name, "silu") != 0 && strcmp(name, "swish") != 0))
+                refuse(r, "hidden_act is %s; supported is silu", show(value).text);
+        } else if (strcmp(key, "attention_dropout") == 0) {
+            if (json_number_value(value) != 0)
+                refuse(r, "attention_dropout is %s; supported is 0", show(value).text);
+        } else if (!is_known) {
+            refuse(r, "%s is %s, and not supported for the model type %s", key, show(value).text,
+                   r->type->name);
+        }
+    }
+}
+
+static void read_root(reader_t *r) {
+    const char *name = json_string_value(value_of(r->root, "model_type"));
+    for (size_t i = 0; name != NULL && i < N_ELEMS(types) && r->type == NULL; i++)
+        if (strcmp(types[i].name, name) == 0)
+            r->type = &types[i];
+    if (r->type == NULL) {
+        refuse(r, "model_type is %s; supported are llama, qwen2, qwen3, mistral, smollm3",
+               name != NULL ? name : "missing");
+        return;
+    }
+    read_sizes(r);
+    if (r->status != ZR_OK)
+        return;
+    read_rotary(r);
+    read_windows(r);
+    read_unrotated(r);
+    check_others(r);
+}
+
+zr_status_t zr_decoder_read_config(const char *path, const zr_log_t *log,
+                                   zr_decoder_shape_t *shape_p) {
+    json_error_t error;
+    char *text;
+    size_t n_bytes;
+    ZR_TRY(zr_text_file_read(path, FILE_MAX_BYTES, log, &text, &n_bytes));
+    json_t *root = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES, &error);
+    free(text);
+    if (root == NULL)
+        return zr_fail(log, ZR_ERR_FORMAT, "%s: line %d, column %d: %s", path, error.line,
+                       error.column, error.text);
+    reader_t reader = {.path = path, .log = log, .root = root};
+    read_root(&reader);
+    json_decref(root);
+    if (reader.status == ZR_OK)
+        reader.status = zr_decoder_check(&reader.shape, log);
+    if (reader.status == ZR_OK)
+        *shape_p = reader.shape;
+    return reader.status;
+}

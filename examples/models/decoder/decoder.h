@@ -1,0 +1,103 @@
+/*
+ * The decoders of the Llama family on libzero: Llama, Qwen2, Qwen3, Mistral, SmolLM3. Norms of the
+ * root mean square, rotary positions, heads of queries in groups, SwiGLU; a list of blocks, as
+ * gpt2/ is.
+ *
+ * Parameters have the names and shapes of Hugging Face's; weights of linear layers are [out, in].
+ */
+#ifndef ZR_MODELS_DECODER_DECODER_H
+#define ZR_MODELS_DECODER_DECODER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "zero/zero.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define ZR_DECODER_MAX_LAYERS 256
+
+/** What a model is; all sizes are positive but the window. */
+typedef struct zr_decoder_shape {
+    size_t n_layers; /* at most ZR_DECODER_MAX_LAYERS */
+    size_t channels; /* hidden_size */
+    size_t heads;
+    size_t kv_heads;  /* divides heads */
+    size_t head_size; /* even, at most ZR_NN_ROTARY_MAX_HEAD_SIZE */
+    size_t wide;      /* intermediate_size */
+    size_t seq;       /* the longest sequence */
+    size_t vocab;
+    double epsilon; /* of the norms */
+    zr_nn_rotary_positions_t rotary;
+    bool is_tied; /* the head's weight is the embedding's */
+    bool has_qkv_bias, has_out_bias, has_mlp_bias;
+    bool normalises_qk; /* each head of queries and keys has a norm: Qwen3 */
+    size_t window;      /* of the layers in `windowed`: how many positions one sees; 0: all */
+    /* A bit for each layer: those that see `window` alone, and those without positions. */
+    uint64_t windowed[ZR_DECODER_MAX_LAYERS / 64], unrotated[ZR_DECODER_MAX_LAYERS / 64];
+} zr_decoder_shape_t;
+
+typedef struct zr_decoder_options {
+    uint64_t seed;       /* of the initial weights */
+    const char *freeze;  /* as zr_model_options_t has it */
+    double weight_decay; /* of matrices; vectors have none */
+    /* Of the layers' linear parts, as zr_part_linear_desc_t has them (models/parts.h). */
+    const zr_encoding_t *encoding;         /* of their weights; NULL: the runtime's */
+    const struct zr_part_adapter *adapter; /* NULL: none; borrowed as long as the model */
+} zr_decoder_options_t;
+
+/** The shape of a usual model, "llama-3.2-1b"; false: there is none of that name. */
+bool zr_decoder_named(const char *name, zr_decoder_shape_t *shape_p);
+/** The names that it knows, in order; NULL behind the last. */
+const char *zr_decoder_name(size_t index);
+
+/**
+ * Read the shape of a model of the type llama, qwen2, qwen3, mistral or smollm3 from a
+ * Hugging Face config.json.
+ *
+ * @param log      where all that is wrong with it is told; NULL: nowhere
+ * @param shape_p  set on success only
+ * @return ZR_OK; ZR_ERR_UNSUPPORTED for a key or a value that is not supported; ZR_ERR_ARGUMENT for
+ *         sizes that are no model; ZR_ERR_FORMAT; ZR_ERR_IO; ZR_ERR_MEMORY
+ */
+ZR_NODISCARD zr_status_t zr_decoder_read_config(const char *path, const zr_log_t *log,
+                                                zr_decoder_shape_t *shape_p);
+
+/** ZR_OK; ZR_ERR_ARGUMENT, logged with the size that is wrong. */
+ZR_NODISCARD zr_status_t zr_decoder_check(const zr_decoder_shape_t *shape, const zr_log_t *log);
+
+/** Parameters of a shape that zr_decoder_check has passed. */
+size_t zr_decoder_n_params(const zr_decoder_shape_t *shape);
+
+/**
+ * Make the model on a runtime that is not committed yet; zr_model_commit is next.
+ *
+ * Units are "embed", "layers.0", "layers.1", ..., "norm", and "head" where it is not tied. Initial
+ * values are a function of the seed, the parameter's name and the element's index alone: matrices
+ * are normal with deviation 0.02, norms start at 1, biases at 0.
+ *
+ * @param runtime  borrowed until zr_model_destroy
+ * @param shape    copied
+ * @param activations  how they are held; NULL: all are kept on the device
+ * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_MEMORY; ZR_ERR_UNSUPPORTED when the device has no kernels
+ *         for it
+ */
+ZR_NODISCARD zr_status_t zr_decoder_create(zr_runtime_t *runtime, const zr_decoder_shape_t *shape,
+                                           const zr_decoder_options_t *options,
+                                           const zr_activation_options_t *activations,
+                                           zr_model_t **model_p);
+
+/** zr_decoder_create with this shape and these options, for plans; both are borrowed for as long
+ * as it is used. */
+zr_model_maker_t zr_decoder_maker(const zr_decoder_shape_t *shape,
+                                  const zr_decoder_options_t *options);
+
+/* A micro-batch's inputs are int32: tokens, and targets, each the token that follows. */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,22 @@
+/*
+ * What the files of the model share.
+ */
+#pragma once
+
+#include "models/decoder/decoder.h"
+#include "models/parts.h"
+
+/* What all blocks are handed as their shape. */
+typedef struct zr_decoder_model {
+    zr_part_model_t base;
+    zr_decoder_shape_t shape;
+    float frequencies[ZR_NN_ROTARY_MAX_HEAD_SIZE / 2];
+} zr_decoder_model_t;
+
+/** A norm of so many channels, whose weight has this name. */
+ZR_NODISCARD zr_status_t zr_decoder_add_norm(zr_block_t *block, const zr_decoder_model_t *model,
+                                             const char *name, size_t channels,
+                                             zr_part_norm_t *norm);
+
+/** A layer, with the residual stream: layer.c. Block 1 + i of a model is layer i. */
+extern const zr_block_type_t zr_decoder_layer_block;

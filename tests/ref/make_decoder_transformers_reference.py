@@ -1,0 +1,186 @@
+#!/usr/bin/env python3
+"""Make tests/ref/decoder_transformers_reference.json: small decoders as transformers computes them.
+
+    python3 tests/ref/make_decoder_transformers_reference.py > tests/ref/decoder_transformers_reference.json
+    python3 tests/ref/make_decoder_transformers_reference.py PROGRAM
+
+The second runs PROGRAM, which is test_decoder_transformers, with what the first writes, made anew. It exits
+with 77 where Python has no torch or transformers (tests/ref/requirements.txt).
+
+Of each model type there is a configuration that uses its switches: the losses of some AdamW steps, and of
+the first batch the gradient of each parameter, as its norm and its product with a known array.
+"""
+
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+
+try:
+    import numpy as np
+    import torch
+    import transformers
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
+BATCH, SEQ, STEPS, SEED = 4, 24, 20, 20261122
+LR, BETA1, BETA2, EPSILON, WEIGHT_DECAY = 3e-3, 0.9, 0.95, 1e-8, 0.1
+LAYERS = 4
+
+SMALL = dict(hidden_size=48, intermediate_size=80, num_hidden_layers=LAYERS, num_attention_heads=6,
+             num_key_value_heads=2, vocab_size=131, max_position_embeddings=64, rms_norm_eps=1e-5,
+             attention_dropout=0.0, use_cache=False, pad_token_id=None, bos_token_id=1, eos_token_id=2)
+LLAMA3 = dict(rope_type="llama3", rope_theta=500.0, factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0,
+              original_max_position_embeddings=16)
+SLIDING = ["full_attention", "sliding_attention"] * (LAYERS // 2)
+
+CASES = {
+    "llama": ("Llama", dict(SMALL, rope_parameters=LLAMA3, tie_word_embeddings=False)),
+    "llama, all biases, as many heads of keys": (
+        "Llama", dict(SMALL, num_key_value_heads=6, rope_parameters=dict(rope_type="linear", rope_theta=1e4, factor=2.5),
+                      attention_bias=True, mlp_bias=True, tie_word_embeddings=True)),
+    "qwen2": ("Qwen2", dict(SMALL, num_key_value_heads=1, tie_word_embeddings=True, use_sliding_window=True,
+                            sliding_window=5, layer_types=SLIDING,
+                            rope_parameters=dict(rope_type="default", rope_theta=1e6))),
+    "qwen3": ("Qwen3", dict(SMALL, head_dim=16, tie_word_embeddings=True, rms_norm_eps=1e-6,
+                            rope_parameters=dict(rope_type="default", rope_theta=1e4))),
+    "mistral": ("Mistral", dict(SMALL, head_dim=10, sliding_window=7, tie_word_embeddings=False,
+                                rope_parameters=dict(rope_type="default", rope_theta=1e4))),
+    "smollm3": ("SmolLM3", dict(SMALL, no_rope_layers=[1, 1, 0, 1], tie_word_embeddings=True,
+                                rope_parameters=dict(rope_type="default", rope_theta=1e5))),
+}
+
+# ---- initial weights: integers modulo 2^64 until the last multiplication ----------------------
+
+
+def scatter(z):
+    z = z + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def sum_of_four(bits):
+    mask = np.uint64(0xFFFF)
+    return sum((bits >> np.uint64(shift)) & mask for shift in (0, 16, 32, 48))
+
+
+def normal(name, n_elems, deviation):
+    with np.errstate(over="ignore"):
+        key = scatter(np.array(SEED, dtype=np.uint64))
+        for byte in name.encode():
+            key = scatter(key ^ np.uint64(byte))
+        index = np.arange(n_elems, dtype=np.uint64)
+        total = sum_of_four(scatter(key + np.uint64(2) * index))
+        total = total + sum_of_four(scatter(key + np.uint64(2) * index + np.uint64(1)))
+    centered = total.astype(np.float64) - 4.0 * 65535.0
+    return (centered * (deviation / math.sqrt(8.0 * (65536.0**2 - 1.0) / 12.0))).astype(np.float32)
+
+
+def fill(model):
+    with torch.no_grad():
+        for name, param in model.named_parameters():
+            if param.dim() == 2:
+                param.copy_(torch.tensor(normal(name, param.numel(), 0.02).reshape(param.shape)))
+            else:
+                param.fill_(0.0 if name.endswith(".bias") else 1.0)
+
+
+# ---- data: each token follows from the one before ---------------------------------------------
+
+
+def make_batch(step, vocab):
+    rows = []
+    for b in range(BATCH):
+        row = [(37 * step + 11 * b) % vocab]
+        while len(row) <= SEQ:
+            row.append((3 * row[-1] + 5) % vocab)
+        rows.append(row)
+    rows = torch.tensor(rows)
+    return rows[:, :-1], rows[:, 1:]
+
+
+# ---- one model ---------------------------------------------------------------------------------
+
+
+def loss_of(model, step):
+    tokens, targets = make_batch(step, model.config.vocab_size)
+    logits = model(input_ids=tokens).logits
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def describe(config):
+    """The sizes and switches by the names of zr_decoder_shape_t."""
+    kinds = getattr(config, "layer_types", None) or ["full_attention"] * LAYERS
+    rope = config.rope_parameters
+    if config.model_type == "mistral" and config.sliding_window:
+        kinds = ["sliding_attention"] * LAYERS
+    rotated = getattr(config, "no_rope_layers", None) or [1] * LAYERS
+    is_qwen2 = config.model_type == "qwen2"
+    attention_bias = bool(getattr(config, "attention_bias", False))
+    return dict(
+        layers=LAYERS, channels=config.hidden_size, heads=config.num_attention_heads,
+        kv_heads=config.num_key_value_heads,
+        head_size=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
+        wide=config.intermediate_size, seq=config.max_position_embeddings, vocab=config.vocab_size,
+        epsilon=config.rms_norm_eps, theta=rope["rope_theta"], scaling=rope["rope_type"],
+        factor=rope.get("factor", 1.0), low_freq_factor=rope.get("low_freq_factor", 1.0),
+        high_freq_factor=rope.get("high_freq_factor", 4.0),
+        original=rope.get("original_max_position_embeddings", 1), tied=config.tie_word_embeddings,
+        qkv_bias=is_qwen2 or attention_bias, out_bias=attention_bias,
+        mlp_bias=bool(getattr(config, "mlp_bias", False)), normalises_qk=config.model_type == "qwen3",
+        window=config.sliding_window or 0 if "sliding_attention" in kinds else 0,
+        windowed=[int(kind == "sliding_attention") for kind in kinds],
+        unrotated=[int(not is_rotated) for is_rotated in rotated])
+
+
+def train(family, options):
+    config = getattr(transformers, family + "Config")(**options)
+    config._attn_implementation = "eager"
+    model = getattr(transformers, family + "ForCausalLM")(config).float().train()
+    fill(model)
+    params = dict(model.named_parameters())
+    gradients = {}
+    loss_of(model, 0).backward()
+    for name, param in params.items():
+        gradient = param.grad.double().flatten()
+        probe = torch.tensor(normal(name + ".probe", param.numel(), 1.0)).double()
+        gradients[name] = [gradient.norm().item(), (gradient @ probe).item()]
+    groups = [
+        {"params": [p for p in params.values() if p.dim() == 2], "weight_decay": WEIGHT_DECAY},
+        {"params": [p for p in params.values() if p.dim() == 1], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=LR, betas=(BETA1, BETA2), eps=EPSILON)
+    losses = []
+    for step in range(STEPS):
+        loss = loss_of(model, step)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return dict(shape=describe(config), losses=losses, gradients=gradients)
+
+
+def main():
+    torch.set_num_threads(1)  # the models are tiny
+    torch.manual_seed(0)
+    reference = dict(made_by="tests/ref/make_decoder_transformers_reference.py",
+                     torch=torch.__version__.split("+")[0], transformers=transformers.__version__, batch=BATCH,
+                     seq=SEQ, seed=SEED, lr=LR, beta1=BETA1, beta2=BETA2, epsilon=EPSILON,
+                     weight_decay=WEIGHT_DECAY,
+                     models={name: train(*case) for name, case in CASES.items()})
+    if len(sys.argv) == 1:
+        print(json.dumps(reference, indent=1))
+        return
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump(reference, file)
+        file.flush()
+        environment = {**os.environ, "ZR_DECODER_REFERENCE": file.name}
+        sys.exit(subprocess.run(sys.argv[1:], env=environment).returncode)
+
+
+if __name__ == "__main__":
+    main()

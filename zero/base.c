@@ -1,0 +1,88 @@
+/* What all parts of a runtime work with: see base_internal.h. */
+#include "zero/base_internal.h"
+
+static zr_status_t create_streams(zr_base_t *base) {
+    ZR_TRY(zr_stream_create(base->device, "compute", &base->compute));
+    if (base->config.overlap_comm)
+        ZR_TRY(zr_stream_create_beside(base->device, "comm", &base->transfer));
+    else
+        base->transfer = base->compute;
+    return zr_event_create(base->device, &base->order);
+}
+
+zr_status_t zr_base_create(zr_heap_t *heap, const zr_config_t *config, zr_comm_t *comm,
+                           zr_device_t *device, const zr_log_t *log, zr_base_t *base) {
+    zr_allocator_options_t options = zr_allocator_options_default();
+    *base = (zr_base_t){.heap = heap,
+                        .config = *config,
+                        .log = *log,
+                        .device = device,
+                        .rank = zr_comm_rank(comm),
+                        .n_ranks = zr_comm_n_ranks(comm)};
+    ZR_TRY(zr_sharding_create(comm, config->shard_group_size, &base->sharding));
+    options.log = base->log;
+    options.budget_bytes[ZR_TIER_DEVICE] = config->device_memory_bytes;
+    options.budget_bytes[ZR_TIER_HOST] = config->host_memory_bytes;
+    options.advice = zr_base_advice(config, base->sharding.n_shards);
+    ZR_TRY(zr_allocator_create_in(heap, device, &options, &base->allocator));
+    zr_sharding_set_allocator(&base->sharding, base->allocator);
+    return create_streams(base);
+}
+
+/* Nothing may run on memory that is given back; that some of it failed is known already. */
+void zr_base_drain(zr_stream_t *stream) {
+    if (stream != NULL && zr_stream_synchronize(stream) != ZR_OK)
+        return;
+}
+
+void zr_base_destroy(zr_base_t *base) {
+    zr_event_destroy(&base->order);
+    if (base->transfer != base->compute)
+        zr_stream_destroy(&base->transfer);
+    zr_stream_destroy(&base->compute);
+    zr_sharding_set_allocator(&base->sharding, NULL);
+    zr_sharding_destroy(&base->sharding);
+    zr_allocator_destroy(&base->allocator);
+}
+
+zr_status_t zr_base_no_memory(const zr_base_t *base, const char *what) {
+    return zr_fail(&base->log, ZR_ERR_MEMORY, "the system has no memory for %s", what);
+}
+
+zr_status_t zr_base_order(const zr_base_t *base, zr_stream_t *earlier, zr_stream_t *later) {
+    if (earlier == later)
+        return ZR_OK;
+    ZR_TRY(zr_event_record(base->order, earlier));
+    return zr_stream_wait(later, base->order);
+}
+
+zr_status_t zr_base_allocate(const zr_base_t *base, size_t size_bytes, zr_tag_t tag,
+                             zr_lifetime_t lifetime, const char *name, zr_stream_t *stream,
+                             void **pointer_p) {
+    zr_allocation_request_t request = {.size_bytes = size_bytes,
+                                       .tier = ZR_TIER_DEVICE,
+                                       .tag = tag,
+                                       .lifetime = lifetime,
+                                       .name = name,
+                                       .stream = stream};
+    return zr_allocate(base->allocator, &request, pointer_p);
+}
+
+zr_status_t zr_base_allocate_host(const zr_base_t *base, size_t size_bytes, zr_tag_t tag,
+                                  const char *name, void **pointer_p) {
+    zr_allocation_request_t request = {.size_bytes = size_bytes,
+                                       .tier = ZR_TIER_HOST,
+                                       .tag = tag,
+                                       .lifetime = ZR_LIFETIME_PERSISTENT,
+                                       .name = name};
+    return zr_allocate(base->allocator, &request, pointer_p);
+}
+
+zr_status_t zr_base_gather_control(const zr_base_t *base, zr_comm_t *comm, const char *tensor,
+                                   zr_dtype_t dtype, void *all, size_t n_elems) {
+    zr_message_t message = {.tensor = tensor, .dtype = dtype, .traffic = ZR_TRAFFIC_CONTROL};
+    char *own = (char *)all + (size_t)zr_comm_rank(comm) * n_elems * zr_dtype_size(dtype);
+    ZR_TRY(zr_base_order(base, base->compute, base->transfer));
+    ZR_TRY(zr_comm_all_gather(comm, &message, own, all, n_elems, base->transfer));
+    return zr_base_order(base, base->transfer, base->compute);
+}

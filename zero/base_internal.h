@@ -1,0 +1,156 @@
+/*
+ * What all parts of a rank's runtime work with: its configuration, its device, its place among the
+ * ranks, its streams, and how far it has come; and what follows from the configuration alone.
+ * Internal to zero/. Set when the runtime is created; only progress changes, by the runtime's own
+ * calls.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "allocator/heap_internal.h"
+#include "kernels/device_trace.h"
+#include "kernels/kernels.h"
+#include "zero/config.h"
+#include "zero/runtime.h"
+#include "zero/sharding_internal.h"
+
+#define ZR_STAGING_ELEMS ((size_t)16384)
+
+typedef struct zr_progress {
+    size_t micro_batch; /* begun in this step */
+    size_t
+        n_begins; /* of them, or of several at once: at the first, sums of gradients start anew */
+    bool in_micro_batch;
+    size_t n_steps;   /* done, with skipped ones */
+    size_t n_updates; /* done */
+} zr_progress_t;
+
+typedef struct zr_base {
+    zr_heap_t *heap; /* of the tables of all parts, and of the runtime; they go with it. Borrowed */
+    zr_config_t config;
+    zr_log_t log;
+    zr_device_t *device;
+    zr_allocator_t *allocator; /* owned */
+    zr_sharding_t sharding;    /* owned, but for its `all`: control, agreement */
+    int rank;
+    int n_ranks;
+    zr_stream_t *compute;
+    zr_stream_t *transfer; /* collectives; == compute without overlap_comm */
+    zr_event_t *order;     /* scratch: orders one stream behind another */
+    zr_progress_t progress;
+} zr_base_t;
+
+/* ---- what follows from the configuration ---- */
+
+/** The encoding of parameters, gradients, and the messages with either. */
+static inline const zr_encoding_t *zr_base_encoding(const zr_base_t *base) {
+    return zr_encoding_of(base->config.dtype);
+}
+
+/** Bytes of n elements of it. */
+static inline size_t zr_base_bytes(const zr_base_t *base, size_t n_elems) {
+    return zr_encoding_bytes(zr_base_encoding(base), n_elems);
+}
+
+static inline void *zr_base_at(const zr_base_t *base, void *first, size_t elem) {
+    return (char *)first + zr_base_bytes(base, elem);
+}
+
+static inline bool zr_base_offloads_params(const zr_base_t *base) {
+    return base->config.offload_param.device != ZR_OFFLOAD_NONE;
+}
+
+static inline bool zr_base_keeps_full_params(const zr_base_t *base) {
+    return base->config.stage < 3 ||
+           (base->sharding.n_shards == 1 && !zr_base_offloads_params(base));
+}
+
+/** Whether memory holds what is put there, so that the CPU may touch what it can address. */
+static inline bool zr_base_has_data(const zr_base_t *base) {
+    return !zr_device_info(base->device)->stores_nothing;
+}
+
+static inline bool zr_base_keeps_full_grads(const zr_base_t *base) {
+    return base->config.stage < 2;
+}
+
+/** Whether gradients meet the other ranks' in every micro-batch, not in the last one alone; a shard
+ * of their sum is then kept apart from the full ones. */
+static inline bool zr_base_reduces_every_micro_batch(const zr_base_t *base) {
+    return base->config.stage >= 2 ||
+           (base->config.reduce == ZR_REDUCE_EVERY_MICRO_BATCH && base->config.grad_accum > 1);
+}
+
+/** Whether gradients wait in host memory where their state is not on the device, all or some. */
+static inline bool zr_base_offloads_grads(const zr_base_t *base) {
+    const zr_offload_options_t *offload = &base->config.offload_optimizer;
+    return base->config.stage >= 2 && offload->device != ZR_OFFLOAD_NONE &&
+           offload->gradients != ZR_OFFLOAD_NONE;
+}
+
+static inline bool zr_base_is_last_micro_batch(const zr_base_t *base) {
+    return base->progress.micro_batch == base->config.grad_accum;
+}
+
+/** What to try when memory runs out, of a configuration that has been checked; static strings. */
+zr_allocator_advice_t zr_base_advice(const zr_config_t *config, int n_shards);
+
+/* ---- life ---- */
+
+/** @param heap  outlives it
+ * @param base  set; also after an error, for zr_base_destroy. Its progress begins at 0. */
+ZR_NODISCARD zr_status_t zr_base_create(zr_heap_t *heap, const zr_config_t *config, zr_comm_t *comm,
+                                        zr_device_t *device, const zr_log_t *log, zr_base_t *base);
+/** Nobody uses its streams, or has memory of its allocator. */
+void zr_base_destroy(zr_base_t *base);
+/** Wait for all work of a stream, or of none (NULL), before what it works on is given back. */
+void zr_base_drain(zr_stream_t *stream);
+
+/* ---- what is done with it ---- */
+
+/** Logs that the system has no memory for something. */
+ZR_NODISCARD zr_status_t zr_base_no_memory(const zr_base_t *base, const char *what);
+
+/** Work queued on `later` from now on runs after what is queued on `earlier` now. */
+ZR_NODISCARD zr_status_t zr_base_order(const zr_base_t *base, zr_stream_t *earlier,
+                                       zr_stream_t *later);
+
+/** Allocate memory on the device; `stream` uses it first. */
+ZR_NODISCARD zr_status_t zr_base_allocate(const zr_base_t *base, size_t size_bytes, zr_tag_t tag,
+                                          zr_lifetime_t lifetime, const char *name,
+                                          zr_stream_t *stream, void **pointer_p);
+/** The same in host memory, as long as the runtime is there. */
+ZR_NODISCARD zr_status_t zr_base_allocate_host(const zr_base_t *base, size_t size_bytes,
+                                               zr_tag_t tag, const char *name, void **pointer_p);
+
+/**
+ * Every rank's own part of `all`, to all ranks of a communicator, ordered behind and before the
+ * compute stream's work. Collectives are queued on the transfer stream alone, so that they run in
+ * one order on every rank.
+ *
+ * @param comm    one of the sharding's
+ * @param all     [its ranks * n_elems] on the device; this rank's part is there
+ * @param tensor  for messages
+ */
+ZR_NODISCARD zr_status_t zr_base_gather_control(const zr_base_t *base, zr_comm_t *comm,
+                                                const char *tensor, zr_dtype_t dtype, void *all,
+                                                size_t n_elems);
+
+/** Seconds of the device's clock. */
+static inline double zr_base_now(const zr_base_t *base) {
+    return zr_device_now(base->device);
+}
+
+/** Tell the recorder, if there is one, what is done from now on at the end of the step: a phase of
+ * it, of a unit (its name) or NULL, and of a part of that, from 1; 0: all of it. */
+static inline void zr_base_trace(const zr_base_t *base, const char *phase, const char *unit,
+                                 size_t part) {
+    zr_trace_t *trace = zr_device_trace(base->device);
+    if (trace != NULL)
+        zr_trace_at(
+            trace, zr_base_now(base),
+            &(zr_trace_place_t){
+                .step = base->progress.n_steps + 1, .phase = phase, .unit = unit, .part = part});
+}

@@ -1,0 +1,39 @@
+/*
+ * Initial values from a checkpoint, while a runtime is committed; and what a runtime does of
+ * checkpoints when it ends. Internal to zero/.
+ */
+#pragma once
+
+#include "zero/checkpoint/checkpoint.h"
+#include "zero/exchange_internal.h"
+#include "zero/state_internal.h"
+
+/* Where initial values come from, until commit returns. */
+typedef struct zr_restore {
+    const zr_checkpoint_t *checkpoint; /* NULL: from fill functions */
+    zr_checkpoint_reader_t *reader;
+} zr_restore_t;
+
+/** Find the tensor of each parameter, and take the counters. Where nothing is restored it, and
+ * zr_restore_end, do nothing. */
+ZR_NODISCARD zr_status_t zr_restore_begin(zr_restore_t *restore, const zr_units_t *model,
+                                          zr_base_t *base);
+void zr_restore_end(zr_restore_t *restore);
+
+/* Checkpoints to come: what they need is held (save_memory.c). And the one that was begun. */
+typedef struct zr_saves {
+    const zr_base_t *base;
+    zr_exchange_t *exchange;
+    bool are_expected;
+    bool go_on; /* with a copy, so that the run goes on while it is written */
+    bool said_no_room;
+    size_t memory_bytes;
+    void *memory;             /* NULL: there is none */
+    struct zr_saving *saving; /* or NULL */
+} zr_saves_t;
+
+/** save_memory.c: take what saving will need, where saves are expected. At the end of commit. */
+ZR_NODISCARD zr_status_t zr_saves_reserve(zr_saves_t *saves, zr_state_t *state);
+/** save.c: give a checkpoint up that was begun, if there is one; waits for its thread. And what
+ * saving would have needed. */
+void zr_saves_destroy(zr_saves_t *saves);

@@ -1,0 +1,148 @@
+/*
+ * What goes over a connection between a rank and the hub (hub/): frames, and the sockets below.
+ *
+ * A frame is a header and `length` bytes. Everything is checked by who receives it
+ * (peer_internal.h), since anybody may connect to a port: the first frame proves to be a rank's by
+ * its magic number, lengths are limited by kind. There is no secrecy and no proof of identity: the
+ * port is for a network whose members are trusted. Machines of one run have the same byte order;
+ * the magic number tells where they do not.
+ */
+#pragma once
+
+#include <sys/types.h>
+
+#include "zero/comm/roll_internal.h"
+
+#define ZR_WIRE_MAGIC 0x315A52454E49474Cu
+#define ZR_WIRE_VERSION 5u /* of these structures */
+
+/** Of an address, as a number in words. */
+#define ZR_ADDRESS_BYTES 64
+
+typedef enum zr_frame_kind {
+    ZR_FRAME_HELLO = 1,   /* to the hub: zr_hello_t, the first */
+    ZR_FRAME_WELCOME = 2, /* from the hub: all ranks have come */
+    ZR_FRAME_REFUSED = 3, /* from the hub: text */
+    ZR_FRAME_POST = 4,    /* to the hub: zr_post_t */
+    ZR_FRAME_MEET = 5,    /* to the hub: int32_t status */
+    ZR_FRAME_KILL = 6,    /* to the hub: text */
+    ZR_FRAME_LEAVE = 7,   /* to the hub */
+    ZR_FRAME_OUTCOME = 8, /* from the hub: zr_outcome_t, then what the posts carried; of a
+                             split int32_t[n_ranks], who the group's ranks are in the first
+                             communicator */
+    ZR_FRAME_END = 9,     /* from the hub: zr_end_t */
+    ZR_FRAME_APART =
+        11, /* to the hub: from now on this group meets in a page (control_page_internal.h) */
+    ZR_FRAME_ALIVE = 10 /* both ways, without a word: zr_wire_beat_ms */
+} zr_frame_kind_t;
+
+typedef struct zr_frame {
+    uint32_t kind, group, length, reserved;
+} zr_frame_t;
+
+typedef struct zr_hello {
+    uint64_t magic;
+    uint32_t version, reserved;
+    int32_t rank, n_ranks;
+} zr_hello_t;
+
+typedef struct zr_outcome {
+    int32_t status;
+    int32_t group;         /* of a split: what this rank is in now; -1: in none */
+    int32_t rank, n_ranks; /* of that */
+} zr_outcome_t;
+
+typedef struct zr_end {
+    uint32_t has_left;
+    int32_t whose; /* latest call the receiver adds to the reason, of a rank; -1: nobody's */
+    char reason[ZR_REASON_BYTES];
+} zr_end_t;
+
+/** Most bytes that a frame to the hub, or from it, can have behind its header. */
+#define ZR_WIRE_MOST_TO_HUB                                                                        \
+    (sizeof(zr_post_t) > ZR_REASON_BYTES ? sizeof(zr_post_t) : ZR_REASON_BYTES)
+#define ZR_WIRE_MOST_FROM_HUB(n_ranks)                                                             \
+    (sizeof(zr_end_t) + sizeof(zr_outcome_t) + (size_t)(n_ranks)*ZR_PAYLOAD_BYTES)
+
+/** Milliseconds of a clock that only goes forward. */
+int64_t zr_wire_now_ms(void);
+
+/** Time as a thread lives it: while its process is stopped, or does not come to run, none passes.
+ */
+typedef struct zr_lived {
+    int64_t looked_ms; /* of zr_wire_now_ms; 0: never */
+    int64_t lived_ms;
+    int64_t most_step_ms; /* that counts between two looks: half of the silence that is one's end */
+    bool has_jumped;      /* more has passed before the latest look */
+    int64_t jump_ms;      /* how much, when it last had; 0: it never has */
+    int64_t jumped_at_ms; /* of zr_wire_now_ms */
+} zr_lived_t;
+
+zr_lived_t zr_wire_lived(int timeout_ms);
+
+/**
+ * Milliseconds lived, to be asked often. Who goes on after having been stopped, with all others as
+ * a job is, or alone, does not take its own silence for theirs: where the clock has jumped, they
+ * have all their time anew.
+ */
+int64_t zr_wire_lived_ms(zr_lived_t *lived);
+
+/**
+ * What to add to words on a connection that has ended: that this process itself stood still shortly
+ * before, so that others have gone on without it; or nothing.
+ */
+const char *zr_wire_describe_jump(const zr_lived_t *lived, char *text, size_t text_bytes);
+#define ZR_JUMP_TEXT_BYTES 96
+
+/**
+ * Both sides of a connection say that they are there, from a thread that does nothing else, when
+ * this long has passed since they did; and a side that is not heard for the longer time is lost.
+ * So a process that is stopped is found, and one that computes for long is not taken for it.
+ */
+int zr_wire_beat_ms(int timeout_ms);
+int zr_wire_silence_ms(int timeout_ms); /* well within the time limit, and at least a second */
+#define ZR_WIRE_SILENCE "its process is stopped, or its machine or the way there is lost"
+
+/**
+ * Listen on a port of all of this machine's addresses; port 0 takes a free one.
+ *
+ * @return 0, and the socket; otherwise an errno
+ */
+int zr_wire_listen(int port, int *socket_p, int *port_p);
+
+/**
+ * Connect, trying again until somebody listens.
+ *
+ * @param until_ms  of zr_wire_now_ms
+ * @return 0, and the socket, which blocks; otherwise why not, by errno, and words for a resolver's
+ *         failure in `detail` (a static string, else NULL)
+ */
+int zr_wire_connect(const char *host, int port, int64_t until_ms, int *socket_p,
+                    const char **detail_p);
+
+/** Small messages go at once. */
+void zr_wire_no_delay(int socket);
+
+/**
+ * A connection whose other side does not answer, because its machine or the way there is lost,
+ * ends by itself, with ETIMEDOUT or the like, well within the time limit. Of a process that is
+ * stopped, the machine answers. Nor does sending block for longer: it fails with EAGAIN.
+ */
+void zr_wire_guard(int socket, int timeout_ms);
+
+/** Send it all, on a blocking socket. @return 0 or an errno */
+int zr_wire_send(int socket, uint32_t kind, uint32_t group, const void *data, size_t length);
+
+/**
+ * Receive some bytes, if there are any within so many milliseconds.
+ *
+ * @return how many; 0: none came; otherwise -errno, ECONNRESET when the other side has closed
+ */
+ssize_t zr_wire_receive_some(int socket, void *data, size_t length, int wait_ms);
+
+/**
+ * Receive exactly so many bytes, on a blocking socket.
+ *
+ * @return 0; ECONNRESET when the other side has closed; ETIMEDOUT; another errno
+ */
+int zr_wire_receive(int socket, void *data, size_t length, int64_t until_ms);

@@ -1,0 +1,243 @@
+/* Groups, units and parameters, as they are registered: see units_internal.h. */
+#include "zero/units_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+#include <xxhash.h>
+
+static zr_status_t add_name(const zr_base_t *base, zr_names_t *names, const char *name,
+                            size_t index) {
+    return zr_names_add(base->heap, names, name, index) == ZR_OK
+               ? ZR_OK
+               : zr_base_no_memory(base, "a name");
+}
+
+/* ---- groups ---- */
+
+/* What the update can work with, in fp32. */
+static bool is_factor(double value) {
+    return value >= 0 && isfinite((float)value);
+}
+
+static zr_status_t check_group(const zr_base_t *base, const zr_group_t *group, const int *group_p) {
+    if (group == NULL || group->name == NULL || group_p == NULL)
+        return zr_fail(&base->log, ZR_ERR_ARGUMENT,
+                       "a parameter group needs a name and a place for its number");
+    if (!is_factor(group->weight_decay) || !is_factor(group->lr_scale))
+        return zr_fail(
+            &base->log, ZR_ERR_ARGUMENT,
+            "parameter group \"%s\": weight_decay %g and lr_scale %g; both have to be at "
+            "least 0, and finite in fp32",
+            group->name, group->weight_decay, group->lr_scale);
+    return ZR_OK;
+}
+
+zr_status_t zr_units_add_group(zr_units_t *model, const zr_base_t *base, const zr_group_t *group,
+                               int *group_p) {
+    ZR_TRY(check_group(base, group, group_p));
+    zr_group_t copy = *group;
+    copy.name = zr_heap_text(base->heap, group->name);
+    if (copy.name == NULL || !zr_heap_make_room(base->heap, &model->groups, (size_t)model->n_groups,
+                                                &model->groups_capacity, sizeof(copy)))
+        return zr_base_no_memory(base, "a parameter group");
+    model->groups[model->n_groups] = copy;
+    *group_p = model->n_groups++;
+    return ZR_OK;
+}
+
+/* ---- units ---- */
+
+/* All that is not in the heap. */
+static void clear_unit(zr_unit_t *unit) {
+    zr_allocator_t *allocator = unit->base->allocator;
+    for (int kind = 0; kind < N_FLATS; kind++) {
+        if (unit->data[kind].full != unit->data[kind].own)
+            zr_free(allocator, &unit->data[kind].full, NULL);
+        zr_free(allocator, &unit->data[kind].own, NULL);
+    }
+    zr_free(allocator, &unit->grad_full, NULL);
+    zr_free(allocator, &unit->grad_shard, NULL);
+    zr_free(allocator, &unit->grad_host, NULL);
+    zr_free(allocator, &unit->state[ZR_TIER_DEVICE], NULL);
+    zr_free(allocator, &unit->state[ZR_TIER_HOST], NULL);
+    zr_event_destroy(&unit->gathered);
+    zr_event_destroy(&unit->grads_kept);
+    zr_event_destroy(&unit->released);
+}
+
+static zr_status_t check_unit(const zr_units_t *model, const zr_base_t *base, const char *name,
+                              zr_unit_t *const *unit_p) {
+    if (name == NULL || name[0] == '\0' || unit_p == NULL)
+        return zr_fail(&base->log, ZR_ERR_ARGUMENT,
+                       "a unit needs a name and a place for the result");
+    if (zr_names_find(&model->unit_names, name) != ZR_NO_NAME)
+        return zr_fail(&base->log, ZR_ERR_ARGUMENT, "there is a unit \"%s\" already", name);
+    return ZR_OK;
+}
+
+zr_status_t zr_units_add(zr_units_t *model, const zr_base_t *base, const char *name,
+                         zr_unit_t **unit_p) {
+    ZR_TRY(check_unit(model, base, name, unit_p));
+    zr_unit_t *unit = zr_heap_alloc(base->heap, 1, sizeof(*unit));
+    if (unit == NULL || !zr_heap_make_room(base->heap, &model->units, model->n_units,
+                                           &model->units_capacity, sizeof(zr_unit_t *)))
+        return zr_base_no_memory(base, "a unit");
+    unit->base = base;
+    unit->index = model->n_units;
+    unit->name = zr_heap_text(base->heap, name);
+    unit->params_tensor = zr_heap_printf(base->heap, "%s parameters", name);
+    unit->grads_tensor = zr_heap_printf(base->heap, "%s gradients", name);
+    unit->state_tensor = zr_heap_printf(base->heap, "%s optimizer state", name);
+    if (unit->name == NULL || unit->params_tensor == NULL || unit->grads_tensor == NULL ||
+        unit->state_tensor == NULL)
+        return zr_base_no_memory(base, "a unit");
+    ZR_TRY(add_name(base, &model->unit_names, unit->name, model->n_units));
+    model->units[model->n_units] = unit;
+    model->n_units++;
+    *unit_p = unit;
+    return ZR_OK;
+}
+
+/* ---- parameters ---- */
+
+static zr_status_t count_elems(const zr_base_t *base, const zr_param_desc_t *desc,
+                               size_t *n_elems_p) {
+    size_t n_elems = 1;
+    for (int i = 0; i < desc->n_dims; i++)
+        if (__builtin_mul_overflow(n_elems, desc->dims[i], &n_elems))
+            return zr_fail(&base->log, ZR_ERR_ARGUMENT,
+                           "parameter \"%s\": its size overflows at dimension %d (%zu)", desc->name,
+                           i, desc->dims[i]);
+    *n_elems_p = n_elems;
+    return ZR_OK;
+}
+
+static zr_status_t check_param(const zr_units_t *model, const zr_base_t *base,
+                               const zr_param_desc_t *desc, zr_param_t *const *param_p) {
+    if (desc == NULL || desc->name == NULL || desc->name[0] == '\0' || param_p == NULL)
+        return zr_fail(&base->log, ZR_ERR_ARGUMENT,
+                       "a parameter needs a name and a place for the result");
+    if (desc->n_dims < 0 || desc->n_dims > 4)
+        return zr_fail(&base->log, ZR_ERR_ARGUMENT,
+                       "parameter \"%s\" has %d dimensions; allowed are 0 to 4", desc->name,
+                       desc->n_dims);
+    if (desc->group < 0 || desc->group >= model->n_groups)
+        return zr_fail(&base->log, ZR_ERR_ARGUMENT,
+                       "parameter \"%s\" is of group %d; there are groups 0 to %d", desc->name,
+                       desc->group, model->n_groups - 1);
+    if (desc->encoding != NULL && desc->encoding != zr_base_encoding(base))
+        return zr_fail(&base->log, ZR_ERR_UNSUPPORTED,
+                       "parameter \"%s\": a unit cannot hold %s: all of its parameters are %s",
+                       desc->name, desc->encoding->name, zr_base_encoding(base)->name);
+    size_t same = zr_names_find(&model->param_names, desc->name);
+    if (same != ZR_NO_NAME)
+        return zr_fail(&base->log, ZR_ERR_ARGUMENT,
+                       "there is a parameter \"%s\" already, in unit \"%s\"", desc->name,
+                       model->params[same]->unit->name);
+    return ZR_OK;
+}
+
+zr_status_t zr_units_add_param(zr_units_t *model, zr_unit_t *unit, const zr_param_desc_t *desc,
+                               zr_param_t **param_p) {
+    const zr_base_t *base = unit->base;
+    size_t n_elems = 0;
+    ZR_TRY(check_param(model, base, desc, param_p));
+    ZR_TRY(count_elems(base, desc, &n_elems));
+    zr_param_t *param = zr_heap_alloc(base->heap, 1, sizeof(*param));
+    char *name = zr_heap_text(base->heap, desc->name);
+    if (param == NULL || name == NULL ||
+        !zr_heap_make_room(base->heap, &model->params, model->n_params, &model->params_capacity,
+                           sizeof(zr_param_t *)) ||
+        !zr_heap_make_room(base->heap, &unit->params, unit->n_params, &unit->params_capacity,
+                           sizeof(zr_param_t *)))
+        return zr_base_no_memory(base, "a parameter");
+    *param =
+        (zr_param_t){.unit = unit,
+                     .name = name,
+                     .n_dims = desc->n_dims,
+                     .layout = {.n_elems = n_elems, .group = desc->group, .frozen = desc->frozen},
+                     .fill = desc->fill,
+                     .fill_context = desc->fill_context};
+    memcpy(param->dims, desc->dims, sizeof(param->dims));
+    ZR_TRY(add_name(base, &model->param_names, name, model->n_params));
+    model->params[model->n_params] = unit->params[unit->n_params] = param;
+    model->n_params++;
+    unit->n_params++;
+    *param_p = param;
+    return ZR_OK;
+}
+
+/* ---- all of them ---- */
+
+static zr_status_t lay_out_unit(zr_unit_t *unit, size_t align_elems) {
+    const zr_base_t *base = unit->base;
+    zr_layout_param_t **layouts = zr_heap_alloc(base->heap, unit->n_params, sizeof(*layouts));
+    if (layouts == NULL)
+        return zr_base_no_memory(base, "a layout");
+    for (size_t i = 0; i < unit->n_params; i++)
+        layouts[i] = &unit->params[i]->layout;
+    zr_status_t status = ZR_OK;
+    for (int kind = 0; kind < N_FLATS && status == ZR_OK; kind++)
+        status = zr_flat_build(base->heap, layouts, unit->n_params, kind == FLAT_FROZEN,
+                               base->sharding.n_shards, align_elems, &unit->flat[kind]);
+    zr_heap_free(base->heap, layouts);
+    if (status == ZR_ERR_MEMORY)
+        return zr_base_no_memory(base, "a layout");
+    if (status != ZR_OK)
+        return zr_fail(&base->log, status,
+                       "unit \"%s\": its parameters are too large: with padding for shards of %s "
+                       "it may have %zu elements; make several units of it",
+                       unit->name, zr_count_text((uint64_t)base->sharding.n_shards, "rank").text,
+                       ZR_LAYOUT_MAX_ELEMS);
+    return ZR_OK;
+}
+
+zr_status_t zr_units_lay_out(zr_units_t *model, size_t align_elems) {
+    for (size_t i = 0; i < model->n_units; i++)
+        ZR_TRY(lay_out_unit(model->units[i], align_elems));
+    return ZR_OK;
+}
+
+static void hash_text(XXH3_state_t *state, const char *text) {
+    XXH3_64bits_update(state, text, strlen(text) + 1);
+}
+
+static void hash_model(const zr_units_t *model, const zr_config_t *config, XXH3_state_t *state) {
+    const zr_optimizer_type_t *own = config->own_optimizer;
+    if (own != NULL) {
+        hash_text(state, own->name);
+        XXH3_64bits_update(state, config->own_hyper,
+                           own->rule.n_hypers * sizeof(config->own_hyper[0]));
+    }
+    for (int i = 0; i < model->n_groups; i++) {
+        const zr_group_t *group = &model->groups[i];
+        double numbers[] = {group->weight_decay, group->lr_scale};
+        hash_text(state, group->name);
+        XXH3_64bits_update(state, numbers, sizeof(numbers));
+    }
+    for (size_t i = 0; i < model->n_params; i++) {
+        const zr_param_t *param = model->params[i];
+        size_t numbers[] = {param->layout.n_elems, (size_t)param->layout.group,
+                            param->layout.frozen, param->unit->index};
+        hash_text(state, param->name);
+        hash_text(state, param->unit->name);
+        XXH3_64bits_update(state, numbers, sizeof(numbers));
+    }
+}
+
+zr_status_t zr_units_hash(const zr_units_t *model, const zr_base_t *base, uint64_t *hash_p) {
+    XXH3_state_t *state = XXH3_createState();
+    if (state == NULL)
+        return zr_base_no_memory(base, "a hash");
+    XXH3_64bits_reset(state);
+    hash_model(model, &base->config, state);
+    *hash_p = XXH3_64bits_digest(state);
+    XXH3_freeState(state);
+    return ZR_OK;
+}
+
+void zr_units_clear(zr_units_t *model) {
+    for (size_t i = 0; i < model->n_units; i++)
+        clear_unit(model->units[i]);
+}

@@ -1,0 +1,128 @@
+/*
+ * What was registered before commit: groups, units and parameters, by their names; and where a
+ * unit's parameters, gradients and state are. All of it lives in the heap of the base. Internal to
+ * zero/.
+ */
+#pragma once
+
+#include "zero/base_internal.h"
+#include "zero/layout_internal.h"
+#include "zero/names_internal.h"
+
+enum { FLAT_TRAINABLE = 0, FLAT_FROZEN = 1, N_FLATS = 2 };
+
+struct zr_param {
+    zr_unit_t *unit;
+    char *name;
+    int n_dims;
+    size_t dims[4];
+    zr_layout_param_t layout;
+    zr_param_fill_fn fill;
+    void *fill_context;
+    size_t tensor;     /* of the checkpoint that its initial values come from */
+    bool grad_written; /* this step's (or micro-batch's) gradient was asked for: add from now on */
+};
+
+/* Parameters of one flat buffer on this rank. */
+typedef struct zr_unit_params {
+    void *own;         /* full where zr_unit_keeps_full, otherwise this rank's shard: on the device,
+                          or where it is offloaded in host memory; NULL in a store */
+    void *full;        /* == own where that is full; otherwise the gathered buffer or NULL */
+    zr_tier_t tier;    /* of own */
+    size_t first_part; /* in a store: of zr_params_t.parts */
+    size_t n_parts;
+} zr_unit_params_t;
+
+struct zr_unit {
+    const zr_base_t *base;
+    zr_runtime_t *runtime; /* for the calls of runtime.h that take a unit */
+    char *name;
+    char *params_tensor; /* "<name> parameters", as in collectives */
+    char *grads_tensor;  /* "<name> gradients" */
+    char *state_tensor;  /* "<name> optimizer state" */
+    size_t index;
+    zr_param_t **params; /* in order of registration */
+    size_t n_params, params_capacity;
+
+    zr_flat_t flat[N_FLATS];
+    zr_unit_params_t data[N_FLATS];
+    /* Trainable only. grad_full: persistent at stages 0-1, a bucket that lives from the first
+     * acquire with gradients to reduce at stages 2-3. grad_shard: this rank's accumulated sum,
+     * where the stage keeps one apart from grad_full, else NULL; or, where it is split, what of it
+     * is on the device, with the rest in grad_host, piece by piece (grads_internal.h). */
+    void *grad_full;
+    void *grad_shard;
+    void *grad_host;
+    bool grads_are_split;
+    /* What it has of the optimizer state on device and host: pieces, each with its arrays one
+     * behind the other. For NVMe: the buffer of the piece that is being filled, or NULL. */
+    void *state[ZR_N_TIERS];
+
+    int n_acquired;       /* acquires without release */
+    bool has_params;      /* one of them asked for parameters */
+    bool has_grads;       /* one of them asked for gradients */
+    bool reduced;         /* in this micro-batch */
+    zr_event_t *gathered; /* passes when the gathered parameters are there */
+    /* Where the host may update beside backward (zr_state_t.may_update_early); else NULL. */
+    zr_event_t *grads_kept; /* passes when its gradients are where they wait for the update */
+    zr_event_t *released;   /* when compute has used it for the last time so far */
+};
+
+typedef struct zr_units {
+    zr_group_t *groups;
+    int n_groups;
+    size_t groups_capacity;
+    zr_unit_t **units;
+    size_t n_units, units_capacity;
+    zr_names_t unit_names;
+    zr_param_t **params; /* in order of registration, over all units */
+    size_t n_params, params_capacity;
+    zr_names_t param_names;
+} zr_units_t;
+
+/** As the calls of runtime.h, which have checked when they are made. ZR_ERR_MEMORY leaves what
+ * cannot be used any more. */
+ZR_NODISCARD zr_status_t zr_units_add_group(zr_units_t *model, const zr_base_t *base,
+                                            const zr_group_t *group, int *group_p);
+/** Its `runtime` is the caller's to set. */
+ZR_NODISCARD zr_status_t zr_units_add(zr_units_t *model, const zr_base_t *base, const char *name,
+                                      zr_unit_t **unit_p);
+ZR_NODISCARD zr_status_t zr_units_add_param(zr_units_t *model, zr_unit_t *unit,
+                                            const zr_param_desc_t *desc, zr_param_t **param_p);
+/** Lay out the flat buffers of all units. */
+ZR_NODISCARD zr_status_t zr_units_lay_out(zr_units_t *model, size_t align_elems);
+/** Of all that ranks have to have the same of the model: groups, units, parameters, and an
+ * optimizer of the program's own. */
+ZR_NODISCARD zr_status_t zr_units_hash(const zr_units_t *model, const zr_base_t *base,
+                                       uint64_t *hash_p);
+/** Give back the memory of tensors and the events that units have. */
+void zr_units_clear(zr_units_t *model);
+
+/** Whether this rank's shard of a flat buffer lives elsewhere than on the device. */
+static inline bool zr_unit_is_offloaded(const zr_unit_t *unit, int kind) {
+    return unit->data[kind].tier != ZR_TIER_DEVICE;
+}
+
+/** Whether a flat buffer is on the device as a whole, and is never gathered. */
+static inline bool zr_unit_keeps_full(const zr_unit_t *unit, int kind) {
+    return zr_base_keeps_full_params(unit->base) ||
+           (unit->base->sharding.n_shards == 1 && !zr_unit_is_offloaded(unit, kind));
+}
+
+/** Where this rank's shard of a flat buffer begins. */
+static inline size_t zr_unit_own_first(const zr_unit_t *unit, int kind) {
+    return (size_t)unit->base->sharding.rank * unit->flat[kind].shard_elems;
+}
+
+/** The slice of a unit's trainable flat buffer whose state and update are this rank's. */
+typedef struct zr_state_range {
+    size_t first;
+    size_t n_elems;
+} zr_state_range_t;
+
+static inline zr_state_range_t zr_unit_state_range(const zr_unit_t *unit) {
+    const zr_flat_t *flat = &unit->flat[FLAT_TRAINABLE];
+    if (unit->base->config.stage == 0)
+        return (zr_state_range_t){0, flat->padded_elems};
+    return (zr_state_range_t){zr_unit_own_first(unit, FLAT_TRAINABLE), flat->shard_elems};
+}
