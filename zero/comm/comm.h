@@ -83,8 +83,6 @@ typedef struct zr_comm_options {
                                tensors; less makes more, smaller pieces; sim takes their time */
     int machine_ranks;      /* mpi: 0; or as many ranks, by their number, are taken for those of a
                                machine, to try out what several machines do */
-    bool through_ucx;       /* mpi: data between machines goes through UCX, where the build has
-                               found it, whoever has started the ranks. On all ranks, or on none */
 } zr_comm_options_t;
 
 /** 60 s, default log, sums in rank order, 32 MiB. */

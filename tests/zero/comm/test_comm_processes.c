@@ -3,7 +3,6 @@
  * each a process with a host device. The conformance suite; what is refused; and a process that is
  * killed in the midst of a run.
  */
-#include <dlfcn.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
@@ -19,8 +18,7 @@
 
 enum { LONG_MS = 60000 };
 
-static int port;         /* of the ranks that come next */
-static bool through_ucx; /* between machines */
+static int port; /* of the ranks that come next */
 
 static void prepare(void) {
     port = free_port();
@@ -107,7 +105,6 @@ static zr_status_t create_on_machines(int machine_ranks, int rank, int n_ranks,
                                       const zr_comm_options_t *options, zr_comm_t **comm_p) {
     zr_comm_options_t own = *options;
     own.machine_ranks = machine_ranks;
-    own.through_ucx = through_ucx;
     return create_rank(rank, n_ranks, &own, comm_p);
 }
 
@@ -304,18 +301,8 @@ TEST(test_killed_rank) {
     munmap(n_let_go, sizeof(*n_let_go));
 }
 
-/* Whether the machine has it; in a process of its own, as it is loaded by the communicator alone.
- */
-static bool has_ucx(void) {
-    int status = 1;
-    pid_t child = fork();
-    if (child == 0)
-        _exit(dlopen("libucp.so.0", RTLD_NOW | RTLD_LOCAL) == NULL);
-    return child > 0 && waitpid(child, &status, 0) == child && status == 0;
-}
-
-/* With an argument: the suite alone, with memory that ranks map, or as on several machines, over
- * TCP or through UCX; with a second one, on streams that have a thread. */
+/* With an argument: the suite alone, with memory that ranks map, or as on several machines;
+ * with a second one, on streams that have a thread. */
 int main(int argc, char **argv) {
     if (argc > 1 && strcmp(argv[1], "shared") == 0) {
         suite.name = "mpi, processes on host that share memory";
@@ -327,9 +314,6 @@ int main(int argc, char **argv) {
     if (argc > 2 && strcmp(argv[2], "beside") == 0)
         suite.open_device = open_device_beside;
     if (argc > 1) {
-        through_ucx = strcmp(argv[1], "ucx") == 0;
-        if (through_ucx && !has_ucx())
-            return TEST_SKIPPED;
         suite.name = "mpi, processes as on two machines";
         suite.create_rank = create_apart;
         suite.machine_ranks = 2;

@@ -30,7 +30,6 @@
 #include "zero/comm/mpi/mpi_site.h"
 #include "zero/comm/mpi/views.h"
 #include "zero/comm/pass_internal.h"
-#include "zero/comm/ucx/ucx_links.h"
 
 enum {
     ALL_PIECES_BYTES = 1 << 20,   /* of neighbours' pieces that are summed together: a cache */
@@ -47,7 +46,6 @@ typedef struct mpi_comm {
     zr_comm_t base;
     zr_mpi_site_t *site; /* NULL: ranks were not started by MPI's launcher */
     zr_links_t *links;   /* instead, where there are several machines; else NULL */
-    zr_ucx_links_t *ucx; /* instead of both, where the options say it; else NULL */
     uint64_t proof;      /* for zr_card_t */
     int tag;             /* of its transfers */
     int n_groups;        /* split from it so far */
@@ -97,27 +95,12 @@ static void warn_of_apartness(const mpi_comm_t *self, int rank, int error) {
         rank, strerror(error));
 }
 
-/* By the interface that leads to rank 0's machine; from there, the one that the others know. */
-static zr_status_t connect_through_ucx(mpi_comm_t *self, const zr_comm_call_t *call) {
-    char own[ZR_ADDRESS_BYTES], hub[ZR_ADDRESS_BYTES];
-    const char *address = own;
-    zr_control_tcp_addresses(self->base.control, own, hub);
-    for (int rank = 0; *address == '\0' && rank < self->base.n_ranks; rank++)
-        if (!zr_machines_is_neighbour(&self->machines, rank))
-            address = self->introductions[rank].place.address;
-    zr_status_t status =
-        zr_ucx_links_create(&self->base, call, &self->machines, address, &self->ucx);
-    return zr_control_meet(&self->base, status);
-}
-
 /* Where MPI's launcher has not started the ranks: connections between machines, if there are
  * several. */
 static zr_status_t connect_machines(mpi_comm_t *self, const zr_comm_call_t *call) {
     int n_ranks = self->base.n_ranks;
     if (self->machines.n_machines == 1)
         zr_links_destroy(&self->links);
-    else if (self->base.options.through_ucx)
-        return connect_through_ucx(self, call);
     if (self->site != NULL || self->machines.n_machines == 1)
         return ZR_OK;
     zr_link_place_t *places = malloc((size_t)n_ranks * sizeof(*places));
@@ -277,7 +260,6 @@ static zr_status_t check_tensors(mpi_comm_t *self, const zr_comm_call_t *call,
  */
 static zr_status_t arrive(mpi_comm_t *self, const zr_comm_call_t *call) {
     zr_introduction_t own = {.tensors = show_tensors(self, call)};
-    char ignored[ZR_ADDRESS_BYTES];
     atomic_size_t *n_taken = zr_control_page_count(self->base.control, self->base.rank);
     if (n_taken != NULL)
         atomic_store_explicit(n_taken, 0, memory_order_relaxed);
@@ -291,11 +273,8 @@ static zr_status_t arrive(mpi_comm_t *self, const zr_comm_call_t *call) {
     zr_card_fill(&own.card, &self->proof, self->base.control->origin_rank,
                  self->base.options.machine_ranks, zr_stream_device(call->stream));
     zr_links_destroy(&self->links); /* of a call before, which failed */
-    zr_ucx_links_destroy(&self->ucx);
     zr_control_offer_page(self->base.control, &own.page);
-    if (self->base.options.through_ucx)
-        zr_control_tcp_addresses(self->base.control, ignored, own.place.address);
-    else if (self->site == NULL)
+    if (self->site == NULL)
         self->links =
             zr_links_create(self->base.control, self->base.options.timeout_ms, &own.place);
     ZR_TRY(zr_control_arrive(&self->base, call, &own, sizeof(own), self->introductions));
@@ -423,9 +402,7 @@ static zr_status_t add_transfer(mpi_comm_t *self, int rank, uint64_t address, si
 }
 
 static void post(mpi_comm_t *self) {
-    if (self->n_transfers > 0 && self->ucx != NULL)
-        zr_ucx_links_post(self->ucx, self->transfers, self->n_transfers);
-    else if (self->n_transfers > 0 && self->site != NULL)
+    if (self->n_transfers > 0 && self->site != NULL)
         self->site->module->post(self->transfers, self->n_transfers);
     else if (self->n_transfers > 0)
         zr_links_post(self->links, self->transfers, self->n_transfers);
@@ -433,9 +410,7 @@ static void post(mpi_comm_t *self) {
 }
 
 static zr_status_t await(mpi_comm_t *self) {
-    if (self->is_exchanging && self->ucx != NULL)
-        ZR_TRY(zr_ucx_links_wait(self->ucx));
-    else if (self->is_exchanging && self->site != NULL)
+    if (self->is_exchanging && self->site != NULL)
         ZR_TRY(
             zr_mpi_site_wait(self->site, self->base.control, self->transfers, self->n_transfers));
     else if (self->is_exchanging)
@@ -633,9 +608,7 @@ static zr_status_t make_step(mpi_comm_t *self, const zr_comm_call_t *call, step_
     zr_status_t status = step(self, call);
     if (status != ZR_OK)
         zr_control_kill_for_failure(self->base.control, call, status);
-    if (status != ZR_OK && self->is_exchanging && self->ucx != NULL)
-        zr_ucx_links_cut(self->ucx);
-    else if (status != ZR_OK && self->is_exchanging && self->site != NULL)
+    if (status != ZR_OK && self->is_exchanging && self->site != NULL)
         self->site->module->give_up(); /* tensors may be freed now */
     else if (status != ZR_OK && self->is_exchanging)
         zr_links_cut(self->links);
@@ -690,7 +663,6 @@ static void mpi_destroy(zr_comm_t *comm) {
     bool is_dead = zr_control_has_failed(self->base.control) && !self->base.control->is_nested;
     zr_control_destroy(&self->base.control);
     zr_mpi_site_leave(self->site, is_dead);
-    zr_ucx_links_destroy(&self->ucx);
     zr_links_destroy(&self->links);
     zr_views_close(self->views, self->base.n_ranks);
     free(self->transfers);
