@@ -298,6 +298,9 @@ static zr_status_t commit(zr_runtime_t *runtime) {
     ZR_TRY(zr_state_create(state, runtime->nvme.store));
     ZR_TRY(zr_params_create(params, runtime->nvme.store));
     ZR_TRY(zr_restore_begin(&runtime->restore, &runtime->model, &runtime->base));
+    if (runtime->restore.checkpoint != NULL && runtime->base.rank == 0)
+        ZR_TRY(zr_carried_open(runtime->restore.checkpoint, &runtime->base.log,
+                               &runtime->saves.carried));
     ZR_TRY(zr_state_begin_fill(state));
     ZR_TRY(zr_params_begin_fill(params));
     for (size_t i = 0; i < runtime->model.n_units; i++) {

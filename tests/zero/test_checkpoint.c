@@ -100,13 +100,65 @@ TEST(saving_changes_nothing) {
     }
 }
 
-/* ---- other ranks ----------------------------------------------------------------------------- */
-
 /* It is the same there. */
 static void skip_on_device(void) {
     if (device_name != NULL)
         skip();
 }
+
+/* ---- files that are carried along -------------------------------------------------------------- */
+
+/* What a run has saved, as if it had been made of other files, with one for other programs. */
+static void import_saved(void) {
+    zr_checkpoint_t *from = NULL;
+    zr_checkpoint_writer_t *writer = NULL;
+    zr_save_options_t options = {.folder = saved_again};
+    assert_ok(zr_checkpoint_open(saved, NULL, &from));
+    assert_ok(zr_checkpoint_writer_create(&options, NULL, &writer));
+    for (size_t i = 0; zr_checkpoint_tensor(from, i) != NULL; i++) {
+        const zr_checkpoint_tensor_t *tensor = zr_checkpoint_tensor(from, i);
+        zr_param_desc_t desc = {.name = tensor->name, .n_dims = tensor->n_dims};
+        memcpy(desc.dims, tensor->dims, sizeof(tensor->dims));
+        assert_ok(zr_checkpoint_writer_add(writer, &desc));
+    }
+    assert_ok(zr_checkpoint_writer_carry(writer, "tokenizer.json", "{}", 2));
+    assert_ok(zr_checkpoint_writer_publish(writer));
+    zr_checkpoint_writer_destroy(&writer);
+    zr_checkpoint_close(&from);
+}
+
+/* From the one that a run goes on from into those that it saves, also when that one has been removed
+ * before; and from these on. */
+TEST(files_are_carried_along) {
+    skip_on_device();
+    for (int goes_on = 0; goes_on <= 1; goes_on++) {
+        toy_result_t result;
+        toy_options_t options = variant(2, 3, goes_on ? 4096 : 0);
+        zr_checkpoint_t *checkpoint = NULL;
+        size_t index = 0;
+        char text[3] = "";
+        options.n_steps = SAVED_STEP;
+        options.save_to = saved;
+        toy_train_well(&options, &result);
+        import_saved();
+        options.restore_from = options.save_to = saved_again;
+        options.keep = 1;
+        options.save_step = 1;
+        toy_train_well(&options, &result);
+        options.n_steps = N_STEPS;
+        toy_train_well(&options, &result);
+        assert_ok(zr_checkpoint_open(saved_again, NULL, &checkpoint));
+        assert_true(zr_checkpoint_find_carried(checkpoint, "tokenizer.json", &index));
+        assert_ok(zr_checkpoint_read_carried(checkpoint, index, NULL, text));
+        assert_string_equal(text, "{}");
+        assert_ok(zr_checkpoint_verify(checkpoint, NULL, NULL, NULL));
+        zr_checkpoint_close(&checkpoint);
+        empty(saved);
+        empty(saved_again);
+    }
+}
+
+/* ---- other ranks ----------------------------------------------------------------------------- */
 
 /* Every number of a checkpoint, in the order of its tensors. */
 static float *read_all(const char *path, size_t *n_elems_p) {

@@ -4,7 +4,8 @@
  * A folder has checkpoints, each a folder of its own, step-00000060. It is made under another
  * name and renamed when all of it has reached the drive, so whatever has that name is complete,
  * whichever way a run has ended. In it are a manifest, and of each rank that saved,
- * a file of data and one of checksums.
+ * a file of data and one of checksums. Files for other programs may lie beside them, such as a
+ * model's tokenizer, which checkpoints hand on from one to the next.
  *
  * What is saved of a parameter is its optimizer's arrays, the fp32 master first, which its value in
  * any dtype follows from; of a frozen one its value. It is found again by name, and read in any
@@ -115,6 +116,20 @@ ZR_NODISCARD zr_status_t zr_checkpoint_writer_create(const zr_save_options_t *op
 ZR_NODISCARD zr_status_t zr_checkpoint_writer_add(zr_checkpoint_writer_t *writer,
                                                   const zr_param_desc_t *desc);
 
+/**
+ * Write a file that is carried along for other programs: a tokenizer, a configuration. A run that
+ * goes on from the checkpoint carries it into those that it saves.
+ *
+ * @param name   1 to 63 letters, digits, '-', '_' and '.', no dot in front; not rank-..., nor
+ *               manifest.json
+ * @param bytes  [n_bytes]
+ * @return ZR_OK; ZR_ERR_ARGUMENT for a name that is not allowed or was written before, too many
+ *         files (64), or too large ones (1 GiB); ZR_ERR_IO; ZR_ERR_MEMORY
+ */
+ZR_NODISCARD zr_status_t zr_checkpoint_writer_carry(zr_checkpoint_writer_t *writer,
+                                                    const char *name, const void *bytes,
+                                                    size_t n_bytes);
+
 /** Give it its name, when all is on the drive: as zr_runtime_save. */
 ZR_NODISCARD zr_status_t zr_checkpoint_writer_publish(zr_checkpoint_writer_t *writer);
 
@@ -179,6 +194,27 @@ bool zr_checkpoint_find(const zr_checkpoint_t *checkpoint, const char *name, siz
 #define ZR_CHECKPOINT_VALUE ((size_t)0)
 /** Name of an array, such as "exp_avg"; lives as long as the checkpoint. NULL from n_arrays on. */
 const char *zr_checkpoint_array_name(const zr_checkpoint_t *checkpoint, size_t array);
+
+/** A file that it carries along for other programs. */
+typedef struct zr_carried_file {
+    const char *name; /* lives as long as the checkpoint */
+    size_t n_bytes;
+} zr_carried_file_t;
+/** Number `index`; false: there are not so many. */
+bool zr_checkpoint_carried(const zr_checkpoint_t *checkpoint, size_t index,
+                           zr_carried_file_t *file_p);
+/** Whether there is one of this name, and which. */
+bool zr_checkpoint_find_carried(const zr_checkpoint_t *checkpoint, const char *name,
+                                size_t *index_p);
+/**
+ * Read it, and verify it.
+ *
+ * @param bytes  [n_bytes]; undefined after an error
+ * @return ZR_OK; ZR_ERR_ARGUMENT: there is none; ZR_ERR_IO; ZR_ERR_FORMAT when it is not what was
+ *         saved. Logged.
+ */
+ZR_NODISCARD zr_status_t zr_checkpoint_read_carried(const zr_checkpoint_t *checkpoint, size_t index,
+                                                    const zr_log_t *log, void *bytes);
 
 typedef struct zr_checkpoint_reader zr_checkpoint_reader_t;
 
@@ -246,6 +282,8 @@ ZR_NODISCARD zr_status_t zr_checkpoint_list(const char *folder, const zr_log_t *
  *         and ZR_ERR_ARGUMENT when a parameter has no tensor, a tensor no parameter, their shapes
  *         differ, or its arrays are another optimizer's; one that has masters alone, as the writer
  *         makes them, is of any
+ *
+ * Files that it carries along are carried by those that are saved.
  *
  * A parameter that was frozen and no longer is starts with other arrays of 0, and one that has
  * become frozen keeps its master, rounded to the dtype: both are logged.

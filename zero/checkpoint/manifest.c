@@ -23,6 +23,7 @@ void zr_manifest_clear(zr_manifest_t *manifest) {
     for (size_t i = 0; manifest->arrays != NULL && i < manifest->n_arrays; i++)
         free(manifest->arrays[i].name);
     free(manifest->arrays);
+    free(manifest->carried);
     free(manifest->optimizer);
     free(manifest->trainer_json);
     *manifest = (zr_manifest_t){0};
@@ -147,6 +148,9 @@ static zr_status_t check_files(int folder_fd, const char *folder, const zr_log_t
         ZR_TRY(check_size(folder_fd, folder, file->data, file->data_bytes, log));
         ZR_TRY(check_size(folder_fd, folder, file->sums, 8 * (uint64_t)file->n_chunks, log));
     }
+    for (size_t i = 0; i < manifest->n_carried; i++)
+        ZR_TRY(check_size(folder_fd, folder, manifest->carried[i].name,
+                          manifest->carried[i].n_bytes, log));
     return ZR_OK;
 }
 

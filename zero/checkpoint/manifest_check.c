@@ -121,6 +121,32 @@ static zr_status_t check_file(const checker_t *c, size_t index) {
     return ZR_OK;
 }
 
+/* Names of ranks' files are left to them: they are written at the same time. */
+bool zr_manifest_is_carried_name(const char *name) {
+    return is_file_name(name, sizeof((zr_manifest_carried_t){0}.name)) &&
+           strncmp(name, "rank-", strlen("rank-")) != 0 && strcmp(name, ZR_MANIFEST_NAME) != 0;
+}
+
+static zr_status_t check_carried(const checker_t *c) {
+    const zr_manifest_t *m = c->manifest;
+    if (m->n_carried > ZR_MANIFEST_MAX_CARRIED)
+        return refuse(c, "carried has %s; at most %zu are possible",
+                      zr_count_text(m->n_carried, "file").text, ZR_MANIFEST_MAX_CARRIED);
+    for (size_t i = 0; i < m->n_carried; i++) {
+        if (!zr_manifest_is_carried_name(m->carried[i].name))
+            return refuse(c,
+                          "carried[%zu].name is no name of a file to carry along: 1 to %zu letters, "
+                          "digits, '-', '_' and '.', no dot in front, not rank-..., nor "
+                          ZR_MANIFEST_NAME,
+                          i, sizeof(m->carried[i].name) - 1);
+        if (m->carried[i].n_bytes > ZR_MANIFEST_MAX_CARRIED_BYTES)
+            return refuse(c, "carried[%zu] has %s; at most %" PRIu64 " are possible", i,
+                          zr_count_text(m->carried[i].n_bytes, "byte").text,
+                          ZR_MANIFEST_MAX_CARRIED_BYTES);
+    }
+    return ZR_OK;
+}
+
 /* Elements of several sizes lie so that none is in two chunks, as all that is saved does. */
 static zr_status_t check_aligned(const checker_t *c, size_t index) {
     const zr_manifest_extent_t *e = &c->manifest->extents[index];
@@ -203,6 +229,7 @@ static zr_status_t check_parts(const checker_t *c) {
     const zr_manifest_t *m = c->manifest;
     ZR_TRY(check_head(c));
     ZR_TRY(check_arrays(c));
+    ZR_TRY(check_carried(c));
     for (size_t i = 0; i < m->n_units; i++)
         ZR_TRY(check_name(c, "units", i, m->units[i]));
     for (size_t i = 0; i < m->n_tensors; i++)
@@ -233,7 +260,8 @@ static zr_status_t check_unique(const checker_t *c, const char **names, size_t n
 static zr_status_t check_names(const checker_t *c) {
     const zr_manifest_t *m = c->manifest;
     size_t most = m->n_units > m->n_tensors ? m->n_units : m->n_tensors;
-    most = most > 2 * m->n_files + 1 ? most : 2 * m->n_files + 1;
+    size_t n_files = 2 * m->n_files + 1 + m->n_carried;
+    most = most > n_files ? most : n_files;
     const char **names = malloc((most + 1) * sizeof(*names));
     if (names == NULL)
         return no_memory(c);
@@ -248,7 +276,9 @@ static zr_status_t check_names(const checker_t *c) {
         names[2 * i + 1] = m->files[i].sums;
     }
     names[2 * m->n_files] = ZR_MANIFEST_NAME;
-    ZR_THEN(status, check_unique(c, names, 2 * m->n_files + 1, "files"));
+    for (size_t i = 0; i < m->n_carried; i++)
+        names[2 * m->n_files + 1 + i] = m->carried[i].name;
+    ZR_THEN(status, check_unique(c, names, n_files, "files"));
     free(names);
     return status;
 }

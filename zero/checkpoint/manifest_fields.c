@@ -44,6 +44,13 @@ static const zr_manifest_field_t array_fields[] = {
     {"encoding", ZR_MANIFEST_ENCODING, OF_ARRAY(encoding)},
 };
 
+#define OF_CARRIED(member) offsetof(zr_manifest_carried_t, member)
+static const zr_manifest_field_t carried_fields[] = {
+    {"name", ZR_MANIFEST_FILE, OF_CARRIED(name)},
+    {"bytes", ZR_MANIFEST_COUNT, OF_CARRIED(n_bytes)},
+    {"xxh3", ZR_MANIFEST_SUM, OF_CARRIED(xxh3)},
+};
+
 #define OF_MANIFEST(member) offsetof(zr_manifest_t, member)
 #define LIST(list, type)                                                                           \
 #list "s", list##_fields, sizeof(list##_fields) / sizeof(list##_fields[0]), sizeof(type),      \
@@ -57,6 +64,13 @@ const zr_manifest_list_t zr_manifest_lists[ZR_N_MANIFEST_LISTS] = {
 };
 
 const zr_manifest_list_t zr_manifest_arrays = {LIST(array, zr_manifest_array_t)};
+
+const zr_manifest_list_t zr_manifest_carried = {"carried",
+                                                carried_fields,
+                                                sizeof(carried_fields) / sizeof(carried_fields[0]),
+                                                sizeof(zr_manifest_carried_t),
+                                                OF_MANIFEST(carried),
+                                                OF_MANIFEST(n_carried)};
 
 const zr_manifest_field_t zr_manifest_numbers[ZR_N_MANIFEST_NUMBERS] = {
     {"step", ZR_MANIFEST_COUNT, OF_MANIFEST(step)},

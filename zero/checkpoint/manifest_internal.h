@@ -25,11 +25,13 @@
  *                  "first_chunk": 0, "xxh3": "0123456789abcdef"}],
  *     "optimizer": "Lion",
  *     "arrays": [{"name": "master", "encoding": "fp32"}, {"name": "exp_avg", "encoding": "fp32"}],
+ *     "carried": [{"name": "tokenizer.json", "bytes": 1355256, "xxh3": "0123456789abcdef"}],
  *     "trainer": {},
  *     "xxh3": "0123456789abcdef"
  *   }
  *
- * Without "optimizer" and "arrays" it is AdamW's, with its three arrays in fp32.
+ * Without "optimizer" and "arrays" it is AdamW's, with its three arrays in fp32. Without "carried" it
+ * has no files for other programs.
  *
  * The last one is of all bytes before its own digits: it stands at the end of the file, and a
  * manifest that was changed by hand is no longer one.
@@ -52,6 +54,8 @@
 #define ZR_MANIFEST_MAX_RANKS 65536
 #define ZR_MANIFEST_MAX_ROW_ELEMS ((size_t)1 << 52)
 #define ZR_MANIFEST_MAX_CHUNK_BYTES ((size_t)1 << 30)
+#define ZR_MANIFEST_MAX_CARRIED ((size_t)64)
+#define ZR_MANIFEST_MAX_CARRIED_BYTES ((uint64_t)1 << 30)
 
 typedef struct zr_manifest_tensor {
     zr_checkpoint_tensor_t tensor; /* its name is owned, its unit points into `units`; what is read
@@ -90,6 +94,13 @@ typedef struct zr_manifest_array {
     const zr_encoding_t *encoding;
 } zr_manifest_array_t;
 
+/** A file for other programs. */
+typedef struct zr_manifest_carried {
+    char name[64];    /* as of the data files; it does not begin as theirs do */
+    uint64_t n_bytes; /* at most ZR_MANIFEST_MAX_CARRIED_BYTES */
+    uint64_t xxh3;    /* of its bytes */
+} zr_manifest_carried_t;
+
 typedef struct zr_manifest {
     size_t step;
     size_t n_updates;
@@ -107,6 +118,8 @@ typedef struct zr_manifest {
     char *optimizer;             /* owned; NULL: AdamW, and `arrays` are its */
     zr_manifest_array_t *arrays; /* [n_arrays] */
     size_t n_arrays;
+    zr_manifest_carried_t *carried; /* [n_carried] at most ZR_MANIFEST_MAX_CARRIED */
+    size_t n_carried;
     char *trainer_json; /* an object, compact; owned */
 } zr_manifest_t;
 
@@ -133,6 +146,9 @@ uint64_t zr_manifest_array_offset(const zr_manifest_t *manifest, const zr_manife
 /** Bytes of an extent in its file. */
 uint64_t zr_manifest_extent_bytes(const zr_manifest_t *manifest,
                                   const zr_manifest_extent_t *extent);
+
+/** Whether a file that is carried along may have this name. */
+bool zr_manifest_is_carried_name(const char *name);
 
 /** Frees what it has; a zeroed one is fine. */
 void zr_manifest_clear(zr_manifest_t *manifest);

@@ -323,9 +323,10 @@ static zr_status_t check_format(const parser_t *p, const json_t *root) {
 }
 
 static zr_status_t check_top_keys(const parser_t *p, json_t *root) {
-    const char *names[7 + ZR_N_MANIFEST_NUMBERS + ZR_N_MANIFEST_LISTS] = {
-        "format", "version", "library", "trainer", "xxh3", ZR_MANIFEST_OPTIMIZER, "arrays"};
-    size_t n = 7;
+    const char *names[8 + ZR_N_MANIFEST_NUMBERS + ZR_N_MANIFEST_LISTS] = {
+        "format", "version", "library", "trainer", "xxh3", ZR_MANIFEST_OPTIMIZER, "arrays",
+        "carried"};
+    size_t n = 8;
     for (size_t i = 0; i < ZR_N_MANIFEST_NUMBERS; i++)
         names[n++] = zr_manifest_numbers[i].name;
     for (size_t i = 0; i < ZR_N_MANIFEST_LISTS; i++)
@@ -363,6 +364,8 @@ static zr_status_t read_all(parser_t *p, json_t *root, zr_manifest_t *manifest) 
     for (size_t i = 0; i < ZR_N_MANIFEST_LISTS; i++)
         ZR_TRY(read_list(p, root, &zr_manifest_lists[i], manifest));
     ZR_TRY(read_optimizer(p, root, manifest));
+    if (json_object_get(root, zr_manifest_carried.name) != NULL)
+        ZR_TRY(read_list(p, root, &zr_manifest_carried, manifest));
     return read_trainer(p, root, manifest);
 }
 

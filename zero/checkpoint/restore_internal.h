@@ -4,6 +4,7 @@
  */
 #pragma once
 
+#include "zero/checkpoint/carried_internal.h"
 #include "zero/checkpoint/checkpoint.h"
 #include "zero/exchange_internal.h"
 #include "zero/state_internal.h"
@@ -30,6 +31,7 @@ typedef struct zr_saves {
     size_t memory_bytes;
     void *memory;             /* NULL: there is none */
     struct zr_saving *saving; /* or NULL */
+    zr_carried_t carried;     /* into each; of rank 0 */
 } zr_saves_t;
 
 /** save_memory.c: take what saving will need, where saves are expected. At the end of commit. */

@@ -210,6 +210,8 @@ static zr_status_t write_manifest(const zr_saving_t *saving) {
                               .stage = (int)runtime->base.config.stage,
                               .dtype = runtime->base.config.dtype};
     zr_status_t status = fill_manifest(saving, &manifest);
+    ZR_THEN(status, zr_carried_write(&runtime->saves.carried, saving->partial, &manifest,
+                                     &runtime->base.log));
     ZR_THEN(status, zr_manifest_write(&manifest, saving->partial, &runtime->base.log));
     zr_manifest_clear(&manifest);
     return status;
@@ -476,5 +478,6 @@ void zr_saves_destroy(zr_saves_t *saves) {
     if (saves->saving != NULL)
         destroy(saves->saving);
     saves->saving = NULL;
+    zr_carried_close(&saves->carried);
     zr_saves_release(saves);
 }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "offload/store.h"
+#include "zero/checkpoint/carried_internal.h"
 #include "zero/checkpoint/reader_internal.h"
 
 /* So much between two reports of progress. */
@@ -88,6 +89,10 @@ zr_status_t zr_checkpoint_verify(const zr_checkpoint_t *checkpoint, const zr_log
         zr_status_t of_extent = verify_extent(&v, order[i]);
         if (status == ZR_OK || (status == ZR_ERR_MEMORY && of_extent != ZR_OK))
             status = of_extent; /* what is known to be damaged is, whatever else is not known */
+    }
+    for (size_t i = 0; i < v.manifest->n_carried; i++) {
+        zr_status_t of_file = zr_carried_verify(checkpoint, i, &v.reader->log);
+        status = status == ZR_OK ? of_file : status;
     }
     pass(&v, 0, true);
     free(v.bytes);

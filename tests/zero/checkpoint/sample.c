@@ -69,6 +69,9 @@ zr_manifest_t sample_manifest(void) {
                                                  .first_chunk = 3,
                                                  .xxh3 = UINT64_MAX};
     manifest.files[0].n_chunks = 4;
+    manifest.n_carried = 1;
+    zr_manifest_carried_t carried = {.name = "tokenizer.json", .n_bytes = 5, .xxh3 = 7};
+    manifest.carried = copy_of(&carried, sizeof(carried));
     return manifest;
 }
 
@@ -127,6 +130,7 @@ void sample_write(const char *folder, size_t step) {
         write_zeros(folder, manifest.files[i].data, manifest.files[i].data_bytes);
         write_zeros(folder, manifest.files[i].sums, 8 * manifest.files[i].n_chunks);
     }
+    write_zeros(folder, manifest.carried[0].name, manifest.carried[0].n_bytes);
     assert_ok(zr_manifest_write(&manifest, folder, NULL));
     zr_manifest_clear(&manifest);
 }

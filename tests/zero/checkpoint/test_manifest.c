@@ -59,6 +59,8 @@ TEST(test_round_trip) {
         assert_true(a->offset_bytes == b->offset_bytes && a->first_chunk == b->first_chunk);
         assert_true(a->xxh3 == b->xxh3);
     }
+    assert_int_equal(read.n_carried, 1);
+    assert_memory_equal(read.carried, written.carried, sizeof(*read.carried));
     assert_ok(zr_manifest_print(&read, "sample", &log, &again));
     assert_string_equal(text, again);
     free(text);
@@ -180,6 +182,14 @@ static const wrong_t wrongs[] = {
     {"extents.1.xxh3", "\"0123456789ABCDEF\"",
      "extents[1].xxh3 is a text, and has to be a text of"},
     {"extents.1.xxh3", "7", "extents[1].xxh3 is a whole number"},
+    {"carried", "{}", "carried is an object"},
+    {"carried.0.name", "\"../x\"", "carried[0].name is no name of a file to carry along"},
+    {"carried.0.name", "\".x\"", "carried[0].name is no name of a file to carry along"},
+    {"carried.0.name", "\"rank-00007.data\"", "carried[0].name is no name of a file to carry"},
+    {"carried.0.name", "\"manifest.json\"", "carried[0].name is no name of a file to carry"},
+    {"carried.0.bytes", "1073741825", "carried[0] has 1073741825 bytes; at most 1073741824"},
+    {"carried.0.bytes", "-1", "carried[0].bytes is negative"},
+    {"carried.0.sum", "\"0\"", "there is no key \"carried[0].sum\""},
     {"extents.1.frist", "7", "no key \"extents[1].frist\"; is it \"first\"?"},
     {"extents.1.first", NULL, "extents[1].first is missing"},
 };
@@ -223,6 +233,21 @@ static char *text_with(const wrong_t *wrong) {
     assert_true(n > 0 && zr_manifest_seal(result, (size_t)n));
     free(text);
     return result;
+}
+
+TEST(test_carried_files) {
+    zr_manifest_t m = sample_manifest();
+    kept_log_t kept;
+    zr_log_t log = kept_log(&kept, ZR_LOG_INFO);
+    m.carried = realloc(m.carried, 65 * sizeof(*m.carried));
+    assert_non_null(m.carried);
+    m.n_carried = 2;
+    m.carried[1] = m.carried[0];
+    expect("twice", zr_manifest_check(&m, "sample", &log), &kept, "two files \"tokenizer.json\"");
+    m.n_carried = 65;
+    log = kept_log(&kept, ZR_LOG_INFO);
+    expect("too many", zr_manifest_check(&m, "sample", &log), &kept, "carried has 65 files");
+    zr_manifest_clear(&m);
 }
 
 TEST(test_wrong_values) {

@@ -54,6 +54,8 @@ static zr_status_t add(zr_checkpoint_writer_t *writer, size_t index, size_t *n_p
     return status;
 }
 
+static char carried[100000];
+
 static zr_status_t write_all(const zr_log_t *log) {
     zr_save_options_t options = {.folder = "f", .trainer_json = "{\"a\": 1}", .keep = 1};
     zr_checkpoint_writer_t *writer = NULL;
@@ -63,9 +65,29 @@ static zr_status_t write_all(const zr_log_t *log) {
     for (size_t i = 0; i < N_TENSORS && status == ZR_OK; i++)
         status = add(writer, i, &n);
     if (status == ZR_OK)
+        status = zr_checkpoint_writer_carry(writer, "tokenizer.json", carried, sizeof(carried));
+    if (status == ZR_OK)
+        status = zr_checkpoint_writer_carry(writer, "empty", carried, 0);
+    if (status == ZR_OK)
         status = zr_checkpoint_writer_publish(writer);
     zr_checkpoint_writer_destroy(&writer);
     return status;
+}
+
+static void check_carried(const zr_checkpoint_t *checkpoint) {
+    zr_carried_file_t file;
+    size_t index = 0;
+    static char bytes[sizeof(carried)];
+    assert_true(zr_checkpoint_carried(checkpoint, 0, &file));
+    assert_string_equal(file.name, "tokenizer.json");
+    assert_int_equal(file.n_bytes, sizeof(carried));
+    assert_ok(zr_checkpoint_read_carried(checkpoint, 0, NULL, bytes));
+    assert_memory_equal(bytes, carried, sizeof(carried));
+    assert_true(zr_checkpoint_find_carried(checkpoint, "empty", &index));
+    assert_int_equal(index, 1);
+    assert_ok(zr_checkpoint_read_carried(checkpoint, 1, NULL, bytes));
+    assert_false(zr_checkpoint_find_carried(checkpoint, "tokenizer", &index));
+    assert_false(zr_checkpoint_carried(checkpoint, 2, &file));
 }
 
 static void check_all(void) {
@@ -93,10 +115,13 @@ static void check_all(void) {
         free(values);
     }
     zr_checkpoint_reader_destroy(&reader);
+    check_carried(checkpoint);
     zr_checkpoint_close(&checkpoint);
 }
 
 TEST(test_round_trip) {
+    for (size_t i = 0; i < sizeof(carried); i++)
+        carried[i] = (char)(i * i >> 3);
     assert_ok(write_all(NULL));
     check_all();
     assert_ok(write_all(NULL)); /* over itself */
@@ -104,6 +129,30 @@ TEST(test_round_trip) {
     assert_int_equal(
         system("test \"$(ls -A f | grep -v '^.spare$' | tr '\\n' ' ')\" = 'latest step-00000000 '"),
         0);
+}
+
+/* A byte of one that is another is found by verifying, reading, and going on from it; one that is
+ * shorter, by opening. */
+TEST(test_damaged_carried_file) {
+    kept_log_t kept;
+    zr_log_t log = kept_log(&kept, ZR_LOG_INFO);
+    zr_checkpoint_t *checkpoint = NULL;
+    static char bytes[sizeof(carried)];
+    assert_ok(write_all(NULL));
+    assert_int_equal(system("printf x | dd of=f/step-00000000/tokenizer.json bs=1 seek=70000 "
+                            "conv=notrunc 2>/dev/null"),
+                     0);
+    assert_ok(zr_checkpoint_open("f", &log, &checkpoint));
+    assert_int_equal(zr_checkpoint_verify(checkpoint, &log, NULL, NULL), ZR_ERR_FORMAT);
+    assert_has(kept.text, "damaged: f/step-00000000/tokenizer.json: not what was saved");
+    assert_int_equal(zr_checkpoint_read_carried(checkpoint, 0, &log, bytes), ZR_ERR_FORMAT);
+    assert_int_equal(zr_checkpoint_read_carried(checkpoint, 2, &log, bytes), ZR_ERR_ARGUMENT);
+    zr_checkpoint_close(&checkpoint);
+    assert_int_equal(truncate("f/step-00000000/tokenizer.json", 5), 0);
+    assert_int_equal(zr_checkpoint_open("f", &log, &checkpoint), ZR_ERR_IO);
+    assert_has(kept.text, "tokenizer.json has 5 bytes; 100000 were saved");
+    assert_ok(write_all(NULL));
+    check_all();
 }
 
 TEST(test_full_drive) {
@@ -157,6 +206,12 @@ TEST(test_refusals) {
     desc = (zr_param_desc_t){.name = "\xff"};
     assert_int_equal(zr_checkpoint_writer_add(writer, &desc), ZR_ERR_ARGUMENT);
     assert_int_equal(kept.n_messages, 6);
+    static const char *const names[] = {"a/b", "", ".a", "rank-00000.data", "manifest.json", NULL};
+    for (size_t i = 0; i < N_OF(names); i++)
+        assert_int_equal(zr_checkpoint_writer_carry(writer, names[i], "", 0), ZR_ERR_ARGUMENT);
+    assert_ok(zr_checkpoint_writer_carry(writer, "a", "b", 1));
+    assert_int_equal(zr_checkpoint_writer_carry(writer, "a", "b", 1), ZR_ERR_ARGUMENT);
+    assert_has(kept.text, "file \"a\": there is one of this name already");
     desc = (zr_param_desc_t){.name = "scalar"};
     assert_ok(zr_checkpoint_writer_add(writer, &desc));
     assert_ok(zr_checkpoint_writer_publish(writer));
