@@ -48,8 +48,8 @@ typedef struct zr_device_options {
                         without, they work in the calling thread, as all others do */
     bool shares_memory; /* host: other processes of this user may map its memory, where the system
                            gives huge pages to that: for ranks that are processes of one machine
-                           (zr_comm_create_mpi). Memory that is mapped when the process forks is
-                           not in the child */
+                           (zr_comm_create_processes). Memory that is mapped when the process forks
+                           is not in the child */
     const struct zr_hardware *hardware; /* sim: what it stands for (kernels/base/hardware.h),
                                            copied; NULL means zr_hardware_default() */
     struct zr_sim_clock *clock; /* sim: whose time it takes (kernels/simulation.h), borrowed until

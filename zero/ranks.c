@@ -99,40 +99,41 @@ static void *run_member(void *argument) {
 
 /* ---- all of them ---------------------------------------------------------------------------- */
 
-static zr_status_t choose_comm(run_t *run, bool *is_mpi_p) {
+static zr_status_t choose_comm(run_t *run, bool *are_processes_p) {
     const zr_run_options_t *o = run->options;
     bool is_cuda = o->device_backend == NULL && strcmp(o->device, "cuda") == 0;
     const char *comm = o->comm;
     if (comm == NULL && run->is_launched)
-        comm = is_cuda ? "nccl" : "mpi";
+        comm = is_cuda ? "nccl" : "processes";
     else if (comm == NULL)
         comm = is_cuda && run->n_ranks > 1 ? "nccl" : "threads";
     run->is_nccl = strcmp(comm, "nccl") == 0;
-    *is_mpi_p = strcmp(comm, "mpi") == 0;
-    if (!run->is_nccl && !*is_mpi_p && strcmp(comm, "threads") != 0)
+    *are_processes_p = strcmp(comm, "processes") == 0 || strcmp(comm, "mpi") == 0;
+    if (!run->is_nccl && !*are_processes_p && strcmp(comm, "threads") != 0)
         return zr_fail(&o->log, ZR_ERR_ARGUMENT,
-                       "run: there is no communicator \"%s\"; there are threads, nccl, mpi", comm);
+                       "run: there is no communicator \"%s\"; there are threads, nccl, processes",
+                       comm);
     if (run->is_launched && strcmp(comm, "threads") == 0)
         return zr_fail(&o->log, ZR_ERR_ARGUMENT,
                        "run: this process is rank %d of %d processes, which cannot exchange data "
-                       "by \"threads\"; there are nccl, mpi",
+                       "by \"threads\"; there are nccl, processes",
                        run->launch.rank, run->launch.n_ranks);
-    if (!run->is_launched && *is_mpi_p && run->n_ranks > 1)
+    if (!run->is_launched && *are_processes_p && run->n_ranks > 1)
         return zr_fail(&o->log, ZR_ERR_ARGUMENT,
                        "run: %d ranks are threads of this process, which cannot exchange data by "
-                       "\"mpi\"; start %d processes with mpirun, or use threads",
+                       "\"processes\"; start %d processes with mpirun, or use threads",
                        run->n_ranks, run->n_ranks);
     return ZR_OK;
 }
 
 static zr_status_t create_comms(run_t *run, zr_comm_t **comms) {
     zr_comm_options_t options = run->options->comm_options;
-    bool is_mpi = false;
+    bool are_processes = false;
     options.log = run->options->log;
-    ZR_TRY(choose_comm(run, &is_mpi));
-    if (is_mpi) {
+    ZR_TRY(choose_comm(run, &are_processes));
+    if (are_processes) {
         zr_launch_t alone = {.n_ranks = 1};
-        return zr_comm_create_mpi(run->is_launched ? &run->launch : &alone, &options, comms);
+        return zr_comm_create_processes(run->is_launched ? &run->launch : &alone, &options, comms);
     }
     if (run->is_launched)
         return zr_comm_create_nccl(&run->launch, &options, comms);

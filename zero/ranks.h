@@ -46,8 +46,9 @@ typedef struct zr_run_options {
                                            machine, shared out to its ranks */
     const struct zr_device_backend *device_backend; /* NULL; or a device of the program's own, in
                                                        place of `device` */
-    const char *comm; /* "threads", "nccl" or "mpi" (comm.h); NULL: threads on the host, and nccl
-                         where several ranks have a GPU each; for processes mpi on the host */
+    const char
+        *comm; /* "threads", "nccl" or "processes" (comm.h); NULL: threads on the host, and nccl
+                  where several ranks have a GPU each; for processes "processes" on the host */
     zr_comm_options_t comm_options; /* the log is set here */
 } zr_run_options_t;
 

@@ -13,7 +13,7 @@
 static const comm_choice_t choices[] = {
     {.name = "threads", .device = "host"},
     {.name = "nccl", .device = "cuda"},
-    {.name = "mpi", .device = "host", .is_launched = true},
+    {.name = "processes", .device = "host", .is_launched = true},
 };
 
 static const zr_option_choice_t collectives[] = {{"all_gather", ZR_ALL_GATHER, NULL},
@@ -37,7 +37,11 @@ typedef struct options {
 /* ---- options -------------------------------------------------------------------------- */
 
 static const zr_option_choice_t comms[] = {
-    {"threads", 0, NULL}, {"nccl", 1, NULL}, {"mpi", 2, NULL}, {NULL, 0, NULL}};
+    {"threads", 0, NULL},
+    {"nccl", 1, NULL},
+    {"processes", 2, NULL},
+    {"mpi", 2, NULL}, /* its former name */
+    {NULL, 0, NULL}};
 static const zr_option_choice_t in_places[] = {
     {"both", 0, NULL}, {"on", 1, NULL}, {"off", 2, NULL}, {NULL, 0, NULL}};
 
@@ -45,10 +49,11 @@ static const zr_option_choice_t in_places[] = {
 
 static const zr_option_t rows[] = {
     {"comm", AT(choice), .type = ZR_OPTION_CHOICE, .choices = comms,
-     .help = "the communicator; mpi: of processes that mpirun, or you, have started "
-             "(docs/clusters.md)"},
+     .arg = "threads|nccl|processes",
+     .help = "the communicator; processes: those that mpirun, or you, have "
+             "started (docs/clusters.md)"},
     {"ranks", AT(n_ranks), .type = ZR_OPTION_COUNT, .least = 2, .most = ZR_MAX_SUM_SOURCES,
-     .arg = "N", .initial = "2; of mpi those that were started", .help = "ranks, 2 or more"},
+     .arg = "N", .initial = "2; of processes those that were started", .help = "ranks, 2 or more"},
     {"threads", AT(n_threads), .type = ZR_OPTION_COUNT, .least = 1, .most = 1024, .arg = "N",
      .initial = "all cores, shared out", .help = "threads of each rank"},
     {"dtype", AT(comm.dtype), .type = ZR_OPTION_CHOICE, .choices = command_dtypes,
@@ -177,8 +182,8 @@ const command_t bench_comm = {
     .summary = "collectives of a communicator against copies of the bytes that they have to move, "
                "and against MPI's own",
     .doc = "Bytes per second of collectives, against copies of the bytes that they have to read "
-           "and write, by as many threads, in the same run. Results are checked. With --comm mpi "
-           "under mpirun, MPI's own collectives take turns with them.",
+           "and write, by as many threads, in the same run. Results are checked. With --comm "
+           "processes under mpirun, MPI's own collectives take turns with them.",
     .own = rows,
     .n_own = sizeof(rows) / sizeof(rows[0]),
     .defaults = &defaults,

@@ -20,7 +20,7 @@ static zr_status_t check_launch(const train_options_t *options, const zr_log_t *
         return zr_fail(
             log, ZR_ERR_ARGUMENT,
             "--comm threads: %s %d processes that are a rank each; allowed are nccl with "
-            "GPUs, mpi on the host",
+            "GPUs, processes on the host",
             who, launch->n_ranks);
     return ZR_OK;
 }
@@ -34,7 +34,7 @@ static zr_status_t choose_comm(train_options_t *options, const zr_log_t *log) {
     zr_log_t quiet = *log;
     device_choice_t found;
     const char *wanted = options->device;
-    if (options->comm == TRAIN_COMM_MPI)
+    if (options->comm == TRAIN_COMM_PROCESSES)
         wanted = "host";
     else if (options->comm == TRAIN_COMM_NCCL && !is_cuda(wanted))
         wanted = "cuda";
@@ -44,33 +44,35 @@ static zr_status_t choose_comm(train_options_t *options, const zr_log_t *log) {
         wanted = found.name;
     }
     options->use_nccl = is_cuda(wanted);
-    options->use_mpi = !options->use_nccl;
-    if (options->use_mpi) {
+    options->use_processes = !options->use_nccl;
+    if (options->use_processes) {
         options->device = "host";
         return ZR_OK;
     }
     if (!zr_comm_has_nccl())
         return zr_fail(log, ZR_ERR_UNSUPPORTED,
                        "--device %s: %d processes are a rank each, for which NCCL is needed, and "
-                       "this build was made without; on the host there is --comm mpi",
+                       "this build was made without; on the host there is --comm processes",
                        options->device, options->launch.n_ranks);
     return ZR_OK;
 }
 
 /* --comm of a process that is alone. */
 static zr_status_t check_alone(train_options_t *options, const zr_log_t *log) {
-    options->use_mpi = options->comm == TRAIN_COMM_MPI;
-    if (options->use_mpi && options->n_ranks > 1)
-        return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "--comm mpi: ranks are processes, and this one was started alone: start it "
-                       "with mpirun -n %d and without --ranks (docs/clusters.md); allowed with "
-                       "--ranks are threads, nccl",
-                       options->n_ranks);
-    if (options->use_mpi && options->launch.n_ranks == 0)
-        zr_log_write(log, ZR_LOG_WARNING,
-                     "--comm mpi: this process was started alone, and is the only rank; several "
-                     "are started with mpirun -n N, or by hand (docs/clusters.md)");
-    if (options->use_mpi)
+    options->use_processes = options->comm == TRAIN_COMM_PROCESSES;
+    if (options->use_processes && options->n_ranks > 1)
+        return zr_fail(
+            log, ZR_ERR_ARGUMENT,
+            "--comm processes: ranks are processes, and this one was started alone: start it "
+            "with mpirun -n %d and without --ranks (docs/clusters.md); allowed with "
+            "--ranks are threads, nccl",
+            options->n_ranks);
+    if (options->use_processes && options->launch.n_ranks == 0)
+        zr_log_write(
+            log, ZR_LOG_WARNING,
+            "--comm processes: this process was started alone, and is the only rank; several "
+            "are started with mpirun -n N, or by hand (docs/clusters.md)");
+    if (options->use_processes)
         options->device = "host";
     return ZR_OK;
 }
@@ -79,12 +81,13 @@ zr_status_t train_launch_apply(train_options_t *options, const zr_log_t *log) {
     if (options->comm == TRAIN_COMM_NCCL && strcmp(options->device, "host") == 0)
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "--comm nccl: NCCL is for GPUs, and --device is host; allowed with it are "
-                       "threads, mpi");
-    if (options->comm == TRAIN_COMM_MPI && is_cuda(options->device))
-        return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "--comm mpi: it is for host memory, and --device is %s; allowed with it are "
-                       "threads, nccl",
-                       options->device);
+                       "threads, processes");
+    if (options->comm == TRAIN_COMM_PROCESSES && is_cuda(options->device))
+        return zr_fail(
+            log, ZR_ERR_ARGUMENT,
+            "--comm processes: it is for host memory, and --device is %s; allowed with it are "
+            "threads, nccl",
+            options->device);
     ZR_TRY(zr_launch_from_environment(log, &options->launch, &options->is_launched));
     if (!options->is_launched)
         return check_alone(options, log);
@@ -134,10 +137,10 @@ zr_status_t train_launch_comms(const train_options_t *options, const zr_log_t *l
     comm_options.log = *log;
     comm_options.timeout_ms = options->comm_timeout_ms;
     comm_options.sums = options->sums;
-    if (options->use_mpi) {
+    if (options->use_processes) {
         zr_launch_t alone = {.n_ranks = 1};
-        return zr_comm_create_mpi(options->is_launched ? &options->launch : &alone, &comm_options,
-                                  comms);
+        return zr_comm_create_processes(options->is_launched ? &options->launch : &alone,
+                                        &comm_options, comms);
     }
     if (options->is_launched)
         return zr_comm_create_nccl(&options->launch, &comm_options, comms);

@@ -10,7 +10,7 @@
  * Where the environment says so (zero/comm/launch.h) this process is one rank of a run: the number
  * of ranks and, unless it is named, the device are from there, and all but rank 0 are silent.
  * Without
- * --comm, ranks with a GPU exchange data through NCCL, others by the communicator `mpi`.
+ * --comm, ranks with a GPU exchange data through NCCL, others by the communicator `processes`.
  *
  * @return ZR_OK; ZR_ERR_ARGUMENT when a variable, --ranks, --comm or --device does not fit: logged
  */

@@ -67,9 +67,11 @@ static zr_status_t take_device(void *object, const char *label, const char *text
 
 static zr_status_t take_comm(void *object, const char *label, const char *text,
                              const zr_log_t *log) {
-    static const char *const names[] = {"threads", "nccl", "mpi"};
+    static const char *const names[] = {"threads", "nccl", "processes"};
     train_options_t *options = object;
     size_t choice = 0;
+    if (strcmp(text, "mpi") == 0)
+        text = "processes"; /* its former name */
     ZR_TRY(args_choice(label, text, names, 3, log, &choice));
     options->comm = (train_comm_t)(choice + TRAIN_COMM_THREADS);
     options->use_nccl = options->comm == TRAIN_COMM_NCCL;
@@ -186,13 +188,12 @@ static const zr_option_t own[] = {
      .arg = "N", .help = "of each rank; 0: the cores, divided by the ranks",
      .more = "Another number gives other bits, as matrix products add in another order "
              "([clusters.md](clusters.md))"},
-    {"comm", .type = ZR_OPTION_STRING, .group = MACHINE, .arg = "threads|nccl|mpi",
+    {"comm", .type = ZR_OPTION_STRING, .group = MACHINE, .arg = "threads|nccl|processes",
      .initial = "threads", .take = take_comm,
-     .help = "how ranks exchange data: threads of this process; nccl: with a GPU each; mpi: "
-             "processes on the host, as mpirun starts them, and by default there",
-     .more =
-         "of processes with GPUs the default is `nccl`, each with one from that of `--device` on "
-         "([clusters.md](clusters.md))"},
+     .help = "how ranks exchange data: threads of this process; nccl: with a GPU each; "
+             "processes: on the host, as mpirun or you start them, and by default there",
+     .more = "`mpi` is the former name of `processes`. Of processes with GPUs the default is "
+             "`nccl`, each with one from that of `--device` on ([clusters.md](clusters.md))"},
     {"comm-timeout", .type = ZR_OPTION_STRING, .group = MACHINE, .arg = "SECONDS", .initial = "60",
      .take = take_comm_timeout, .help = "how long a rank waits for another",
      .more = "or for a collective that has begun; who is silent for 0.6 of it is lost "

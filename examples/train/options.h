@@ -30,10 +30,10 @@ typedef struct train_choice {
 
 /** --comm. */
 typedef enum train_comm {
-    TRAIN_COMM_DEFAULT = 0, /* threads; nccl or mpi when ranks are processes */
+    TRAIN_COMM_DEFAULT = 0, /* threads; nccl or processes when those are ranks */
     TRAIN_COMM_THREADS = 1,
     TRAIN_COMM_NCCL = 2,
-    TRAIN_COMM_MPI = 3
+    TRAIN_COMM_PROCESSES = 3
 } train_comm_t;
 
 typedef struct train_checkpoint_options {
@@ -86,10 +86,10 @@ typedef struct train_options {
     int comm_timeout_ms;
     zr_sum_order_t sums;
     train_overlap_t overlap;
-    train_comm_t comm; /* as written */
-    bool use_nccl;     /* a GPU for each rank, from the one of --device on */
-    bool use_mpi;      /* ranks are processes on the host */
-    bool is_launched;  /* this process is one rank, and finds the others by `launch` */
+    train_comm_t comm;  /* as written */
+    bool use_nccl;      /* a GPU for each rank, from the one of --device on */
+    bool use_processes; /* ranks are processes on the host */
+    bool is_launched;   /* this process is one rank, and finds the others by `launch` */
     zr_launch_t launch;
     char launched_device[16]; /* what `device` is then, unless it was written */
     zr_plan_cache_t *plans;   /* where the run is planned: of memory, made before; NULL: none */

@@ -136,7 +136,7 @@ TEST(by_mpirun_as_threads) {
     for (int n_ranks = 1; n_ranks <= 4; n_ranks++) {
         char expected[17], arguments[512];
         hash_of(run_threads, n_ranks, SAME "--stage 0", expected);
-        snprintf(arguments, sizeof(arguments), SAME "--comm mpi --stage %d", n_ranks - 1);
+        snprintf(arguments, sizeof(arguments), SAME "--comm processes --stage %d", n_ranks - 1);
         assert_same_hash(run_by_mpirun, n_ranks, arguments, expected);
         assert_same_hash(run_by_mpirun, n_ranks, SAME "--stage 3 " OFFLOAD, expected);
     }
@@ -252,11 +252,16 @@ TEST(rank_without_data) {
 }
 
 TEST(refusals) {
-    assert_ran(2, TINY "--comm mpi --ranks 2");
-    assert_said("--comm mpi", "--comm mpi: ranks are processes, and this one was started alone: "
-                              "start it with mpirun -n 2");
-    assert_ran(2, TINY "--comm mpi --device cuda");
-    assert_said("--comm mpi", "--comm mpi: it is for host memory, and --device is cuda");
+    assert_ran(2, TINY "--comm processes --ranks 2");
+    assert_said("--comm processes", "--comm processes: ranks are processes, and this one was "
+                                    "started alone: start it with mpirun -n 2");
+    assert_ran(2, TINY "--comm mpi --ranks 2"); /* its former name */
+    assert_said("--comm mpi", "--comm processes: ranks are processes, and this one was started");
+    assert_ran(2, TINY "--comm process");
+    assert_said("--comm process", "allowed are threads, nccl, processes");
+    assert_ran(2, TINY "--comm processes --device cuda");
+    assert_said("--comm processes",
+                "--comm processes: it is for host memory, and --device is cuda");
     assert_int_equal(run_by_hand(2, TINY "--comm threads"), 2);
     assert_said("--comm threads", "--comm threads: WORLD_SIZE says that 2 processes");
     assert_int_equal(run_after("OMPI_COMM_WORLD_SIZE=2", TINY), 2);
@@ -271,11 +276,11 @@ TEST(refusals) {
 /* Who asks for ranks that are processes, and has started one, is told so; who has asked for one is
  * not. */
 TEST(one_process_alone) {
-    static const char remark[] = "warning: --comm mpi: this process was started alone, and is the "
-                                 "only rank";
-    assert_ran(0, TINY "--comm mpi --steps 1 --quiet");
+    static const char remark[] = "warning: --comm processes: this process was started alone, and "
+                                 "is the only rank";
+    assert_ran(0, TINY "--comm processes --steps 1 --quiet");
     assert_said("alone", remark);
-    assert_int_equal(run_after("WORLD_SIZE=1", TINY "--comm mpi --steps 1 --quiet"), 0);
+    assert_int_equal(run_after("WORLD_SIZE=1", TINY "--comm processes --steps 1 --quiet"), 0);
     assert_not_said("one of one", remark);
     assert_ran(0, TINY "--steps 1 --quiet");
     assert_not_said("threads", remark);

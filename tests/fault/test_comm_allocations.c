@@ -108,7 +108,7 @@ static void *run_rank(void *argument) {
     zr_comm_t *comm = NULL, *group = NULL;
     options.log = self->log;
     options.machine_ranks = self->machine_ranks;
-    self->status = zr_comm_create_mpi(&launch, &options, &comm);
+    self->status = zr_comm_create_processes(&launch, &options, &comm);
     pthread_barrier_wait(&together); /* what comes counts */
     pthread_barrier_wait(&together);
     if (self->status == ZR_OK)
@@ -232,7 +232,7 @@ static void begin_alone(int rank) {
         left_t before = look();
         fault_arm(n);
         alarm(WATCHDOG_SECONDS);
-        zr_status_t status = zr_comm_create_mpi(&launch, &options, &comm);
+        zr_status_t status = zr_comm_create_processes(&launch, &options, &comm);
         alarm(0);
         hit = fault_hit();
         fault_arm(0);

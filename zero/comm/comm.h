@@ -81,7 +81,7 @@ typedef struct zr_comm_options {
     zr_sum_order_t sums;    /* nccl; sim takes the time of it */
     size_t workspace_bytes; /* nccl: most device memory that a sum in rank order takes beside its
                                tensors; less makes more, smaller pieces; sim takes their time */
-    int machine_ranks;      /* mpi: 0; or as many ranks, by their number, are taken for those of a
+    int machine_ranks;      /* processes: 0; or as many ranks, by number, are taken for those of a
                                machine, to try out what several machines do */
 } zr_comm_options_t;
 
@@ -135,7 +135,8 @@ ZR_NODISCARD zr_status_t zr_comm_create_nccl_threads(int n_ranks, const zr_comm_
  * stay: over them ranks agree on each call, as threads do in memory. A rank whose process ends,
  * by whatever cause, ends the calls of all others. That of rank 0 has to stay to the end: when its
  * last communicator is destroyed, it waits a few seconds for the others. Where MPI's launcher has
- * started the ranks, MPI tells them where rank 0 listens: as for zr_comm_create_mpi, it is begun.
+ * started the ranks, MPI tells them where rank 0 listens: as for zr_comm_create_processes, it is
+ * begun.
  *
  * @param launch  of zr_launch_from_environment, or filled by hand; one rank is fine
  * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_UNSUPPORTED as above; ZR_ERR_MEMORY; ZR_ERR_COMM when
@@ -161,8 +162,9 @@ ZR_NODISCARD zr_status_t zr_comm_create_nccl(const zr_launch_t *launch,
  * @return as zr_comm_create_nccl; ZR_ERR_UNSUPPORTED when MPI's launcher has started the process,
  *         and MPI is not part of this build, or not found
  */
-ZR_NODISCARD zr_status_t zr_comm_create_mpi(const zr_launch_t *launch,
-                                            const zr_comm_options_t *options, zr_comm_t **comm_p);
+ZR_NODISCARD zr_status_t zr_comm_create_processes(const zr_launch_t *launch,
+                                                  const zr_comm_options_t *options,
+                                                  zr_comm_t **comm_p);
 
 /**
  * Where a communicator takes device memory for its own needs: lifetime "collective", tag
@@ -216,7 +218,7 @@ void zr_comm_abort(zr_comm_t *comm, const char *reason);
 
 int zr_comm_rank(const zr_comm_t *comm);
 int zr_comm_n_ranks(const zr_comm_t *comm);
-/** "threads", "nccl", "mpi" or "sim"; static. */
+/** "threads", "nccl", "processes" or "sim"; static. */
 const char *zr_comm_backend_name(const zr_comm_t *comm);
 
 /**

@@ -1,6 +1,7 @@
 /*
- * What other processes say, and whether it can be so: the structures that ranks of `mpi` show to
- * each other, and a check for each structure that a peer sends or writes to memory that is shared.
+ * What other processes say, and whether it can be so: the structures that ranks of `processes` show
+ * to each other, and a check for each structure that a peer sends or writes to memory that is
+ * shared.
  *
  * Who receives one asks its check before the first use of a field. What a check has accepted can be
  * used as an index, a size or an offset. Checks compare with what a rank knows by its control
@@ -17,7 +18,8 @@
 #include "zero/comm/control_page_internal.h"
 #include "zero/comm/wire_internal.h"
 
-/* ---- what ranks of `mpi` show to each other -------------------------------------------------- */
+/* ---- what ranks of `processes` show to each other
+ * ------------------------------------------------ */
 
 /** Of a tensor that is not in its device's memory file. */
 #define ZR_NOWHERE UINT64_MAX

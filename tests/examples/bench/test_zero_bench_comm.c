@@ -106,7 +106,7 @@ TEST(test_bad_usage) {
 
 /* Ranks that are processes: all of them measure, and rank 0 reports. */
 TEST(test_processes) {
-    const char *const arguments = "comm --comm mpi --json --min 1KiB --max 1KiB --seconds 0";
+    const char *const arguments = "comm --comm processes --json --min 1KiB --max 1KiB --seconds 0";
     char output[65536], other[256], port[16], command[512];
     snprintf(port, sizeof(port), "%d", free_port());
     assert_int_equal(setenv("WORLD_SIZE", "2", 1) | setenv("MASTER_ADDR", "127.0.0.1", 1) |
@@ -121,7 +121,7 @@ TEST(test_processes) {
     assert_int_equal(pclose(rank), 0);
     json_t *object = json_loads(output, JSON_REJECT_DUPLICATES, NULL);
     assert_true(json_is_object(object));
-    assert_string_equal(json_string_value(json_object_get(object, "comm")), "mpi");
+    assert_string_equal(json_string_value(json_object_get(object, "comm")), "processes");
     assert_true(number_at(object, "ranks") == 2);
     assert_int_equal(json_array_size(json_object_get(object, "measurements")), 6);
     assert_null(json_object_get(object, "mpi"));
@@ -130,7 +130,7 @@ TEST(test_processes) {
     json_decref(object);
     assert_bad_usage("comm --comm mpi --ranks 3", "2 or more, and started are 2");
     assert_int_equal(unsetenv("WORLD_SIZE"), 0);
-    assert_bad_usage("comm --comm mpi", "start it with mpirun -n N");
+    assert_bad_usage("comm --comm processes", "start it with mpirun -n N");
 }
 
 /* ---- wrong results --------------------------------------------------------------------------- */

@@ -1,6 +1,6 @@
 /*
- * zero-bench comm --comm mpi, started by MPI's launchers: MPI's own collectives are measured beside
- * ours, checked, and reported as docs/bench.md says. How fast they are says nothing here.
+ * zero-bench comm --comm processes, started by MPI's launchers: MPI's own collectives are measured
+ * beside ours, checked, and reported as docs/bench.md says. How fast they are says nothing here.
  */
 #include "tests/examples/bench/run_bench.h"
 
@@ -15,7 +15,8 @@ static const char *text_at(const json_t *object, const char *key) {
 static json_t *measure(const char *mpirun, const char *arguments) {
     char command[1024], output[65536];
     snprintf(command, sizeof(command),
-             "%s -n 2 '%s' comm --comm mpi --json --seconds 0 --min 1000 --max 64kB --factor 64 %s "
+             "%s -n 2 '%s' comm --comm processes --json --seconds 0 --min 1000 --max 64kB --factor "
+             "64 %s "
              "2>/dev/null",
              mpirun, ZERO_BENCH, arguments);
     FILE *pipe = popen(command, "r");

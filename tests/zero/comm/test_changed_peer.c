@@ -190,7 +190,7 @@ static int run_rank(int rank, int port, setting_t setting, char *error) {
     size_t granule = zr_device_info(device)->granule_bytes;
     if (zr_range_reserve(device, ZR_TIER_DEVICE, granule, &range) != ZR_OK ||
         zr_range_map(device, ZR_TIER_DEVICE, range, 0, granule) != ZR_OK ||
-        zr_comm_create_mpi(&launch, &options, &comm) != ZR_OK)
+        zr_comm_create_processes(&launch, &options, &comm) != ZR_OK)
         return UNEXPECTED;
     zr_status_t status = talk(comm, setting == MACHINES_GROUP, range, stream);
     zr_comm_destroy(&comm);

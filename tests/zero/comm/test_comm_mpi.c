@@ -33,7 +33,7 @@ static zr_status_t create_rank(int rank, int n_ranks, const zr_comm_options_t *o
     wanted.rank = rank;
     wanted.n_ranks = n_ranks;
     wanted.start_timeout_ms = 60000; /* short limits are those of calls */
-    return zr_comm_create_mpi(&wanted, &own, comm_p);
+    return zr_comm_create_processes(&wanted, &own, comm_p);
 }
 
 static zr_status_t create(int n_ranks, const zr_comm_options_t *options, zr_comm_t **comms) {
@@ -48,7 +48,7 @@ static zr_status_t open_device(zr_device_t **device_p) {
 }
 
 static comm_suite_t suite = {
-    .name = "mpi",
+    .name = "processes",
     .create = create,
     .create_rank = create_rank,
     .open_device = open_device,
@@ -92,7 +92,7 @@ static int run_rank(const char *board_path) {
         launch = (zr_launch_t){.n_ranks = 1};
     else if (!launch.by_mpi)
         return 1;
-    if (zr_comm_create_mpi(&launch, NULL, &comm) != ZR_OK)
+    if (zr_comm_create_processes(&launch, NULL, &comm) != ZR_OK)
         return 1;
     world = (rank_world_t){.rank = launch.rank, .n_ranks = launch.n_ranks, .board = &shared->board};
     int failed = run_cases(0);

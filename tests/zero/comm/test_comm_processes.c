@@ -28,7 +28,7 @@ static zr_status_t create_rank(int rank, int n_ranks, const zr_comm_options_t *o
                                zr_comm_t **comm_p) {
     zr_launch_t launch = {.host = "127.0.0.1", .port = port, .rank = rank, .n_ranks = n_ranks};
     launch.start_timeout_ms = LONG_MS; /* short limits are those of calls */
-    return zr_comm_create_mpi(&launch, options, comm_p);
+    return zr_comm_create_processes(&launch, options, comm_p);
 }
 
 static zr_status_t create(int n_ranks, const zr_comm_options_t *options, zr_comm_t **comms) {

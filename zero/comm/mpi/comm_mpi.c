@@ -1,5 +1,5 @@
 /*
- * The communicator `mpi`: ranks are processes, their tensors in host memory.
+ * The communicator `processes`: ranks are processes, their tensors in host memory.
  *
  * Ranks of one machine read each other's memory (machines.h), as those of `threads` do: a
  * collective is an agreement on the call (control.h), large copies and sums, and a meeting at the
@@ -88,7 +88,7 @@ static size_t choose_piece_bytes(const mpi_comm_t *self) {
 static void warn_of_apartness(const mpi_comm_t *self, int rank, int error) {
     zr_log_write(
         &self->base.options.log, ZR_LOG_WARNING,
-        "communicator \"mpi\": the memory of rank %d, of the same machine, cannot be read "
+        "communicator \"processes\": the memory of rank %d, of the same machine, cannot be read "
         "(process_vm_readv: %s): all data goes through MPI, which is slower. It is allowed "
         "by /proc/sys/kernel/yama/ptrace_scope 0 or 1, and in a container by the "
         "capability SYS_PTRACE",
@@ -125,7 +125,7 @@ static zr_status_t meet_in_page(mpi_comm_t *self) {
     zr_status_t outcome = zr_control_meet(&self->base, error == 0 ? ZR_OK : ZR_ERR_UNSUPPORTED);
     if (error != 0)
         zr_log_write(&self->base.options.log, ZR_LOG_INFO,
-                     "communicator \"mpi\": no memory for meetings (%s): ranks meet over TCP",
+                     "communicator \"processes\": no memory for meetings (%s): ranks meet over TCP",
                      strerror(error));
     zr_control_use_page(self->base.control, outcome == ZR_OK);
     return outcome == ZR_ERR_UNSUPPORTED ? ZR_OK : outcome;
@@ -177,10 +177,11 @@ static zr_status_t follow_views(mpi_comm_t *self) {
         zr_control_kill_for_peer(self->base.control, self->cards[rank - 1].origin_rank,
                                  "a memory file that is not where or what it says");
     if (error != 0)
-        zr_log_write(&self->base.options.log, ZR_LOG_WARNING,
-                     "communicator \"mpi\": the memory of rank %d cannot be mapped (%s): it is "
-                     "copied through the kernel, which is slower",
-                     rank - 1, strerror(error));
+        zr_log_write(
+            &self->base.options.log, ZR_LOG_WARNING,
+            "communicator \"processes\": the memory of rank %d cannot be mapped (%s): it is "
+            "copied through the kernel, which is slower",
+            rank - 1, strerror(error));
     zr_status_t outcome = zr_control_meet(&self->base, error == 0 ? ZR_OK : ZR_ERR_UNSUPPORTED);
     for (int other = 0; other < n_ranks; other++)
         self->file_bytes[other] = self->peers[other].file_bytes;
@@ -631,7 +632,7 @@ static zr_status_t mpi_move(zr_comm_t *comm, const zr_comm_call_t *call) {
     if (strcmp(backend, "host") != 0)
         return zr_fail(
             &comm->options.log, ZR_ERR_ARGUMENT,
-            "%s of \"%s\": the communicator \"mpi\" works on host memory, and the stream "
+            "%s of \"%s\": the communicator \"processes\" works on host memory, and the stream "
             "is of device \"%s\"; for GPUs there is \"nccl\"",
             zr_collective_name(call->collective), call->message.tensor, backend);
     if (comm->n_ranks == 1)
@@ -727,24 +728,25 @@ static zr_status_t mpi_split(zr_comm_t *comm, const zr_comm_call_t *call) {
     return zr_control_split(comm, call, adopt);
 }
 
-zr_status_t zr_comm_create_mpi(const zr_launch_t *launch, const zr_comm_options_t *options,
-                               zr_comm_t **comm_p) {
+zr_status_t zr_comm_create_processes(const zr_launch_t *launch, const zr_comm_options_t *options,
+                                     zr_comm_t **comm_p) {
     zr_comm_options_t defaults = zr_comm_options_default();
     zr_mpi_site_t *site = NULL;
     zr_control_t *control = NULL;
     if (options == NULL)
         options = &defaults;
     if (launch == NULL || comm_p == NULL)
-        return zr_fail(&options->log, ZR_ERR_ARGUMENT, "communicator \"mpi\": launch %p, result %p",
-                       (const void *)launch, (void *)comm_p);
+        return zr_fail(&options->log, ZR_ERR_ARGUMENT,
+                       "communicator \"processes\": launch %p, result %p", (const void *)launch,
+                       (void *)comm_p);
     ZR_TRY(zr_comm_check_options(options, launch->n_ranks));
     if (options->machine_ranks < 0)
         return zr_fail(&options->log, ZR_ERR_ARGUMENT,
-                       "communicator \"mpi\": %d ranks of a machine; 0, as they are, or more",
+                       "communicator \"processes\": %d ranks of a machine; 0, as they are, or more",
                        options->machine_ranks);
     if (launch->rank < 0 || launch->rank >= launch->n_ranks)
         return zr_fail(&options->log, ZR_ERR_ARGUMENT,
-                       "communicator \"mpi\": rank %d; the ranks are 0 to %d", launch->rank,
+                       "communicator \"processes\": rank %d; the ranks are 0 to %d", launch->rank,
                        launch->n_ranks - 1);
     zr_log_t log = zr_log_with_rank(&options->log, launch->rank);
     ZR_TRY(zr_mpi_site_find_ranks(launch, &log, options->timeout_ms, &site, &control));
@@ -760,7 +762,7 @@ zr_status_t zr_comm_create_mpi(const zr_launch_t *launch, const zr_comm_options_
 }
 
 static const zr_comm_backend_t mpi_backend = {
-    .name = "mpi",
+    .name = "processes",
     .destroy = mpi_destroy,
     .abort = zr_controlled_abort,
     .all_gather = mpi_move,
