@@ -446,11 +446,21 @@ static void begin_step(zr_replay_t *replay, size_t step) {
     }
 }
 
+/* What lives outside of the plan while it is put back is why it may not come into force: the step
+ * then makes another. */
+static void go_on(zr_allocator_t *allocator) {
+    zr_replay_t *replay = allocator->replay;
+    if (replay->is_paused)
+        replay->is_in_force = zr_replay_force(allocator) == ZR_OK;
+    replay->is_paused = false;
+}
+
 void zr_replay_mark(zr_allocator_t *allocator, const zr_mark_t *mark) {
     zr_replay_t *replay = allocator->replay;
     if (mark->step != replay->step) {
         if (replay->step != 0)
             end_step(allocator);
+        go_on(allocator);
         begin_step(replay, mark->step);
     }
     if (replay->is_in_force)
@@ -538,6 +548,18 @@ void zr_replay_destroy(zr_allocator_t *allocator) {
     allocator->is_frugal = false;
 }
 
+void zr_allocator_replay_pause(zr_allocator_t *allocator) {
+    pthread_mutex_lock(&allocator->lock);
+    zr_replay_t *replay = allocator->replay;
+    if (replay != NULL && replay->step != 0) {
+        end_step(allocator);
+        replay->step = 0;
+        zr_tape_restart(&replay->tape);
+        replay->is_paused = replay->is_in_force && zr_replay_release(allocator);
+    }
+    pthread_mutex_unlock(&allocator->lock);
+}
+
 void zr_allocator_replay_statistics(zr_allocator_t *allocator,
                                     zr_replay_statistics_t *statistics_p) {
     *statistics_p = (zr_replay_statistics_t){0};
@@ -545,10 +567,10 @@ void zr_allocator_replay_statistics(zr_allocator_t *allocator,
     const zr_replay_t *replay = allocator->replay;
     if (replay != NULL) {
         *statistics_p = replay->statistics;
-        statistics_p->has_plan = replay->is_in_force;
-        for (int i = 0; replay->is_in_force && i < ZR_REPLAY_N_TIERS; i++)
+        bool has_plan = statistics_p->has_plan = replay->is_in_force || replay->is_paused;
+        for (int i = 0; has_plan && i < ZR_REPLAY_N_TIERS; i++)
             statistics_p->plans[i] = replay->plan->summary[i];
-        if (replay->is_in_force)
+        if (has_plan)
             statistics_p->n_segments = replay->plan->tape.n_segments;
     }
     pthread_mutex_unlock(&allocator->lock);

@@ -87,6 +87,7 @@ bool zr_replay_release(zr_allocator_t *allocator) {
         if (!replay->plan->entries[i].is_live)
             continue;
         settle(allocator, &replay->plan->entries[i]);
+        replay->plan->entries[i].is_live = replay->plan->entries[i].is_overdue = false;
         replay->n_live--;
     }
     replay->n_overdue = 0;

@@ -93,6 +93,7 @@ typedef struct zr_replay {
     zr_tape_t tape;         /* in a heap of its own */
     zr_replay_made_t *plan; /* the last that was made; NULL: none yet */
     bool is_in_force;       /* its memory is held, its entries have blocks */
+    bool is_paused;         /* it is not, and will be at the next mark */
     zr_block_t *held[ZR_REPLAY_N_TIERS];
     zr_event_t *fences[ZR_REPLAY_MAX_STREAMS]; /* late devices: of the plan's streams */
     bool is_joined[ZR_REPLAY_MAX_STREAMS];     /* the stream waits for the others' step before */

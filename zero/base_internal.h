@@ -23,6 +23,7 @@ typedef struct zr_progress {
     size_t
         n_begins; /* of them, or of several at once: at the first, sums of gradients start anew */
     bool in_micro_batch;
+    bool in_evaluation; /* between steps, until the next micro-batch */
     size_t n_steps;   /* done, with skipped ones */
     size_t n_updates; /* done */
 } zr_progress_t;
@@ -88,6 +89,11 @@ static inline bool zr_base_offloads_grads(const zr_base_t *base) {
     const zr_offload_options_t *offload = &base->config.offload_optimizer;
     return base->config.stage >= 2 && offload->device != ZR_OFFLOAD_NONE &&
            offload->gradients != ZR_OFFLOAD_NONE;
+}
+
+/** Where acquires have an order that repeats: in a micro-batch and in an evaluation. */
+static inline bool zr_base_has_order(const zr_base_t *base) {
+    return base->progress.in_micro_batch || base->progress.in_evaluation;
 }
 
 static inline bool zr_base_is_last_micro_batch(const zr_base_t *base) {

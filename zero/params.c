@@ -226,7 +226,8 @@ static zr_status_t close_reads(zr_params_t *params) {
         return ZR_OK;
     while (params->n_returned < params->n_given)
         ZR_TRY(await_buffer(params));
-    params->is_reading = params->is_ahead = false;
+    params->is_reading = false;
+    params->ahead = NULL;
     return zr_swap_end(params->swap);
 }
 
@@ -244,35 +245,44 @@ zr_status_t zr_params_progress(zr_params_t *params) {
     return ZR_OK;
 }
 
-static zr_status_t append_part(zr_params_t *params, const zr_swap_item_t *part) {
-    if (!zr_heap_make_room(params->base->heap, &params->order, params->n_order,
-                           &params->order_capacity, sizeof(*params->order)))
+/* The one that is recorded and followed now. */
+static zr_read_order_t *order_now(zr_params_t *params) {
+    return &params->orders[params->base->progress.in_evaluation];
+}
+
+static zr_status_t append_part(zr_params_t *params, zr_read_order_t *order,
+                               const zr_swap_item_t *part) {
+    if (!zr_heap_make_room(params->base->heap, &order->parts, order->n, &order->capacity,
+                           sizeof(*order->parts)))
         return zr_base_no_memory(params->base, "the order of reads");
-    params->order[params->n_order++] = *part;
+    order->parts[order->n++] = *part;
     return ZR_OK;
 }
 
-static bool is_expected(const zr_params_t *params, const zr_swap_item_t *part) {
-    if (!params->is_reading || params->position == params->n_order)
+static bool is_expected(const zr_params_t *params, const zr_read_order_t *order,
+                        const zr_swap_item_t *part) {
+    if (!params->is_reading || order->position == order->n)
         return false;
-    const zr_swap_item_t *next = &params->order[params->position];
+    const zr_swap_item_t *next = &order->parts[order->position];
     return next->extent == part->extent && next->offset_bytes == part->offset_bytes;
 }
 
 /* Make the parts of a shard the next ones of an open pass. */
 static zr_status_t seek_shard(zr_params_t *params, const zr_unit_params_t *data) {
     const zr_swap_item_t *first = &params->parts[data->first_part];
-    if (params->base->progress.in_micro_batch && is_expected(params, first)) {
-        params->position += data->n_parts;
+    zr_read_order_t *order = order_now(params);
+    bool has_order = zr_base_has_order(params->base);
+    if (has_order && is_expected(params, order, first)) {
+        order->position += data->n_parts;
         params->n_foreseen += data->n_parts;
         return ZR_OK;
     }
     ZR_TRY(close_reads(params));
-    if (params->base->progress.in_micro_batch) {
-        params->n_order = params->position; /* it is another order from here on */
+    if (has_order) {
+        order->n = order->position; /* it is another order from here on */
         for (size_t i = 0; i < data->n_parts; i++)
-            ZR_TRY(append_part(params, first + i));
-        params->position = params->n_order;
+            ZR_TRY(append_part(params, order, first + i));
+        order->position = order->n;
     }
     return open_reads(params, first, data->n_parts);
 }
@@ -292,7 +302,7 @@ static zr_status_t fetch_part(zr_params_t *params, void *target, size_t size_byt
     ZR_TRY(zr_swap_next(params->swap, &buffer));
     zr_event_t *taken = params->taken[params->n_given % params->n_buffers];
     params->n_given++;
-    params->is_ahead = false;
+    params->ahead = NULL;
     count_gather(params, size_bytes);
     ZR_TRY(
         zr_copy_async(params->base->transfer, target, buffer, size_bytes, ZR_COPY_HOST_TO_DEVICE));
@@ -316,16 +326,17 @@ zr_status_t zr_params_fetch(zr_params_t *params, zr_unit_t *unit, int kind, void
 }
 
 zr_status_t zr_params_read_ahead(zr_params_t *params) {
-    if (params->store == NULL || params->is_ahead)
+    zr_read_order_t *order = order_now(params);
+    if (params->store == NULL || params->ahead == order)
         return ZR_OK;
     ZR_TRY(close_reads(params));
-    if (params->position != 0) /* a micro-batch has been: it may have read less than those before */
-        params->n_order = params->position;
-    params->position = 0;
-    if (params->n_order == 0)
+    if (order->position != 0) /* a micro-batch has been: it may have read less than those before */
+        order->n = order->position;
+    order->position = 0;
+    if (order->n == 0)
         return ZR_OK;
-    ZR_TRY(open_reads(params, params->order, params->n_order));
-    params->is_ahead = true;
+    ZR_TRY(open_reads(params, order->parts, order->n));
+    params->ahead = order;
     return ZR_OK;
 }
 

@@ -16,6 +16,13 @@
 #include "zero/nvme_internal.h"
 #include "zero/units_internal.h"
 
+/* Parts as the last micro-batch read them; position have been read in this one. */
+typedef struct zr_read_order {
+    zr_swap_item_t *parts; /* [n] */
+    size_t n, capacity;
+    size_t position;
+} zr_read_order_t;
+
 typedef struct zr_params {
     const zr_base_t *base;
     const zr_units_t *model;
@@ -33,15 +40,12 @@ typedef struct zr_params {
     zr_swap_item_t *updated; /* [n_updated] those that updates write */
     size_t n_updated;
 
-    /* Reading. Of the parts in `order`, position have been read in this micro-batch. */
-    zr_swap_item_t *order; /* [n_order] as the last micro-batch read them */
-    size_t n_order;
-    size_t order_capacity;
-    size_t position;
-    bool is_reading; /* a pass of the swap pipeline is open, over `order`, or over one shard that
+    /* Reading. */
+    zr_read_order_t orders[2]; /* of a micro-batch, and of an evaluation's */
+    bool is_reading; /* a pass of the swap pipeline is open, over an order, or over one shard that
                         was not foreseen */
-    bool is_ahead;   /* it is over `order`, and nothing of it was taken */
-    uint64_t n_foreseen; /* parts that were the next of `order` */
+    const zr_read_order_t *ahead; /* it is over this one, and nothing of it was taken */
+    uint64_t n_foreseen;          /* parts that were the next of their order */
     zr_event_t **taken;  /* [n_buffers] passes when the device has what was in a buffer */
     size_t n_given;      /* buffers, in this pass */
     size_t n_returned;   /* of them */
@@ -73,8 +77,8 @@ ZR_NODISCARD zr_status_t zr_params_fill(zr_params_t *params, zr_unit_t *unit, in
                                         size_t first, size_t n_elems, const float *values);
 ZR_NODISCARD zr_status_t zr_params_end_fill(zr_params_t *params);
 
-/** The next micro-batch will come, or begins: start to read what the last one read. What is read
- * outside of micro-batches before it begins ends that. */
+/** The next micro-batch will come, or begins, or that of an evaluation: start to read what the last
+ * one read. What is read otherwise before it begins ends that. */
 ZR_NODISCARD zr_status_t zr_params_read_ahead(zr_params_t *params);
 /**
  * Queue, on the transfer stream, all of a flat buffer's shard to device memory.

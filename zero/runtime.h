@@ -143,6 +143,16 @@ ZR_NODISCARD zr_status_t zr_runtime_begin_micro_batch(zr_runtime_t *runtime);
  */
 ZR_NODISCARD zr_status_t zr_runtime_begin_micro_batches(zr_runtime_t *runtime, size_t n);
 
+/**
+ * Between steps, and until the next micro-batch begins: the parameters of units are acquired, with
+ * ZR_FORWARD, for one pass of an evaluation. Later passes that begin and acquire in the same order
+ * have them gathered, and read from drives, ahead of their use. Training goes on as if none had
+ * been.
+ *
+ * @return ZR_OK; ZR_ERR_STATE before commit and within a step
+ */
+ZR_NODISCARD zr_status_t zr_runtime_begin_evaluation(zr_runtime_t *runtime);
+
 typedef enum zr_pass {
     ZR_FORWARD = 0,  /* parameters */
     ZR_BACKWARD = 1, /* parameters and gradients */

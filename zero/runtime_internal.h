@@ -11,13 +11,16 @@
 #include "zero/nvme_internal.h"
 #include "zero/state_internal.h"
 
-/* Acquires with parameters of a micro-batch, in order: recorded, then prefetched along (unit.c). */
-typedef struct zr_gathers {
-    zr_unit_t **order; /* [n_order] */
-    size_t n_order;
-    size_t order_capacity;
+/* Acquires with parameters, in order: recorded, then prefetched along (unit.c). */
+typedef struct zr_gather_order {
+    zr_unit_t **units; /* [n] */
+    size_t n, capacity;
     size_t position;
-    size_t n_elems; /* gathered, of all units, now */
+} zr_gather_order_t;
+
+typedef struct zr_gathers {
+    zr_gather_order_t orders[2]; /* of a micro-batch, and of an evaluation's */
+    size_t n_elems;              /* gathered, of all units, now */
 } zr_gathers_t;
 
 struct zr_runtime {

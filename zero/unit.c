@@ -83,37 +83,42 @@ static zr_status_t await_and_drop(zr_gathers_t *gathers, zr_unit_t *unit) {
 
 /* ---- recorded order ---- */
 
-static zr_status_t append_order(zr_gathers_t *gathers, zr_unit_t *unit) {
-    if (!zr_heap_make_room(unit->base->heap, &gathers->order, gathers->n_order,
-                           &gathers->order_capacity, sizeof(zr_unit_t *)))
+/* The one that is recorded and followed now. */
+static zr_gather_order_t *order_now(zr_runtime_t *runtime) {
+    return &runtime->gathers.orders[runtime->base.progress.in_evaluation];
+}
+
+static zr_status_t append_order(zr_gather_order_t *order, zr_unit_t *unit) {
+    if (!zr_heap_make_room(unit->base->heap, &order->units, order->n, &order->capacity,
+                           sizeof(zr_unit_t *)))
         return zr_base_no_memory(unit->base, "the order of units");
-    gathers->order[gathers->n_order++] = unit;
+    order->units[order->n++] = unit;
     return ZR_OK;
 }
 
 /* All ranks may change their order together (the communicator finds the one that does not):
  * what was gathered for the old order is dropped, and recording goes on from here. */
 static zr_status_t forget_order(zr_runtime_t *runtime, const zr_unit_t *unit) {
-    zr_gathers_t *gathers = &runtime->gathers;
+    zr_gather_order_t *order = order_now(runtime);
     const zr_units_t *model = &runtime->model;
     zr_log_write(&runtime->base.log, ZR_LOG_INFO,
                  "the order of units changed at position %zu: \"%s\" instead of \"%s\"; it is "
                  "recorded again",
-                 gathers->position, unit->name, gathers->order[gathers->position]->name);
-    gathers->n_order = gathers->position;
+                 order->position, unit->name, order->units[order->position]->name);
+    order->n = order->position;
     for (size_t i = 0; i < model->n_units; i++)
         if (model->units[i] != unit)
-            ZR_TRY(await_and_drop(gathers, model->units[i]));
+            ZR_TRY(await_and_drop(&runtime->gathers, model->units[i]));
     return ZR_OK;
 }
 
 static zr_status_t follow_order(zr_runtime_t *runtime, zr_unit_t *unit) {
-    zr_gathers_t *gathers = &runtime->gathers;
-    if (gathers->position < gathers->n_order && gathers->order[gathers->position] != unit)
+    zr_gather_order_t *order = order_now(runtime);
+    if (order->position < order->n && order->units[order->position] != unit)
         ZR_TRY(forget_order(runtime, unit));
-    if (gathers->position == gathers->n_order)
-        ZR_TRY(append_order(gathers, unit));
-    gathers->position++;
+    if (order->position == order->n)
+        ZR_TRY(append_order(order, unit));
+    order->position++;
     return ZR_OK;
 }
 
@@ -124,27 +129,28 @@ static size_t padded_elems(const zr_unit_t *unit) {
 /* Gather the next unit of the recorded order ahead of its use: one, so that at most one unit
  * more than those acquired is in memory. */
 static zr_status_t prefetch(zr_runtime_t *runtime) {
-    const zr_gathers_t *gathers = &runtime->gathers;
+    const zr_gather_order_t *order = order_now(runtime);
     const zr_config_t *config = &runtime->base.config;
-    if (config->prefetch_elems == 0 || gathers->position >= gathers->n_order)
+    if (config->prefetch_elems == 0 || order->position >= order->n)
         return ZR_OK;
-    zr_unit_t *next = gathers->order[gathers->position];
+    zr_unit_t *next = order->units[order->position];
     if (next->n_acquired != 0 || is_gathered(next) || padded_elems(next) > config->prefetch_elems ||
-        gathers->n_elems + padded_elems(next) > config->max_live_elems)
+        runtime->gathers.n_elems + padded_elems(next) > config->max_live_elems)
         return ZR_OK;
     return gather(runtime, next);
 }
 
 /* Whether a unit that is released now is needed again soon enough to stay gathered. */
 static bool is_reused_soon(const zr_gathers_t *gathers, const zr_unit_t *unit) {
+    const zr_gather_order_t *order = &gathers->orders[0];
     const zr_config_t *config = &unit->base->config;
     size_t distance = 0;
     if (!unit->base->progress.in_micro_batch || gathers->n_elems > config->max_live_elems)
         return false;
-    for (size_t i = gathers->position; i < gathers->n_order; i++) {
-        if (gathers->order[i] == unit)
+    for (size_t i = order->position; i < order->n; i++) {
+        if (order->units[i] == unit)
             return true;
-        distance += padded_elems(gathers->order[i]);
+        distance += padded_elems(order->units[i]);
         if (distance > config->reuse_elems)
             return false;
     }
@@ -155,14 +161,14 @@ static zr_status_t acquire_params(zr_runtime_t *runtime, zr_unit_t *unit) {
     const zr_base_t *base = &runtime->base;
     if (zr_base_keeps_full_params(base))
         return ZR_OK;
-    if (base->progress.in_micro_batch)
+    if (zr_base_has_order(base))
         ZR_TRY(follow_order(runtime, unit));
     if (!is_gathered(unit))
         ZR_TRY(gather(runtime, unit));
     if (base->transfer != base->compute)
         ZR_TRY(zr_stream_wait(base->compute, unit->gathered));
     ZR_TRY(zr_params_progress(&runtime->params));
-    return base->progress.in_micro_batch ? prefetch(runtime) : ZR_OK;
+    return zr_base_has_order(base) ? prefetch(runtime) : ZR_OK;
 }
 
 /* ---- gradients ---- */
@@ -362,13 +368,14 @@ static zr_status_t begin(zr_runtime_t *runtime, size_t n) {
     /* Gradients that are kept are overwritten, and may still be read by their reduction. */
     if (zr_base_keeps_full_grads(base) && base->progress.micro_batch > 0)
         ZR_TRY(zr_base_order(base, base->transfer, base->compute));
+    base->progress.in_evaluation = false;
     ZR_TRY(zr_params_read_ahead(&runtime->params));
     base->progress.micro_batch += n;
     base->progress.n_begins++;
     runtime->grads.n_reduced = 0;
     mark(base, NULL, ZR_FORWARD);
     base->progress.in_micro_batch = true;
-    runtime->gathers.position = 0;
+    runtime->gathers.orders[0].position = 0;
     return ZR_OK;
 }
 
@@ -380,6 +387,20 @@ zr_status_t zr_runtime_begin_micro_batches(zr_runtime_t *runtime, size_t n) {
 
 zr_status_t zr_runtime_begin_micro_batch(zr_runtime_t *runtime) {
     return zr_runtime_begin_micro_batches(runtime, 1);
+}
+
+zr_status_t zr_runtime_begin_evaluation(zr_runtime_t *runtime) {
+    zr_base_t *base = &runtime->base;
+    ZR_TRY(zr_rt_check_ready(runtime, "zr_runtime_begin_evaluation"));
+    if (base->progress.micro_batch != 0)
+        return zr_fail(&base->log, ZR_ERR_STATE,
+                       "zr_runtime_begin_evaluation after %zu of %s; evaluate between steps",
+                       base->progress.micro_batch,
+                       zr_count_text(base->config.grad_accum, "micro-batch").text);
+    zr_allocator_replay_pause(base->allocator);
+    base->progress.in_evaluation = true;
+    runtime->gathers.orders[1].position = 0;
+    return zr_rt_note(runtime, zr_params_read_ahead(&runtime->params));
 }
 
 const void *zr_param_data(const zr_param_t *param) {

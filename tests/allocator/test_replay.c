@@ -719,6 +719,62 @@ static void do_part(steps_t *steps, const step_t *step, size_t from, size_t to) 
 }
 
 /* Stop, or stop and start, at every place of a step, in the first, second and later steps. */
+/* What comes between steps, like an evaluation, has the plan's memory and is no part of any step:
+ * it maps nothing more, and the steps behind it follow the plan at the same places. */
+TEST(test_what_comes_between_steps_has_the_memory) {
+    for (int is_late = 0; is_late < 2; is_late++) {
+        steps_t *steps = open_with(is_late != 0, PLENTY, 0);
+        step_t step = base_step(), between = {.n_ops = 0};
+        step_allocate(&between, EXTRA, 20000, ZR_LIFETIME_MICRO_BATCH, COMPUTE);
+        step_allocate(&between, EXTRA + 1, 9000, ZR_LIFETIME_UNIT, COMM);
+        step_free(&between, EXTRA + 1, COMPUTE);
+        step_free(&between, EXTRA, COMPUTE);
+        zr_allocator_replay_pause(steps->allocator); /* before the first, there is nothing */
+        steps_run(steps, &step);
+        zr_allocator_replay_pause(steps->allocator);
+        assert_true(steps_replay(steps).has_plan);
+        uint64_t places = steps_run(steps, &step);
+        size_t reserved = steps_memory(steps, ZR_TIER_DEVICE).reserved.peak;
+        for (size_t i = 0; i < 6; i++) {
+            zr_allocator_replay_pause(steps->allocator);
+            for (size_t k = 0; k < 2; k++) {
+                do_part(steps, &between, 0, between.n_ops);
+                zr_allocator_replay_pause(steps->allocator);
+            }
+            assert_true(steps_replay(steps).has_plan);
+            assert_true(steps_run(steps, &step) == places);
+            assert_true(steps_run(steps, &step) == places);
+        }
+        zr_replay_statistics_t replay = steps_replay(steps);
+        assert_int_equal(steps_memory(steps, ZR_TIER_DEVICE).reserved.peak, reserved);
+        assert_int_equal(replay.n_plans, 1);
+        assert_int_equal(replay.n_planned, 13 * N_ALLOCATIONS);
+        assert_int_equal(replay.n_unplanned + replay.n_left_out, 0);
+        assert_int_equal(replay.n_clean_steps, 12);
+        steps_close(&steps);
+    }
+}
+
+/* What outlives a step stays where it is while the plan gives way, and the plan comes back when it
+ * is gone. */
+TEST(test_what_lives_between_steps_stays) {
+    steps_t *steps = open_with(false, PLENTY, 0);
+    step_t step = base_step(), longer = step;
+    step_remove(&longer, find(&longer, STEP_FREE, GRAD_1));
+    steps_run_times(steps, &step, 3);
+    steps->step++;
+    do_part(steps, &longer, 0, longer.n_ops);
+    zr_allocator_replay_pause(steps->allocator);
+    steps_check(steps);
+    step_op_t gone = {.kind = STEP_FREE, .slot = GRAD_1, .stream = COMM};
+    assert_ok(steps_do(steps, &gone));
+    steps_run_times(steps, &step, 4);
+    zr_replay_statistics_t replay = steps_replay(steps);
+    assert_true(replay.has_plan);
+    assert_int_equal(replay.last_clean_step, steps->step - 1);
+    steps_close(&steps);
+}
+
 TEST(test_stop_and_start_anywhere) {
     step_t step = base_step();
     for (size_t at = 0; at < 3 * step.n_ops; at++) {

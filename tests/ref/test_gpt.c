@@ -207,18 +207,21 @@ static double moved_loss(fixture_t *fixture, size_t index, const double *start,
     return loss;
 }
 
-/* Along its own normalised gradient, each parameter changes the loss by the gradient's norm. */
+/* Along its own normalised gradient, each parameter changes the loss by the gradient's norm. What
+ * is evaluated is a model of its own, which is between steps. */
 TEST(test_finite_differences) {
     static const size_t shape[] = {2, 16, 2, 8, 23};
     fixture_options_t options = options_of(shape, ZR_DTYPE_F32, 2);
-    fixture_t fixture;
+    fixture_t trained, fixture;
+    assert_ok(fixture_open(&trained, &options));
     assert_ok(fixture_open(&fixture, &options));
+    take_step(&trained, 23);
     take_step(&fixture, 23);
     int32_t tokens[24], targets[24];
     fixture_tokens(23, 4, 24, tokens, targets);
     double **params = fixture_read_params(&fixture);
-    assert_ok(zr_gpt_train_micro_batch(fixture.gpt, tokens, targets, 3, 8));
-    double **gradients = fixture_read_gradients(&fixture);
+    assert_ok(zr_gpt_train_micro_batch(trained.gpt, tokens, targets, 3, 8));
+    double **gradients = fixture_read_gradients(&trained);
     const double h = 5e-3;
     for (size_t i = 0; i < fixture.n_tensors; i++) {
         size_t n = zr_param_n_elems(fixture_param(&fixture, i));
@@ -241,6 +244,7 @@ TEST(test_finite_differences) {
     }
     fixture_free_tensors(&fixture, params);
     fixture_free_tensors(&fixture, gradients);
+    fixture_close(&trained);
     fixture_close(&fixture);
 }
 

@@ -219,6 +219,28 @@ TEST(the_end_of_a_step_reads_ahead) {
     }
 }
 
+/* Passes of an evaluation have an order of their own, which is foreseen but for the first; what
+ * steps read, and their bits, are as without. */
+TEST(passes_of_evaluations_are_foreseen) {
+    for (unsigned flags = 0; flags < 64; flags++) {
+        toy_options_t options = variant(2, ZR_DTYPE_BF16, flags & ~8u);
+        toy_result_t result;
+        offload(&options, ZR_OFFLOAD_NVME, SMALL_BUFFER);
+        options.config.offload_param.n_buffers = 1 + flags % 9;
+        toy_train_well(&options, &result);
+        uint64_t hash = result.hash;
+        zr_params_report_t without = result.offload[1].params;
+        options.n_passes = 3;
+        toy_train_well(&options, &result);
+        const zr_params_report_t *report = &result.offload[1].params;
+        uint64_t n_passes = 3 * options.n_steps;
+        uint64_t n_of_passes = report->gathers.n_parts - without.gathers.n_parts;
+        assert_true(result.hash == hash);
+        assert_int_equal(report->n_foreseen,
+                         without.n_foreseen + n_of_passes / n_passes * (n_passes - 1));
+    }
+}
+
 /* The micro-batch that changes the order is recorded from there on; where a unit was gathered in
  * vain, the next one again. After that it is foreseen. */
 TEST(a_new_order_is_foreseen_again) {

@@ -494,6 +494,10 @@ static zr_status_t steps(rank_state_t *state) {
                                state->step + 1 == state->options->save_step));
         if (state->options->evaluate)
             ZR_TRY(evaluate(state));
+        for (int pass = 0; pass < state->options->n_passes; pass++) {
+            ZR_TRY(zr_runtime_begin_evaluation(state->runtime));
+            ZR_TRY(evaluate(state));
+        }
     }
     return state->options->abandon_save ? ZR_OK : end_save(state, true);
 }

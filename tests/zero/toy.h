@@ -36,6 +36,7 @@ typedef struct toy_options {
     bool peek;       /* a unit's parameters are copied on the device after its reduction: they are
                         those of before the update */
     bool evaluate;   /* all units are acquired once more after each step */
+    int n_passes;    /* the same, so many times, each said to be an evaluation's */
     bool spoil;      /* compute overwrites what memory it can have after each reduction: what was
                         freed while another stream uses it shows in the weights */
     int again_step;  /* in this step all ranks visit one unit twice, and drop what was gathered

@@ -221,6 +221,7 @@ zr_status_t zr_model_train(zr_model_t *model, const zr_host_batch_t *batches, si
 
 zr_status_t zr_model_evaluate(zr_model_t *model, const zr_host_batch_t *batch, double *loss_p) {
     ZR_TRY(check_walk(model, batch, 1));
+    ZR_TRY(zr_runtime_begin_evaluation(model->runtime));
     ZR_TRY(zr_losses_prepare(model));
     walk_t walk = {.model = model,
                    .batches = batch,

@@ -257,7 +257,9 @@ static zr_status_t check_refusals(test_rank_t *rank) {
     assert_int_equal(zr_model_train(model, batches, 0), ZR_ERR_ARGUMENT);
     assert_int_equal(zr_model_train(model, batches, 3), ZR_ERR_ARGUMENT);
     assert_int_equal(zr_model_train(model, &batches[2], 1), ZR_ERR_ARGUMENT);
+    assert_ok(zr_model_evaluate(model, batches, &loss));
     assert_ok(zr_model_train(model, batches, 1));
+    assert_int_equal(zr_model_evaluate(model, batches, &loss), ZR_ERR_STATE); /* in a step */
     assert_int_equal(zr_model_train(model, batches, 2), ZR_ERR_ARGUMENT); /* one is left */
     zr_model_destroy(&model);
     zr_runtime_destroy(&runtime);
