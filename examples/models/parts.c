@@ -274,6 +274,10 @@ static const zr_part_types_t *types_of(const zr_visit_t *visit) {
     return &((const zr_part_model_t *)visit->shape)->types;
 }
 
+const int32_t *zr_part_document_starts(const zr_visit_t *visit) {
+    return visit->batch->inputs[ZR_PART_STARTS];
+}
+
 zr_status_t zr_part_embed_forward(zr_visit_t *visit) {
     const zr_part_types_t *types = types_of(visit);
     const zr_part_tables_t *tables = visit->self;
@@ -284,6 +288,7 @@ zr_status_t zr_part_embed_forward(zr_visit_t *visit) {
                               .vocab = tables->vocab,
                               .n_positions = tables->n_positions,
                               .tokens = visit->batch->inputs[ZR_PART_TOKENS],
+                              .document_starts = zr_part_document_starts(visit),
                               .token_table = zr_param_data(tables->words),
                               .position_table = data_of(tables->positions),
                               .out = visit->y,
@@ -302,6 +307,7 @@ zr_status_t zr_part_embed_backward(zr_visit_t *visit) {
                                        .vocab = tables->vocab,
                                        .n_positions = tables->n_positions,
                                        .tokens = visit->batch->inputs[ZR_PART_TOKENS],
+                                       .document_starts = zr_part_document_starts(visit),
                                        .dout = visit->gradient,
                                        .activation_dtype = types->activation_dtype,
                                        .param_dtype = types->param_dtype};
@@ -362,7 +368,7 @@ static zr_status_t compute_loss(zr_visit_t *visit, bool with_gradients) {
                             .weight = zr_param_data(tables->words),
                             .targets = visit->batch->inputs[ZR_PART_TARGETS],
                             .loss = visit->loss,
-                            .scale = (float)(1.0 / (double)rows),
+                            .scale = (float)visit->batch->loss_scale,
                             .activation_dtype = model->types.activation_dtype,
                             .param_dtype = model->types.param_dtype};
     if (with_gradients) {
@@ -411,8 +417,10 @@ zr_status_t zr_part_model_create(zr_runtime_t *runtime, const zr_part_model_desc
         .shape = desc->shape,
         .shape_bytes = desc->shape_bytes,
         .inputs = {[ZR_PART_TOKENS] = {"token", sizeof(int32_t), desc->vocab},
-                   [ZR_PART_TARGETS] = {"target", sizeof(int32_t), desc->vocab}},
-        .n_inputs = ZR_PART_N_INPUTS,
+                   [ZR_PART_TARGETS] = {"target", sizeof(int32_t), desc->vocab,
+                                        .ignored = ZR_NN_TARGET_IGNORED},
+                   [ZR_PART_STARTS] = {"document start", sizeof(int32_t), .are_starts = true}},
+        .n_inputs = desc->has_documents ? ZR_PART_N_INPUTS : ZR_PART_STARTS,
         .max_seq = desc->seq,
         .seed = desc->seed,
         .weight_decay = desc->weight_decay,

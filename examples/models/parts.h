@@ -162,8 +162,12 @@ ZR_NODISCARD zr_status_t zr_part_norm_backward(zr_visit_t *visit, const zr_part_
  * adds their parameters. Its shape begins with a zr_part_model_t.
  */
 
-/** A micro-batch of words has these inputs, int32. */
-enum { ZR_PART_TOKENS = 0, ZR_PART_TARGETS = 1, ZR_PART_N_INPUTS = 2 };
+/** A micro-batch of words has these inputs, int32. Targets may be ZR_NN_TARGET_IGNORED; document
+ * starts, as zr_nn_qkv_shape_t has them, are of models that have documents. */
+enum { ZR_PART_TOKENS = 0, ZR_PART_TARGETS = 1, ZR_PART_STARTS = 2, ZR_PART_N_INPUTS = 3 };
+
+/** The document starts of a micro-batch, on the device; NULL: each sequence is one document. */
+const int32_t *zr_part_document_starts(const zr_visit_t *visit);
 
 /** `tensors` of these blocks. */
 typedef struct zr_part_tensors {
@@ -184,7 +188,7 @@ ZR_NODISCARD zr_status_t zr_part_embed_backward(zr_visit_t *visit);
 /** y = norm(x); `self` is a zr_part_norm_t. */
 ZR_NODISCARD zr_status_t zr_part_last_norm_forward(zr_visit_t *visit);
 ZR_NODISCARD zr_status_t zr_part_last_norm_backward(zr_visit_t *visit);
-/** The mean loss of x words^T against the targets. */
+/** The loss of x words^T against the targets. */
 ZR_NODISCARD zr_status_t zr_part_head_forward(zr_visit_t *visit);
 ZR_NODISCARD zr_status_t zr_part_head_backward(zr_visit_t *visit);
 
@@ -203,6 +207,7 @@ typedef struct zr_part_model_desc {
     uint64_t seed;
     double weight_decay;
     const char *freeze;
+    bool has_documents;
 } zr_part_model_desc_t;
 
 /** zr_model_create and zr_model_add for each block. `activations` NULL: all are kept on the device.

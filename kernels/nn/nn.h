@@ -351,8 +351,8 @@ size_t zr_nn_attention_backward_workspace_bytes(const zr_device_t *device,
 /* ---- embedding -------------------------------------------------------------- */
 
 /**
- * out[b, t] = token_table[tokens[b, t]] + position_table[t]; without n_positions there is no table
- * of positions.
+ * out[b, t] = token_table[tokens[b, t]] + position_table[t - document_starts[b, t]]; without
+ * n_positions there is no table of positions.
  *
  * Shapes: tokens [batch, seq], each in [0, vocab) (the caller's duty: a device need not
  * check); token_table [vocab, channels]; position_table [n_positions, channels] with
@@ -361,6 +361,7 @@ size_t zr_nn_attention_backward_workspace_bytes(const zr_device_t *device,
 typedef struct zr_nn_embedding {
     size_t batch, seq, channels, vocab, n_positions;
     const int32_t *tokens;
+    const int32_t *document_starts; /* as zr_nn_qkv_shape_t has them; NULL: all 0 */
     const void *token_table;
     const void *position_table;
     void *out;
@@ -370,13 +371,14 @@ typedef struct zr_nn_embedding {
 ZR_NODISCARD zr_status_t zr_nn_embedding(zr_stream_t *stream, const zr_nn_embedding_t *args);
 
 /**
- * Gradients of both tables. The occurrences of a token are added up in the order of their
- * positions, so the result depends on nothing else. Rows that no token names become 0
+ * Gradients of both tables. The occurrences of a token, and of a position, are added up in the
+ * order of their rows, so the result depends on nothing else. Rows that no token names become 0
  * unless the gradient accumulates.
  */
 typedef struct zr_nn_embedding_backward {
     size_t batch, seq, channels, vocab, n_positions;
     const int32_t *tokens;
+    const int32_t *document_starts;
     const void *dout;
     zr_nn_gradient_t dtoken_table;
     zr_nn_gradient_t dposition_table;

@@ -296,6 +296,12 @@ static void embedding(fixture_t *f, zr_dtype_t dtype) {
         workspace(f, zr_nn_embedding_backward_workspace_bytes(f->device, &backward));
     assert_int_equal(zr_nn_embedding(f->stream, &args), ZR_OK);
     assert_int_equal(zr_nn_embedding_backward(f->stream, &backward, room), ZR_OK);
+    int32_t starts[3 * 500];
+    for (size_t i = 0; i < batch * seq; i++)
+        starts[i] = (int32_t)(i % seq / 20 * 20);
+    args.document_starts = backward.document_starts = fixture_place(f, starts, sizeof(starts), 0);
+    assert_int_equal(zr_nn_embedding(f->stream, &args), ZR_OK);
+    assert_int_equal(zr_nn_embedding_backward(f->stream, &backward, room), ZR_OK);
 }
 
 static void lm_head(fixture_t *f, zr_dtype_t dtype) {

@@ -7,8 +7,11 @@
 The second runs PROGRAM, which is test_decoder_transformers, with what the first writes, made anew. It exits
 with 77 where Python has no torch or transformers (tests/ref/requirements.txt).
 
-Of each model type there is a configuration that uses its switches: the losses of some AdamW steps, and of
-the first batch the gradient of each parameter, as its norm and its product with a known array.
+Of each model type, and of GPT-2, there is a configuration that uses its switches: the losses of some AdamW
+steps, and of the first batch the gradient of each parameter, as its norm and its product with a known array.
+The same again of packed documents, in part without a loss ("packed"): here each document is computed by itself,
+without padding, and the loss is the mean over the targets of all that count. Of the first batch there is the
+log-probability of each target, too.
 """
 
 import json
@@ -35,9 +38,13 @@ SMALL = dict(hidden_size=48, intermediate_size=80, num_hidden_layers=LAYERS, num
              attention_dropout=0.0, use_cache=False, pad_token_id=None, bos_token_id=1, eos_token_id=2)
 LLAMA3 = dict(rope_type="llama3", rope_theta=500.0, factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0,
               original_max_position_embeddings=16)
+# Inputs of each document of each sequence; padding is what is left. The last sequence has no target that counts.
+DOCUMENTS = [[10, 12], [24], [5, 1, 18], [7]]
 SLIDING = ["full_attention", "sliding_attention"] * (LAYERS // 2)
 
 CASES = {
+    "gpt2": ("GPT2", dict(n_embd=48, n_layer=LAYERS, n_head=6, n_positions=64, vocab_size=131, resid_pdrop=0.0,
+                          embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False, bos_token_id=1, eos_token_id=2)),
     "llama": ("Llama", dict(SMALL, rope_parameters=LLAMA3, tie_word_embeddings=False)),
     "llama, all biases, as many heads of keys": (
         "Llama", dict(SMALL, num_key_value_heads=6, rope_parameters=dict(rope_type="linear", rope_theta=1e4, factor=2.5),
@@ -80,11 +87,18 @@ def normal(name, n_elems, deviation):
     return (centered * (deviation / math.sqrt(8.0 * (65536.0**2 - 1.0) / 12.0))).astype(np.float32)
 
 
+def params_of(model):
+    """By the names that libzero has, which are GPT-2's without what transformers puts in front."""
+    return {name.removeprefix("transformer."): param for name, param in model.named_parameters()}
+
+
 def fill(model):
+    into_residual = 0.02 / math.sqrt(2.0 * LAYERS)
     with torch.no_grad():
-        for name, param in model.named_parameters():
+        for name, param in params_of(model).items():
             if param.dim() == 2:
-                param.copy_(torch.tensor(normal(name, param.numel(), 0.02).reshape(param.shape)))
+                deviation = into_residual if name.endswith("c_proj.weight") else 0.02
+                param.copy_(torch.tensor(normal(name, param.numel(), deviation).reshape(param.shape)))
             else:
                 param.fill_(0.0 if name.endswith(".bias") else 1.0)
 
@@ -103,6 +117,19 @@ def make_batch(step, vocab):
     return rows[:, :-1], rows[:, 1:]
 
 
+def make_documents(step, vocab):
+    """Of each: what goes in, the targets, and which of them count."""
+    documents = []
+    for b, lengths in enumerate(DOCUMENTS):
+        for d, length in enumerate(lengths):
+            tokens = [(37 * step + 11 * b + 5 * d) % vocab]
+            while len(tokens) <= length:
+                tokens.append((3 * tokens[-1] + 5) % vocab)
+            counts = [float(b < len(DOCUMENTS) - 1 and (t + b) % 7 != 0) for t in range(length)]
+            documents.append((torch.tensor([tokens[:-1]]), torch.tensor(tokens[1:]), torch.tensor(counts)))
+    return documents
+
+
 # ---- one model ---------------------------------------------------------------------------------
 
 
@@ -110,6 +137,25 @@ def loss_of(model, step):
     tokens, targets = make_batch(step, model.config.vocab_size)
     logits = model(input_ids=tokens).logits
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def log_probs_of(model, step):
+    """Of the targets of each document, and which count."""
+    result = []
+    for tokens, targets, counts in make_documents(step, model.config.vocab_size):
+        logits = model(input_ids=tokens).logits[0]
+        result.append((-torch.nn.functional.cross_entropy(logits, targets, reduction="none"), counts))
+    return result
+
+
+def packed_loss_of(model, step):
+    documents = log_probs_of(model, step)
+    return -sum((p * counts).sum() for p, counts in documents) / sum(counts.sum() for _, counts in documents)
+
+
+def describe_gpt(config):
+    return dict(layers=LAYERS, channels=config.n_embd, heads=config.n_head, seq=config.n_positions,
+                vocab=config.vocab_size)
 
 
 def describe(config):
@@ -137,18 +183,33 @@ def describe(config):
         unrotated=[int(not is_rotated) for is_rotated in rotated])
 
 
-def train(family, options):
+def make_model(family, options):
     config = getattr(transformers, family + "Config")(**options)
     config._attn_implementation = "eager"
-    model = getattr(transformers, family + "ForCausalLM")(config).float().train()
+    kind = "GPT2LMHeadModel" if family == "GPT2" else family + "ForCausalLM"
+    model = getattr(transformers, kind)(config).float().train()
     fill(model)
-    params = dict(model.named_parameters())
+    return model
+
+
+def rounded(value):
+    return float(f"{value:.9g}")
+
+
+def gradients_of(model):
     gradients = {}
-    loss_of(model, 0).backward()
-    for name, param in params.items():
+    for name, param in params_of(model).items():
         gradient = param.grad.double().flatten()
         probe = torch.tensor(normal(name + ".probe", param.numel(), 1.0)).double()
-        gradients[name] = [gradient.norm().item(), (gradient @ probe).item()]
+        gradients[name] = [rounded(gradient.norm().item()), rounded((gradient @ probe).item())]
+    return gradients
+
+
+def train(family, options, find_loss):
+    model = make_model(family, options)
+    params = params_of(model)
+    find_loss(model, 0).backward()
+    gradients = gradients_of(model)
     groups = [
         {"params": [p for p in params.values() if p.dim() == 2], "weight_decay": WEIGHT_DECAY},
         {"params": [p for p in params.values() if p.dim() == 1], "weight_decay": 0.0},
@@ -156,12 +217,21 @@ def train(family, options):
     optimizer = torch.optim.AdamW(groups, lr=LR, betas=(BETA1, BETA2), eps=EPSILON)
     losses = []
     for step in range(STEPS):
-        loss = loss_of(model, step)
+        loss = find_loss(model, step)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        losses.append(loss.item())
-    return dict(shape=describe(config), losses=losses, gradients=gradients)
+        losses.append(rounded(loss.item()))
+    return dict(losses=losses, gradients=gradients)
+
+
+def describe_model(family, options):
+    model = make_model(family, options)
+    shape = describe_gpt(model.config) if family == "GPT2" else describe(model.config)
+    with torch.no_grad():
+        log_probs = [rounded(value) for p, _ in log_probs_of(model, 0) for value in p.tolist()]
+    packed = dict(train(family, options, packed_loss_of), log_probs=log_probs)
+    return dict(shape=shape, **train(family, options, loss_of), packed=packed)
 
 
 def main():
@@ -170,10 +240,14 @@ def main():
     reference = dict(made_by="tests/ref/make_decoder_transformers_reference.py",
                      torch=torch.__version__.split("+")[0], transformers=transformers.__version__, batch=BATCH,
                      seq=SEQ, seed=SEED, lr=LR, beta1=BETA1, beta2=BETA2, epsilon=EPSILON,
-                     weight_decay=WEIGHT_DECAY,
-                     models={name: train(*case) for name, case in CASES.items()})
+                     weight_decay=WEIGHT_DECAY, documents=DOCUMENTS,
+                     models={name: describe_model(*case) for name, case in CASES.items()})
     if len(sys.argv) == 1:
-        print(json.dumps(reference, indent=1))
+        models = reference.pop("models")
+        print(json.dumps(reference)[:-1] + ', "models": {')
+        print(",\n".join(json.dumps(name) + ": {" + ",\n".join(
+            f'"{key}": {json.dumps(value)}' for key, value in model.items()) + "}" for name, model in models.items()))
+        print("}}")
         return
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(reference, file)

@@ -1,13 +1,16 @@
 /*
- * Small decoders of each type against transformers: the losses of twenty AdamW steps agree to 1e-4,
- * each parameter's gradient to 1e-5; and stages and recomputation end in the same bits. The
- * reference and how it was made: decoder_transformers_reference.json,
+ * Small decoders of each type, and a GPT-2, against transformers: the losses of twenty AdamW steps
+ * agree to 1e-4, each parameter's gradient to 1e-5; and stages and recomputation end in the same
+ * bits. The same of packed documents, of which not all targets count; transformers has computed
+ * each by itself. The reference and how it was made: decoder_transformers_reference.json,
  * make_decoder_transformers_reference.py. The latter runs this with a new one, which
  * ZR_DECODER_REFERENCE names.
  */
 #include <jansson.h>
 
 #include "examples/models/decoder/decoder.h"
+#include "examples/models/gpt2/gpt.h"
+#include "examples/models/parts.h"
 #include "tests/common/test.h"
 
 static json_t *reference;
@@ -91,9 +94,15 @@ static zr_decoder_shape_t read_shape(const json_t *s) {
 
 /* What ranks are told, and what the first one answers. */
 typedef struct training {
+    bool is_gpt; /* gpt is its shape, else the other */
+    zr_gpt_shape_t gpt;
     zr_decoder_shape_t shape;
     zr_decoder_options_t options;
+    zr_gpt_options_t gpt_options;
     zr_activation_options_t activations;
+    bool is_packed;
+    bool counts_all;         /* of those that are not packed, how many targets there are is said */
+    const json_t *log_probs; /* compare those of the first step; NULL: do not */
     const json_t *gradients; /* compare those of the first step, whose rate is GRADIENT_RATE */
     size_t n_steps;
     double losses[20];
@@ -101,33 +110,124 @@ typedef struct training {
     size_t peak[2]; /* rank 0's, on the device and the host */
 } training_t;
 
+static size_t vocab_of(const training_t *training) {
+    return training->is_gpt ? training->gpt.vocab : training->shape.vocab;
+}
+
+static zr_model_maker_t maker_of(const training_t *training) {
+    return training->is_gpt ? zr_gpt_maker(&training->gpt, &training->gpt_options)
+                            : zr_decoder_maker(&training->shape, &training->options);
+}
+
 /* Of plain gradient descent: a gradient is what a weight has moved, so much larger. */
 #define GRADIENT_RATE 1000.0
 
-/* Each token follows from the one before: the rule of the script. Ranks share the sequences. */
+/* ---- batches --------------------------------------------------------------------------------- */
+
+#define MOST_ROWS 96
+
+/* The sequences of a step, of all ranks. */
+typedef struct sequences {
+    size_t n, seq;
+    int32_t values[ZR_PART_N_INPUTS][MOST_ROWS]; /* [n, seq] */
+    bool is_document[MOST_ROWS];                 /* it is no padding */
+    size_t n_targets;                            /* that count; 0: all do */
+} sequences_t;
+
+/* Each token follows from the one before: the rule of the script. */
+static void write_tokens(sequences_t *s, size_t row, size_t first, size_t length, size_t token,
+                         size_t vocab) {
+    for (size_t t = first; t < first + length; t++) {
+        s->values[ZR_PART_TOKENS][row + t] = (int32_t)token;
+        token = (3 * token + 5) % vocab;
+        s->values[ZR_PART_TARGETS][row + t] = (int32_t)token;
+        s->values[ZR_PART_STARTS][row + t] = (int32_t)first;
+    }
+}
+
+/* Sequence `b` of the packed ones. In the last one no target counts. */
+static void write_documents(sequences_t *s, size_t step, size_t b, size_t vocab) {
+    const json_t *lengths = json_array_get(member(reference, "documents"), b), *length;
+    size_t row = b * s->seq, first = 0, d;
+    json_array_foreach(lengths, d, length) {
+        size_t n = (size_t)json_integer_value(length);
+        write_tokens(s, row, first, n, (37 * step + 11 * b + 5 * d) % vocab, vocab);
+        for (size_t t = 0; t < n; t++) {
+            bool counts = b < s->n - 1 && (t + b) % 7 != 0;
+            s->is_document[row + first + t] = true;
+            s->n_targets += counts;
+            if (!counts)
+                s->values[ZR_PART_TARGETS][row + first + t] = ZR_NN_TARGET_IGNORED;
+        }
+        first += n;
+    }
+    write_tokens(s, row, first, s->seq - first, 0, vocab);
+    for (size_t t = first; t < s->seq; t++)
+        s->values[ZR_PART_TARGETS][row + t] = ZR_NN_TARGET_IGNORED;
+}
+
+static sequences_t make_sequences(const training_t *training, size_t step) {
+    sequences_t s = {.n = count_at(reference, "batch"), .seq = count_at(reference, "seq")};
+    size_t vocab = vocab_of(training);
+    assert_true(s.n * s.seq <= MOST_ROWS);
+    for (size_t b = 0; b < s.n; b++) {
+        if (training->is_packed)
+            write_documents(&s, step, b, vocab);
+        else
+            write_tokens(&s, b * s.seq, 0, s.seq, (37 * step + 11 * b) % vocab, vocab);
+    }
+    if (training->counts_all)
+        s.n_targets = s.n * s.seq;
+    return s;
+}
+
+/* A rank's; the step has a micro-batch of each. */
+static zr_host_batch_t part_of(const sequences_t *s, int rank, int n_ranks) {
+    zr_host_batch_t batch = {.n_sequences = s->n / (size_t)n_ranks,
+                             .seq = s->seq,
+                             .n_targets = (double)s->n_targets / n_ranks};
+    for (int i = 0; i < ZR_PART_N_INPUTS; i++)
+        batch.inputs[i] = s->values[i] + (size_t)rank * batch.n_sequences * s->seq;
+    return batch;
+}
+
 static zr_status_t train_step(const zr_rank_t *rank, zr_model_t *model, size_t step,
                               double *loss_p) {
-    const training_t *training = rank->context;
-    size_t seq = count_at(reference, "seq"), vocab = training->shape.vocab;
-    size_t n_own = count_at(reference, "batch") / (size_t)rank->n_ranks;
-    int32_t *tokens = malloc(2 * n_own * seq * sizeof(*tokens)), *targets = tokens + n_own * seq;
+    sequences_t sequences = make_sequences(rank->context, step);
+    zr_host_batch_t batch = part_of(&sequences, rank->rank, rank->n_ranks);
     double own = 0;
-    assert_non_null(tokens);
-    for (size_t i = 0; i < n_own; i++) {
-        size_t token = (37 * step + 11 * ((size_t)rank->rank * n_own + i)) % vocab;
-        for (size_t at = i * seq; at < (i + 1) * seq; at++) {
-            tokens[at] = (int32_t)token;
-            token = (3 * token + 5) % vocab;
-            targets[at] = (int32_t)token;
-        }
-    }
-    zr_host_batch_t batch = {.n_sequences = n_own, .seq = seq, .inputs = {tokens, targets}};
-    zr_status_t status = zr_model_train(model, &batch, 1);
-    free(tokens);
-    ZR_TRY(status);
+    ZR_TRY(zr_model_train(model, &batch, 1));
     ZR_TRY(zr_model_take_loss(model, &own));
     ZR_TRY(zr_runtime_average(rank->runtime, own, loss_p));
     return zr_runtime_step(rank->runtime, NULL);
+}
+
+/* Each by itself, as the only one that counts. */
+static zr_status_t check_log_probs(const training_t *training, zr_model_t *model) {
+    sequences_t s = make_sequences(training, 0);
+    int32_t *targets = s.values[ZR_PART_TARGETS];
+    size_t n = s.n * s.seq, n_compared = 0;
+    double loss = 1;
+    s.n_targets = 0;
+    for (size_t i = 0; i < n; i++)
+        targets[i] = ZR_NN_TARGET_IGNORED;
+    zr_host_batch_t batch = part_of(&s, 0, 1);
+    for (size_t i = 0; i < n; i++) {
+        if (!s.is_document[i])
+            continue;
+        double expected = json_number_value(json_array_get(training->log_probs, n_compared));
+        targets[i] = (3 * s.values[ZR_PART_TOKENS][i] + 5) % (int32_t)vocab_of(training);
+        ZR_TRY(zr_model_evaluate(model, &batch, &loss));
+        if (!(fabs(loss + expected) <= 1e-5))
+            fail_msg("target %zu: log-probability %.7f, transformers' %.7f", n_compared, -loss,
+                     expected);
+        targets[i] = ZR_NN_TARGET_IGNORED;
+        n_compared++;
+    }
+    assert_int_equal(n_compared, json_array_size(training->log_probs));
+    ZR_TRY(zr_model_evaluate(model, &batch, &loss));
+    assert_true(loss == 0.0); /* no target counts */
+    return ZR_OK;
 }
 
 /* The generator of initial values, written again: of the probe that the script multiplies with. */
@@ -210,9 +310,11 @@ static zr_status_t train_rank(zr_rank_t *rank) {
     zr_model_t *model = NULL;
     uint64_t hash = 0;
     double loss = 0;
-    ZR_TRY(zr_decoder_create(rank->runtime, &training->shape, &training->options,
-                             &training->activations, &model));
+    zr_model_maker_t maker = maker_of(training);
+    ZR_TRY(maker.make(maker.context, rank->runtime, &training->activations, &model));
     zr_status_t status = zr_model_commit(model);
+    if (status == ZR_OK && training->log_probs != NULL)
+        status = check_log_probs(training, model);
     if (status == ZR_OK && training->gradients != NULL)
         status = check_gradients(rank, model);
     for (size_t step = 0; step < training->n_steps && status == ZR_OK; step++) {
@@ -233,11 +335,29 @@ static zr_status_t train_rank(zr_rank_t *rank) {
     return status;
 }
 
-static training_t make_training(const json_t *model, size_t n_steps) {
-    return (training_t){.shape = read_shape(member(model, "shape")),
-                        .options = {.seed = count_at(reference, "seed"),
-                                    .weight_decay = number_at(reference, "weight_decay")},
-                        .n_steps = n_steps};
+static training_t make_training(const json_t *model, bool is_packed, size_t n_steps) {
+    const json_t *shape = member(model, "shape");
+    training_t training = {.is_gpt = json_object_get(shape, "kv_heads") == NULL,
+                           .options = {.seed = count_at(reference, "seed"),
+                                       .weight_decay = number_at(reference, "weight_decay"),
+                                       .has_documents = is_packed},
+                           .is_packed = is_packed,
+                           .n_steps = n_steps};
+    training.gpt_options = (zr_gpt_options_t){.seed = training.options.seed,
+                                              .weight_decay = training.options.weight_decay,
+                                              .has_documents = is_packed};
+    if (training.is_gpt)
+        training.gpt = (zr_gpt_shape_t){count_at(shape, "layers"), count_at(shape, "channels"),
+                                        count_at(shape, "heads"), count_at(shape, "seq"),
+                                        count_at(shape, "vocab")};
+    else
+        training.shape = read_shape(shape);
+    return training;
+}
+
+/* What the reference has of it. */
+static const json_t *expected_of(const json_t *model, bool is_packed, const char *key) {
+    return member(is_packed ? member(model, "packed") : model, key);
 }
 
 static zr_config_t make_config(int stage, zr_dtype_t dtype) {
@@ -260,38 +380,45 @@ static zr_config_t make_config(int stage, zr_dtype_t dtype) {
     json_t *model;                                                                                 \
     json_object_foreach((json_t *)member(reference, "models"), name, model)
 
-static void check_losses(const char *name, const json_t *model, zr_dtype_t dtype,
+static void check_losses(const char *name, const json_t *model, bool is_packed, zr_dtype_t dtype,
                          double tolerance) {
-    training_t training = make_training(model, 20);
+    training_t training = make_training(model, is_packed, 20);
     zr_config_t config = make_config(0, dtype);
-    const json_t *losses = member(model, "losses");
+    const json_t *losses = expected_of(model, is_packed, "losses");
     assert_int_equal(json_array_size(losses), 20);
     assert_ok(zr_run_ranks(&config, 1, train_rank, &training, NULL));
     for (size_t i = 0; i < 20; i++) {
         double expected = json_number_value(json_array_get(losses, i));
         if (!(fabs(training.losses[i] - expected) <= tolerance))
-            fail_msg("%s, step %zu: loss %.7f, transformers' %.7f", name, i, training.losses[i],
-                     expected);
+            fail_msg("%s%s, step %zu: loss %.7f, transformers' %.7f", name,
+                     is_packed ? ", packed" : "", i, training.losses[i], expected);
     }
 }
 
 TEST(test_losses) {
     FOR_EACH_MODEL(name, model) {
-        check_losses(name, model, ZR_DTYPE_F32, 1e-4);
-        check_losses(name, model, ZR_DTYPE_BF16, 1e-2);
+        for (int is_packed = 0; is_packed < 2; is_packed++) {
+            check_losses(name, model, is_packed, ZR_DTYPE_F32, 1e-4);
+            /* Of fewer targets, rounding shows more in their mean. */
+            check_losses(name, model, is_packed, ZR_DTYPE_BF16, is_packed ? 1.5e-2 : 1e-2);
+        }
     }
 }
 
 TEST(test_gradients) {
     FOR_EACH_MODEL(name, model) {
-        training_t training = make_training(model, 0);
-        zr_config_t config = make_config(0, ZR_DTYPE_F32);
-        print_message("%s\n", name);
-        zr_config_set_optimizer(&config, &zr_sgd);
-        config.adamw.lr = GRADIENT_RATE;
-        config.adamw.weight_decay = training.options.weight_decay = 0;
-        training.gradients = member(model, "gradients");
-        assert_ok(zr_run_ranks(&config, 1, train_rank, &training, NULL));
+        for (int is_packed = 0; is_packed < 2; is_packed++) {
+            training_t training = make_training(model, is_packed, 0);
+            zr_config_t config = make_config(0, ZR_DTYPE_F32);
+            print_message("%s%s\n", name, is_packed ? ", packed" : "");
+            zr_config_set_optimizer(&config, &zr_sgd);
+            config.adamw.lr = GRADIENT_RATE;
+            config.adamw.weight_decay = training.options.weight_decay = 0;
+            training.gpt_options.weight_decay = 0;
+            training.gradients = expected_of(model, is_packed, "gradients");
+            training.log_probs = is_packed ? expected_of(model, true, "log_probs") : NULL;
+            assert_ok(zr_run_ranks(&config, 1, train_rank, &training, NULL));
+        }
     }
 }
 
@@ -306,9 +433,9 @@ TEST(test_reference_learns) {
     }
 }
 
-static uint64_t hash_of(const json_t *model, int n_ranks, int stage, zr_dtype_t dtype,
-                        bool recompute) {
-    training_t training = make_training(model, 3);
+static uint64_t hash_of(const json_t *model, bool is_packed, int n_ranks, int stage,
+                        zr_dtype_t dtype, bool recompute) {
+    training_t training = make_training(model, is_packed, 3);
     zr_config_t config = make_config(stage, dtype);
     config.micro_batch /= (size_t)n_ranks;
     training.activations.recompute = recompute;
@@ -316,28 +443,32 @@ static uint64_t hash_of(const json_t *model, int n_ranks, int stage, zr_dtype_t 
     return training.hash;
 }
 
+/* Packed, with four ranks, the last one has no target that counts. */
 TEST(test_stages_and_recomputation) {
     FOR_EACH_MODEL(name, model) {
-        for (int variant = 0; variant < 4; variant++) {
-            int n_ranks = variant < 2 ? 2 : 4;
+        for (int variant = 0; variant < 12; variant++) {
+            int n_ranks = 1 << variant / 4;
+            bool is_packed = variant % 4 >= 2;
             zr_dtype_t dtype = variant % 2 ? ZR_DTYPE_BF16 : ZR_DTYPE_F32;
-            uint64_t expected = hash_of(model, n_ranks, 0, dtype, false);
+            uint64_t expected = hash_of(model, is_packed, n_ranks, 0, dtype, false);
             for (int stage = 0; stage <= 3; stage++)
-                if (hash_of(model, n_ranks, stage, dtype, stage != 2) != expected)
-                    fail_msg("%s, %d ranks, stage %d: other weights", name, n_ranks, stage);
+                if (hash_of(model, is_packed, n_ranks, stage, dtype, stage != 2) != expected)
+                    fail_msg("%s, %d ranks, stage %d%s: other weights", name, n_ranks, stage,
+                             is_packed ? ", packed" : "");
         }
     }
 }
 
 /* The same training planned: its peaks are those that were measured, to the byte. */
-static void check_plan(const json_t *model, int n_ranks, int stage, bool recompute) {
-    training_t training = make_training(model, 3);
+static void check_plan(const json_t *model, bool is_packed, int n_ranks, int stage,
+                       bool recompute) {
+    training_t training = make_training(model, is_packed, 3);
     zr_config_t config = make_config(stage, recompute ? ZR_DTYPE_BF16 : ZR_DTYPE_F32);
     zr_run_plan_t plan;
     config.micro_batch /= (size_t)n_ranks;
     assert_ok(zr_config_resolve(&config, n_ranks, NULL));
     training.activations.recompute = recompute;
-    zr_run_request_t request = {.model = zr_decoder_maker(&training.shape, &training.options),
+    zr_run_request_t request = {.model = maker_of(&training),
                                 .recompute = recompute,
                                 .config = config,
                                 .seq = count_at(reference, "seq"),
@@ -357,8 +488,79 @@ TEST(test_planned_peaks) {
     FOR_EACH_MODEL(name, model) {
         for (int stage = 0; stage <= 3; stage++) {
             print_message("%s, stage %d\n", name, stage);
-            check_plan(model, 1 + stage % 2, stage, false);
-            check_plan(model, 2, stage, true);
+            for (int is_packed = 0; is_packed < 2; is_packed++) {
+                check_plan(model, is_packed, 1 + stage % 2, stage, false);
+                check_plan(model, is_packed, 2, stage, true);
+            }
         }
+    }
+}
+
+/* ---- what is refused ------------------------------------------------------------------------- */
+
+/* A micro-batch with one thing wrong. */
+typedef struct wrong {
+    int input; /* what is set in it, or -1: n_targets is */
+    size_t at;
+    int32_t value;
+    double n_targets;
+    const char *message;
+} wrong_t;
+
+static zr_status_t refuse_rank(zr_rank_t *rank) {
+    static const wrong_t wrongs[] = {
+        {ZR_PART_TOKENS, 5, ZR_NN_TARGET_IGNORED, 0, "token 5 is -100"},
+        {ZR_PART_TARGETS, 7, -99, 0, "target 7 is -99"},
+        {ZR_PART_TARGETS, 7, 131, 0, "target 7 is 131"},
+        {ZR_PART_STARTS, 24, 1, 0, "document start of position 0 of sequence 1 is 1"},
+        {ZR_PART_STARTS, 30, 5, 0, "document start of position 6 of sequence 1 is 5"},
+        {ZR_PART_STARTS, 30, -1, 0, "document start of position 6 of sequence 1 is -1"},
+        {-1, 0, 0, -1, "n_targets of a micro-batch is -1"},
+        {-1, 0, 0, NAN, "n_targets of a micro-batch is nan"},
+        {-1, 0, 0, INFINITY, "n_targets of a micro-batch is inf"}};
+    const training_t *training = rank->context;
+    zr_model_maker_t maker = maker_of(training);
+    zr_model_t *model = NULL;
+    ZR_TRY(maker.make(maker.context, rank->runtime, &training->activations, &model));
+    assert_ok(zr_model_commit(model));
+    for (size_t i = 0; i < N_OF(wrongs); i++) {
+        const wrong_t *wrong = &wrongs[i];
+        sequences_t s = make_sequences(training, 0);
+        zr_host_batch_t batch = part_of(&s, 0, 1);
+        if (wrong->input >= 0)
+            s.values[wrong->input][wrong->at] = wrong->value;
+        else
+            batch.n_targets = wrong->n_targets;
+        assert_int_equal(zr_model_train(model, &batch, 1), ZR_ERR_ARGUMENT);
+        if (strstr(zr_last_error(), wrong->message) == NULL)
+            fail_msg("%s, not %s", zr_last_error(), wrong->message);
+        batch.n_targets = 0;
+        batch.inputs[ZR_PART_STARTS] = NULL;
+        assert_int_equal(zr_model_train(model, &batch, 1), ZR_ERR_ARGUMENT);
+    }
+    zr_model_destroy(&model);
+    return ZR_OK;
+}
+
+TEST(test_wrong_inputs) {
+    FOR_EACH_MODEL(name, model) {
+        training_t training = make_training(model, true, 0);
+        zr_config_t config = make_config(0, ZR_DTYPE_F32);
+        assert_ok(zr_run_ranks(&config, 1, refuse_rank, &training, NULL));
+        break;
+    }
+}
+
+/* Where all targets count and each sequence is a document, the bits are those without either. */
+TEST(test_nothing_packed) {
+    FOR_EACH_MODEL(name, model) {
+        training_t plain = make_training(model, false, 3), whole = make_training(model, false, 3);
+        zr_config_t config = make_config(2, ZR_DTYPE_F32);
+        whole.options.has_documents = whole.gpt_options.has_documents = whole.counts_all = true;
+        config.micro_batch /= 2;
+        assert_ok(zr_run_ranks(&config, 2, train_rank, &plain, NULL));
+        assert_ok(zr_run_ranks(&config, 2, train_rank, &whole, NULL));
+        assert_int_equal(plain.hash, whole.hash);
+        assert_true(memcmp(plain.losses, whole.losses, sizeof(plain.losses)) == 0);
     }
 }

@@ -1,4 +1,5 @@
 /* A micro-batch: its inputs on the device, its memory, and its loss. */
+#include <math.h>
 #include <string.h>
 
 #include "zero/schedule/schedule_internal.h"
@@ -43,15 +44,44 @@ zr_status_t zr_flights_prepare(zr_model_t *model, size_t n_flights) {
 
 /* ---- inputs ---------------------------------------------------------------------------------- */
 
+static bool is_ignored(const zr_input_desc_t *input, int32_t value) {
+    return input->ignored < 0 && value == input->ignored;
+}
+
 static zr_status_t check_values(const zr_model_t *model, const zr_input_desc_t *input,
                                 const int32_t *values, size_t n) {
     for (size_t i = 0; input->n_values != 0 && i < n; i++) {
-        if (values[i] < 0 || (size_t)values[i] >= input->n_values)
+        bool is_value = values[i] >= 0 && (size_t)values[i] < input->n_values;
+        if (!is_value && !is_ignored(input, values[i]))
             return zr_fail(model->log, ZR_ERR_ARGUMENT,
                            "%s %zu is %d, outside of the model's vocabulary of %zu", input->name, i,
                            (int)values[i], input->n_values);
     }
     return ZR_OK;
+}
+
+static zr_status_t check_starts(const zr_model_t *model, const zr_input_desc_t *input,
+                                const int32_t *starts, const zr_host_batch_t *batch) {
+    for (size_t i = 0; input->are_starts && i < batch->n_sequences * batch->seq; i++) {
+        size_t t = i % batch->seq;
+        if (starts[i] != (int32_t)t && (t == 0 || starts[i] != starts[i - 1]))
+            return zr_fail(model->log, ZR_ERR_ARGUMENT,
+                           "%s of position %zu of sequence %zu is %d; it must be the position, or "
+                           "what the position before has",
+                           input->name, t, i / batch->seq, (int)starts[i]);
+    }
+    return ZR_OK;
+}
+
+static zr_status_t check_input(const zr_model_t *model, size_t index,
+                               const zr_host_batch_t *batch) {
+    const zr_input_desc_t *input = &model->options.inputs[index];
+    const void *values = batch->inputs[index];
+    if (values == NULL)
+        return zr_fail(model->log, ZR_ERR_ARGUMENT, "the micro-batch has no input \"%s\"",
+                       input->name);
+    ZR_TRY(check_values(model, input, values, batch->n_sequences * batch->seq));
+    return check_starts(model, input, values, batch);
 }
 
 zr_status_t zr_flight_check(const zr_model_t *model, const zr_host_batch_t *batch) {
@@ -67,8 +97,26 @@ zr_status_t zr_flight_check(const zr_model_t *model, const zr_host_batch_t *batc
                        zr_count_text(b, "sequence").text, zr_count_text(t, "token").text,
                        zr_count_text((uint64_t)INT32_MAX, "token").text);
     for (size_t i = 0; i < options->n_inputs; i++)
-        ZR_TRY(check_values(model, &options->inputs[i], batch->inputs[i], b * t));
+        ZR_TRY(check_input(model, i, batch));
+    if (!(batch->n_targets >= 0 && isfinite(batch->n_targets)))
+        return zr_fail(model->log, ZR_ERR_ARGUMENT,
+                       "n_targets of a micro-batch is %g; it must be 0, or a positive number",
+                       batch->n_targets);
     return ZR_OK;
+}
+
+/* What the sum over the rows is multiplied by; without targets, that is 0. */
+static double loss_scale(const zr_model_t *model, const zr_host_batch_t *batch) {
+    size_t rows = batch->n_sequences * batch->seq, n_ignored = 0;
+    if (batch->n_targets > 0)
+        return 1.0 / batch->n_targets;
+    for (size_t k = 0; k < model->options.n_inputs; k++) {
+        const zr_input_desc_t *input = &model->options.inputs[k];
+        const int32_t *values = batch->inputs[k];
+        for (size_t i = 0; input->ignored < 0 && i < rows; i++)
+            n_ignored += is_ignored(input, values[i]);
+    }
+    return n_ignored < rows ? 1.0 / (double)(rows - n_ignored) : 0.0;
 }
 
 static zr_status_t allocate(zr_model_t *model, zr_tier_t tier, zr_tag_t tag, size_t size_bytes,
@@ -99,8 +147,10 @@ zr_status_t zr_flight_begin(zr_model_t *model, zr_flight_t *flight, const zr_hos
     size_t rows = batch->n_sequences * batch->seq, staging_bytes = 0, offset_bytes = 0;
     size_t most = options->activations.most_rows > rows ? options->activations.most_rows : rows;
     flight->has_begun = true;
-    flight->batch =
-        (zr_batch_t){.n_sequences = batch->n_sequences, .seq = batch->seq, .rows = rows};
+    flight->batch = (zr_batch_t){.n_sequences = batch->n_sequences,
+                                 .seq = batch->seq,
+                                 .rows = rows,
+                                 .loss_scale = loss_scale(model, batch)};
     for (size_t i = 0; i < options->n_inputs; i++) {
         ZR_TRY(allocate(model, ZR_TIER_DEVICE, ZR_TAG_DATA, rows * options->inputs[i].elem_bytes,
                         &flight->inputs[i]));

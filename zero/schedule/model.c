@@ -63,11 +63,16 @@ static zr_status_t check_options(const zr_model_options_t *options, const zr_log
                        zr_count_text(options->n_inputs, "input").text, ZR_MAX_INPUTS);
     for (size_t i = 0; i < options->n_inputs; i++) {
         const zr_input_desc_t *input = &options->inputs[i];
-        if (input->elem_bytes == 0 || (input->n_values != 0 && input->elem_bytes != 4))
+        bool is_int32 = input->n_values != 0 || input->are_starts;
+        if (input->elem_bytes == 0 || (is_int32 && input->elem_bytes != 4))
             return zr_fail(log, ZR_ERR_ARGUMENT,
                            "input \"%s\": elements of %zu bytes are invalid%s", input->name,
                            input->elem_bytes,
-                           input->n_values != 0 ? ": those with n_values have 4" : "");
+                           is_int32 ? ": those with n_values or are_starts have 4" : "");
+        if (input->ignored > 0 || (input->ignored < 0 && input->n_values == 0))
+            return zr_fail(log, ZR_ERR_ARGUMENT,
+                           "input \"%s\": ignored is %d; it must be negative, with n_values, or 0",
+                           input->name, (int)input->ignored);
     }
     const zr_activation_options_t *activations = &options->activations;
     if (activations->device != ZR_OFFLOAD_NONE &&

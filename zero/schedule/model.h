@@ -45,6 +45,8 @@ typedef struct zr_batch {
     size_t rows; /* n_sequences * seq */
     const void
         *inputs[ZR_MAX_INPUTS]; /* [rows] elements of what the model declares, in its order */
+    double loss_scale;          /* what the sum of its rows' losses is multiplied by: 1 / rows,
+                                   unless targets are ignored (zr_host_batch_t.n_targets) */
 } zr_batch_t;
 
 /** A block's work on one micro-batch, in one pass. Borrowed for the call. */
@@ -63,7 +65,8 @@ typedef struct zr_visit {
     void *gradient; /* backward: in, of y, NULL in the last block; out, of x: the same memory, or
                        other of zr_visit_take after that was dropped. The schedule frees what the
                        first block leaves */
-    double *loss;   /* [1] on the device: the last block adds the mean loss of the micro-batch */
+    double *loss;   /* [1] on the device: the last block adds the loss of the micro-batch, the sum
+                       over its rows times batch->loss_scale */
     bool keeps;     /* forward: what backward needs has to stay in `tensors` */
     bool is_wanted; /* forward: y is; else only what backward needs */
 } zr_visit_t;
@@ -152,6 +155,10 @@ typedef struct zr_input_desc {
     const char *name; /* "token": for messages; static */
     size_t elem_bytes;
     size_t n_values; /* 0; or the elements are int32_t, each in [0, n_values), which is checked */
+    int32_t ignored; /* with n_values: a negative element that is allowed as well, and is a target
+                        without a loss (ZR_NN_TARGET_IGNORED); 0: none. Of one input at most */
+    bool are_starts; /* int32_t: where in its sequence the document of a position begins, which is
+                        the position itself, or what the one before has; checked */
 } zr_input_desc_t;
 
 /** How activations are held until backward: what a run chooses, and what plans try. */
@@ -223,6 +230,11 @@ typedef struct zr_host_batch {
     size_t n_sequences;
     size_t seq;
     const void *inputs[ZR_MAX_INPUTS]; /* [n_sequences, seq] elements each, borrowed for the call */
+    /* What the sum of its targets' losses is divided by. 0: how many of them are not ignored, so
+     * that each micro-batch has the same weight. A step's loss and gradients are the mean over all
+     * targets that are not ignored, of all micro-batches and ranks, where each of its micro-batches
+     * has their number, divided by how many micro-batches those are. */
+    double n_targets;
 } zr_host_batch_t;
 
 /**
@@ -238,7 +250,8 @@ ZR_NODISCARD zr_status_t zr_model_train(zr_model_t *model, const zr_host_batch_t
                                         size_t n_batches);
 
 /**
- * Loss of a micro-batch, without gradients; between steps only. All ranks call it.
+ * Loss of a micro-batch, without gradients; between steps only. All ranks call it. It is 0 where
+ * all targets are ignored.
  *
  * @param loss_p  this rank's alone: zr_runtime_average gives that of all
  *

@@ -135,7 +135,8 @@ zr_status_t zr_decoder_create(zr_runtime_t *runtime, const zr_decoder_shape_t *s
                                  .norm_name = "norm",
                                  .seed = options->seed,
                                  .weight_decay = options->weight_decay,
-                                 .freeze = options->freeze};
+                                 .freeze = options->freeze,
+                                 .has_documents = options->has_documents};
     return zr_part_model_create(runtime, &desc, activations, model_p);
 }
 

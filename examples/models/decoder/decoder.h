@@ -47,6 +47,7 @@ typedef struct zr_decoder_options {
     /* Of the layers' linear parts, as zr_part_linear_desc_t has them (models/parts.h). */
     const zr_encoding_t *encoding;         /* of their weights; NULL: the runtime's */
     const struct zr_part_adapter *adapter; /* NULL: none; borrowed as long as the model */
+    bool has_documents;                    /* a micro-batch has document starts, too */
 } zr_decoder_options_t;
 
 /** The shape of a usual model, "llama-3.2-1b"; false: there is none of that name. */
@@ -95,7 +96,9 @@ ZR_NODISCARD zr_status_t zr_decoder_create(zr_runtime_t *runtime, const zr_decod
 zr_model_maker_t zr_decoder_maker(const zr_decoder_shape_t *shape,
                                   const zr_decoder_options_t *options);
 
-/* A micro-batch's inputs are int32: tokens, and targets, each the token that follows. */
+/* A micro-batch's inputs are int32: tokens; targets, each the token that follows or
+ * ZR_NN_TARGET_IGNORED; and of a model that has documents, where in its sequence the document of
+ * each position begins: positions count from there, and attention sees nothing before it. */
 
 #ifdef __cplusplus
 }

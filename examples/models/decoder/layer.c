@@ -138,7 +138,8 @@ static zr_nn_qkv_shape_t qkv_shape(const zr_visit_t *visit) {
                                .seq = visit->batch->seq,
                                .heads = s->heads,
                                .kv_heads = s->kv_heads,
-                               .head_size = s->head_size};
+                               .head_size = s->head_size,
+                               .document_starts = zr_part_document_starts(visit)};
 }
 
 static const float *frequencies_of(const zr_visit_t *visit) {

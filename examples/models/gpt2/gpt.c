@@ -109,7 +109,8 @@ zr_status_t zr_gpt_create(zr_runtime_t *runtime, const zr_gpt_shape_t *shape,
                                  .norm_name = "ln_f",
                                  .seed = options->seed,
                                  .weight_decay = options->weight_decay,
-                                 .freeze = options->freeze};
+                                 .freeze = options->freeze,
+                                 .has_documents = options->has_documents};
     return zr_part_model_create(runtime, &desc, activations, model_p);
 }
 

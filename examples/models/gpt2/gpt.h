@@ -38,6 +38,7 @@ typedef struct zr_gpt_options {
     /* Of the layers' linear parts, as zr_part_linear_desc_t has them (models/parts.h). */
     const zr_encoding_t *encoding;         /* of their weights; NULL: the runtime's */
     const struct zr_part_adapter *adapter; /* NULL: none; borrowed as long as the model */
+    bool has_documents;                    /* a micro-batch has document starts, too */
 } zr_gpt_options_t;
 
 /**

@@ -68,7 +68,8 @@ static zr_nn_qkv_shape_t qkv_shape(const zr_visit_t *visit, const zr_gpt_model_t
                                .seq = visit->batch->seq,
                                .heads = model->shape.heads,
                                .kv_heads = model->shape.heads,
-                               .head_size = model->shape.channels / model->shape.heads};
+                               .head_size = model->shape.channels / model->shape.heads,
+                               .document_starts = zr_part_document_starts(visit)};
 }
 
 static zr_status_t attend(zr_visit_t *visit, const zr_gpt_model_t *model,

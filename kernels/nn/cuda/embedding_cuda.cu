@@ -43,9 +43,12 @@ static __global__ void __launch_bounds__(ZR_CUDA_THREADS)
         size_t token = static_cast<size_t>(args.tokens[tile.row]);
         zr_pack_t sum = zr_load_pack(tokens + token * channels, tile.first, tile.n, wide);
         zr_pack_t addend = {};
-        if (args.n_positions != 0)
-            addend =
-                zr_load_pack(positions + tile.row % args.seq * channels, tile.first, tile.n, wide);
+        if (args.n_positions != 0) {
+            size_t position = tile.row % args.seq;
+            if (args.document_starts != NULL)
+                position -= static_cast<size_t>(args.document_starts[tile.row]);
+            addend = zr_load_pack(positions + position * channels, tile.first, tile.n, wide);
+        }
 #pragma unroll
         for (int i = 0; i < ZR_PACK_ELEMS; i++)
             sum.value[i] += addend.value[i];
@@ -273,6 +276,39 @@ static __global__ void __launch_bounds__(ZR_CUDA_THREADS)
     }
 }
 
+/* The same of documents: rows of a sequence have a position each of their own document. */
+template <typename T>
+static __global__ void __launch_bounds__(ZR_CUDA_THREADS)
+    document_position_gradient_kernel(zr_nn_embedding_backward_t args, size_t n_positions,
+                                      bool wide) {
+    const T *dout = static_cast<const T *>(args.dout);
+    T *gradient = static_cast<T *>(args.dposition_table.data);
+    size_t channels = args.channels, n_tiles = count_tiles(channels);
+    for (size_t item = zr_warp_index(); item < n_positions * n_tiles; item += zr_warp_count()) {
+        tile_t tile = tile_of(item, n_tiles, channels);
+        zr_pack_t sum = {};
+        for (size_t b = 0; b < args.batch && tile.row < args.seq; b++) {
+            for (size_t base = tile.row; base < args.seq; base += ZR_WARP) {
+                size_t t = base + zr_lane(), row = b * args.seq + t;
+                bool is_here =
+                    t < args.seq && static_cast<size_t>(args.document_starts[row]) + tile.row == t;
+                for (unsigned left = __ballot_sync(ZR_ALL_LANES, is_here); left != 0;
+                     left &= left - 1) {
+                    size_t from = b * args.seq + base + __popc(~left & (left - 1));
+                    zr_raw_pack_t<T> raw =
+                        zr_load_raw(dout + from * channels, tile.first, tile.n, wide);
+#pragma unroll
+                    for (int i = 0; i < ZR_PACK_ELEMS; i++)
+                        sum.value[i] += zr_raw_value(raw, i);
+                }
+            }
+        }
+        if (tile.n > 0)
+            zr_store_gradient(gradient + tile.row * channels, args.dposition_table.accumulate,
+                              tile.first, tile.n, wide, sum);
+    }
+}
+
 static bool has_wide_tables(const zr_nn_embedding_backward_t *args, const void *table) {
     return zr_has_wide_rows(args->dout, args->channels) && zr_is_wide(table);
 }
@@ -309,8 +345,12 @@ static zr_status_t position_gradient(zr_stream_t *stream, const zr_nn_embedding_
     bool wide = has_wide_tables(args, args->dposition_table.data);
     zr_by_dtype(args->activation_dtype, [&](auto element) {
         using T = decltype(element);
-        ZR_CUDA_LAUNCH((position_gradient_kernel<T>), blocks, ZR_CUDA_THREADS, 0,
-                       zr_cuda_queue(stream), *args, n_positions, wide);
+        if (args->document_starts == NULL)
+            ZR_CUDA_LAUNCH((position_gradient_kernel<T>), blocks, ZR_CUDA_THREADS, 0,
+                           zr_cuda_queue(stream), *args, n_positions, wide);
+        else
+            ZR_CUDA_LAUNCH((document_position_gradient_kernel<T>), blocks, ZR_CUDA_THREADS, 0,
+                           zr_cuda_queue(stream), *args, n_positions, wide);
     });
     return zr_cuda_launched(stream, "embedding_backward (positions)");
 }

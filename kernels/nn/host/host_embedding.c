@@ -27,7 +27,8 @@ static void embed_row(const zr_host_nn_job_t *job, size_t row) {
     const zr_nn_embedding_t *args = job->args;
     const zr_host_nn_loops_t *loops = job->loops;
     size_t token_row = (size_t)args->tokens[row] * args->channels;
-    size_t position_row = row % args->seq * args->channels;
+    size_t start = args->document_starts != NULL ? (size_t)args->document_starts[row] : 0;
+    size_t position_row = (row % args->seq - start) * args->channels;
     float *out = (float *)args->out + row * args->channels;
     float block[ZR_HOST_NN_BLOCK];
     for (size_t column = 0; column < args->channels; column += ZR_HOST_NN_BLOCK) {
@@ -59,6 +60,8 @@ zr_status_t zr_host_nn_embedding(zr_stream_t *stream, const void *arguments, voi
     size_t n_rows = args->batch * args->seq;
     ZR_TRY(zr_host_nn_check_activations(stream, "embedding", args->activation_dtype));
     ZR_TRY(check_tokens(stream, "embedding", args->tokens, n_rows, args->vocab));
+    zr_nn_qkv_shape_t documents = {args->batch, args->seq, 0, 0, 0, args->document_starts};
+    ZR_TRY(zr_host_nn_check_documents(stream, "embedding", &documents));
     return zr_host_nn_run_tasks(stream, args, zr_host_nn_n_tasks(stream->device, n_rows),
                                 embedding_task, "embedding");
 }
@@ -140,6 +143,18 @@ static void tokens_task(void *context, size_t index) {
     }
 }
 
+/* Add the rows of a sequence that are at a position of their documents. */
+static void add_position(const zr_host_nn_loops_t *loops, const zr_nn_embedding_backward_t *args,
+                         size_t position, size_t first_row, size_t column, float *sum, size_t n) {
+    const int32_t *starts = args->document_starts;
+    size_t end = starts == NULL ? position + 1 : args->seq;
+    for (size_t t = position; t < end; t++) {
+        size_t row = first_row + t;
+        if (starts == NULL || (size_t)starts[row] + position == t)
+            loops->add(sum, (const float *)args->dout + row * args->channels + column, n);
+    }
+}
+
 /* Position `index`: the sum over the batch; 0 beyond the sequence. */
 static void position_task(void *context, size_t index) {
     embedding_backward_job_t *job = context;
@@ -151,9 +166,7 @@ static void position_task(void *context, size_t index) {
         size_t n = zr_host_nn_min(ZR_HOST_NN_BLOCK, args->channels - column);
         memset(sum, 0, sizeof(sum));
         for (size_t b = 0; b < n_rows; b++)
-            loops->add(
-                sum, (const float *)args->dout + (b * args->seq + index) * args->channels + column,
-                n);
+            add_position(loops, args, index, b * args->seq, column, sum, n);
         zr_host_nn_store_gradient(loops, &args->dposition_table, args->param_dtype,
                                   index * args->channels + column, sum, n);
     }
@@ -187,6 +200,8 @@ zr_status_t zr_host_nn_embedding_backward(zr_stream_t *stream, const void *argum
     ZR_TRY(zr_host_nn_check_activations(stream, "embedding_backward", args->activation_dtype));
     ZR_TRY(check_tokens(stream, "embedding_backward", args->tokens, args->batch * args->seq,
                         args->vocab));
+    zr_nn_qkv_shape_t documents = {args->batch, args->seq, 0, 0, 0, args->document_starts};
+    ZR_TRY(zr_host_nn_check_documents(stream, "embedding_backward", &documents));
     embedding_backward_job_t job = {.base = {.loops = zr_host_nn_loops(stream->device)},
                                     .args = args};
     if (args->dtoken_table.data != NULL)

@@ -217,7 +217,16 @@ typedef struct embedding_case {
     size_t batch, seq, channels, vocab, n_positions;
     zr_dtype_t dtype;
     bool accumulate;
+    const nn_array_t *starts; /* of documents; NULL: none */
 } embedding_case_t;
+
+static size_t position_of(const embedding_case_t *c, size_t row) {
+    return row % c->seq - (c->starts != NULL ? (size_t)c->starts->ref[row] : 0);
+}
+
+static const int32_t *starts_of(const embedding_case_t *c) {
+    return c->starts != NULL ? c->starts->data : NULL;
+}
 
 static void check_embedding_forward(nn_device_t *device, const embedding_case_t *c,
                                     const nn_array_t *tokens) {
@@ -230,7 +239,7 @@ static void check_embedding_forward(nn_device_t *device, const embedding_case_t 
         size_t row = i / c->channels, column = i % c->channels;
         out.ref[i] =
             tokens_table.ref[(size_t)tokens->ref[row] * c->channels + column] +
-            (c->n_positions == 0 ? 0.0 : positions.ref[row % c->seq * c->channels + column]);
+            (c->n_positions == 0 ? 0.0 : positions.ref[position_of(c, row) * c->channels + column]);
     }
     zr_nn_embedding_t args = {.batch = c->batch,
                               .seq = c->seq,
@@ -238,6 +247,7 @@ static void check_embedding_forward(nn_device_t *device, const embedding_case_t 
                               .vocab = c->vocab,
                               .n_positions = c->n_positions,
                               .tokens = tokens->data,
+                              .document_starts = starts_of(c),
                               .token_table = tokens_table.data,
                               .position_table = c->n_positions == 0 ? NULL : positions.data,
                               .out = out.data,
@@ -263,7 +273,7 @@ static void check_embedding_backward(nn_device_t *device, const embedding_case_t
         size_t row = i / c->channels, column = i % c->channels;
         dtokens.ref[(size_t)tokens->ref[row] * c->channels + column] += dout.ref[i];
         if (c->n_positions != 0)
-            dpositions.ref[row % c->seq * c->channels + column] += dout.ref[i];
+            dpositions.ref[position_of(c, row) * c->channels + column] += dout.ref[i];
     }
     zr_nn_embedding_backward_t args = {
         .batch = c->batch,
@@ -272,6 +282,7 @@ static void check_embedding_backward(nn_device_t *device, const embedding_case_t
         .vocab = c->vocab,
         .n_positions = c->n_positions,
         .tokens = tokens->data,
+        .document_starts = starts_of(c),
         .dout = dout.data,
         .dtoken_table = {dtokens.data, c->accumulate},
         .dposition_table = {c->n_positions == 0 ? NULL : dpositions.data, c->accumulate},
@@ -293,16 +304,17 @@ static void embedding_body(nn_device_t *device) {
         for (size_t j = 0; sizes[i][3] > 65536 && j < n_tokens; j++)
             nn_set_value(&tokens, j, 3 + 65536 * ((int)tokens.ref[j] % 2)); /* but for the upper
                                                                                half alike */
+        nn_array_t starts = nn_documents(sizes[i][0], sizes[i][1], 2);
         nn_upload(&tokens);
-        for (int variant = 0; variant < 4; variant++) {
+        for (int variant = 0; variant < 8; variant++) {
             embedding_case_t c = {sizes[i][0], sizes[i][1],
                                   sizes[i][2], sizes[i][3],
                                   sizes[i][4], variant & 1 ? ZR_DTYPE_BF16 : ZR_DTYPE_F32,
-                                  variant & 2};
+                                  variant & 2, variant & 4 ? &starts : NULL};
             check_embedding_forward(device, &c, &tokens);
             check_embedding_backward(device, &c, &tokens);
         }
-        nn_array_free(&tokens);
+        nn_arrays_free(&tokens, &starts);
     }
 }
 
@@ -319,8 +331,8 @@ static nn_array_t uneven_random(size_t n, uint64_t seed) {
     return array;
 }
 
-/* Occurrences of a token are added in the order of their positions, on every device. There are more
- * tokens than all warps of CUDA's sort read at once. */
+/* Occurrences of a token, and of a document's position, are added in the order of their rows, on
+ * every device. There are more tokens than all warps of CUDA's sort read at once. */
 static void token_order_body(nn_device_t *device) {
     const size_t batch = 2, seq = 4500, channels = 12, vocab = 300;
     nn_array_t dout = uneven_random(batch * seq * channels, 1);
@@ -329,25 +341,35 @@ static void token_order_body(nn_device_t *device) {
     for (size_t i = 0; i < batch * seq; i += 3) /* one is frequent, and its number has two bytes */
         nn_set_value(&tokens, i, 290);
     nn_upload(&tokens);
-    float *expected = calloc(vocab * channels, sizeof(float));
+    nn_array_t starts = nn_documents(batch, seq, 5);
+    nn_array_t positions = nn_array_random(seq * channels, ZR_DTYPE_F32, 1.0, 4);
+    float *expected = calloc((vocab + seq) * channels, sizeof(float));
+    float *of_positions = expected + vocab * channels;
     assert_non_null(expected);
-    for (size_t i = 0; i < dout.n; i++)
-        expected[(size_t)tokens.ref[i / channels] * channels + i % channels] += (float)dout.ref[i];
+    for (size_t i = 0; i < dout.n; i++) {
+        size_t row = i / channels, position = row % seq - (size_t)starts.ref[row];
+        expected[(size_t)tokens.ref[row] * channels + i % channels] += (float)dout.ref[i];
+        of_positions[position * channels + i % channels] += (float)dout.ref[i];
+    }
     zr_nn_embedding_backward_t args = {.batch = batch,
                                        .seq = seq,
                                        .channels = channels,
                                        .vocab = vocab,
                                        .n_positions = seq,
                                        .tokens = tokens.data,
+                                       .document_starts = starts.data,
                                        .dout = dout.data,
                                        .dtoken_table = {gradient.data, false},
+                                       .dposition_table = {positions.data, false},
                                        .activation_dtype = ZR_DTYPE_F32,
                                        .param_dtype = ZR_DTYPE_F32};
     nn_call(device, embedding_backward, &args);
     nn_assert_same("token gradients in order", nn_download(&gradient), expected,
                    vocab * channels * sizeof(float));
+    nn_assert_same("position gradients in order", nn_download(&positions), of_positions,
+                   seq * channels * sizeof(float));
     free(expected);
-    nn_arrays_free(&gradient, &tokens, &dout);
+    nn_arrays_free(&gradient, &positions, &starts, &tokens, &dout);
 }
 
 TEST(test_token_order) {
