@@ -24,8 +24,8 @@ typedef struct run {
 
 /* One of them. */
 typedef struct member {
-    const run_t *run;
     zr_rank_t rank;
+    const run_t *run;
     pthread_t thread;
     zr_status_t status;
     char error[ZR_LOG_MESSAGE_BYTES]; /* what was said of it */
@@ -66,13 +66,24 @@ static zr_status_t open_device(member_t *member) {
     return zr_device_open(run->options->device, &options, &member->rank.device);
 }
 
-static zr_status_t make_and_run(member_t *member) {
+static zr_status_t make(member_t *member) {
     zr_rank_t *rank = &member->rank;
     ZR_TRY(open_device(member));
     if (member->run->config != NULL)
         ZR_TRY(zr_runtime_create(member->run->config, rank->comm, rank->device, &member->rank.log,
                                  &rank->runtime));
-    return member->run->function(rank);
+    return ZR_OK;
+}
+
+static zr_status_t make_and_run(member_t *member) {
+    ZR_TRY(make(member));
+    return member->run->function(&member->rank);
+}
+
+static void undo(member_t *member) {
+    zr_runtime_destroy(&member->rank.runtime);
+    zr_comm_destroy(&member->rank.comm);
+    zr_device_close(&member->rank.device);
 }
 
 /* Of the calling thread, for the one that waits for all. */
@@ -91,9 +102,7 @@ static void *run_member(void *argument) {
         keep_error(member);
         zr_comm_abort(member->rank.comm, said);
     }
-    zr_runtime_destroy(&member->rank.runtime);
-    zr_comm_destroy(&member->rank.comm);
-    zr_device_close(&member->rank.device);
+    undo(member);
     return NULL;
 }
 
@@ -179,6 +188,15 @@ static zr_status_t first_error(const run_t *run, const member_t *members) {
     return first->status;
 }
 
+static zr_rank_t rank_of(const run_t *run, zr_comm_t *comm, void *context) {
+    int rank = zr_comm_rank(comm);
+    return (zr_rank_t){.rank = rank,
+                       .n_ranks = run->n_ranks,
+                       .comm = comm,
+                       .log = zr_log_with_rank(&run->options->log, rank),
+                       .context = context};
+}
+
 static zr_status_t run_all(run_t *run, void *context) {
     zr_comm_t **comms = calloc((size_t)run->n_here, sizeof(zr_comm_t *));
     member_t *members = calloc((size_t)run->n_here, sizeof(*members));
@@ -187,15 +205,8 @@ static zr_status_t run_all(run_t *run, void *context) {
                              : zr_fail(&run->options->log, ZR_ERR_MEMORY, "run: no memory for %s",
                                        zr_count_text((uint64_t)run->n_here, "rank").text);
     if (status == ZR_OK) {
-        for (int i = 0; i < run->n_here; i++) {
-            int rank = zr_comm_rank(comms[i]);
-            members[i] = (member_t){.run = run,
-                                    .rank = {.rank = rank,
-                                             .n_ranks = run->n_ranks,
-                                             .comm = comms[i],
-                                             .log = zr_log_with_rank(&run->options->log, rank),
-                                             .context = context}};
-        }
+        for (int i = 0; i < run->n_here; i++)
+            members[i] = (member_t){.run = run, .rank = rank_of(run, comms[i], context)};
         run_members(run, members);
         status = first_error(run, members);
     }
@@ -204,24 +215,78 @@ static zr_status_t run_all(run_t *run, void *context) {
     return status;
 }
 
+/* Which there are, and which are here. */
+static zr_status_t find_ranks(run_t *run, int n_ranks) {
+    const zr_log_t *log = &run->options->log;
+    if (run->options->device == NULL && run->options->device_backend == NULL)
+        return zr_fail(log, ZR_ERR_ARGUMENT, "run: no device (NULL)");
+    ZR_TRY(zr_launch_from_environment(log, &run->launch, &run->is_launched));
+    run->n_ranks = run->is_launched ? run->launch.n_ranks : n_ranks;
+    run->n_here = run->is_launched ? 1 : n_ranks;
+    if (run->n_here < 1 || run->n_here > ZR_MAX_SUM_SOURCES)
+        return zr_fail(log, ZR_ERR_ARGUMENT, "run: %d ranks; 1 to %d are possible", n_ranks,
+                       ZR_MAX_SUM_SOURCES);
+    return ZR_OK;
+}
+
 zr_status_t zr_run_ranks(const zr_config_t *config, int n_ranks, zr_rank_fn function, void *context,
                          const zr_run_options_t *options) {
     zr_run_options_t defaults = zr_run_options_default();
     run_t run = {.options = options != NULL ? options : &defaults, .function = function};
     const zr_log_t *log = &run.options->log;
     zr_config_t resolved;
-    if (function == NULL || (run.options->device == NULL && run.options->device_backend == NULL))
-        return zr_fail(log, ZR_ERR_ARGUMENT, "run: no function, or no device (NULL)");
-    ZR_TRY(zr_launch_from_environment(log, &run.launch, &run.is_launched));
-    run.n_ranks = run.is_launched ? run.launch.n_ranks : n_ranks;
-    run.n_here = run.is_launched ? 1 : n_ranks;
-    if (run.n_here < 1 || run.n_here > ZR_MAX_SUM_SOURCES)
-        return zr_fail(log, ZR_ERR_ARGUMENT, "run: %d ranks; 1 to %d are possible", n_ranks,
-                       ZR_MAX_SUM_SOURCES);
+    if (function == NULL)
+        return zr_fail(log, ZR_ERR_ARGUMENT, "run: no function (NULL)");
+    ZR_TRY(find_ranks(&run, n_ranks));
     if (config != NULL) {
         resolved = *config;
         ZR_TRY(zr_config_resolve(&resolved, run.n_ranks, log));
         run.config = &resolved;
     }
     return run_all(&run, context);
+}
+
+/* ---- a rank whose control flow is its caller's ----------------------------------------------- */
+
+/* What zr_rank_open gives is the first of its members, and so has its address. */
+typedef struct opened {
+    member_t member;
+    run_t run;
+    zr_run_options_t options;
+} opened_t;
+
+zr_status_t zr_rank_open(const zr_run_options_t *options, zr_rank_t **rank_p) {
+    zr_run_options_t own = options != NULL ? *options : zr_run_options_default();
+    if (rank_p == NULL)
+        return zr_fail(&own.log, ZR_ERR_ARGUMENT, "zr_rank_open: no place for the rank (NULL)");
+    opened_t *opened = calloc(1, sizeof(*opened));
+    if (opened == NULL)
+        return zr_fail(&own.log, ZR_ERR_MEMORY, "the system has no memory for a rank");
+    opened->options = own;
+    opened->run.options = &opened->options;
+    zr_comm_t *comm = NULL;
+    zr_status_t status = find_ranks(&opened->run, 1);
+    if (status == ZR_OK)
+        status = create_comms(&opened->run, &comm);
+    if (status == ZR_OK) {
+        opened->member = (member_t){.run = &opened->run, .rank = rank_of(&opened->run, comm, NULL)};
+        status = make(&opened->member);
+    }
+    zr_rank_t *rank = &opened->member.rank;
+    if (status != ZR_OK)
+        zr_rank_close(&rank, comm != NULL ? zr_last_error() : NULL);
+    else
+        *rank_p = rank;
+    return status;
+}
+
+void zr_rank_close(zr_rank_t **rank, const char *reason) {
+    if (rank == NULL || *rank == NULL)
+        return;
+    opened_t *opened = (opened_t *)*rank;
+    if (reason != NULL && opened->member.rank.comm != NULL)
+        zr_comm_abort(opened->member.rank.comm, reason);
+    undo(&opened->member);
+    free(opened);
+    *rank = NULL;
 }

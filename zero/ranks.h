@@ -76,6 +76,26 @@ zr_run_options_t zr_run_options_default(void);
 ZR_NODISCARD zr_status_t zr_run_ranks(const zr_config_t *config, int n_ranks, zr_rank_fn function,
                                       void *context, const zr_run_options_t *options);
 
+/**
+ * Make this process one rank, for programs whose control flow is not a function that zr_run_ranks
+ * could call, such as those in other languages: the rank that a launcher has started, or the only
+ * one. It has no runtime yet: zr_runtime_create makes one, or several, of its communicator and its
+ * device, with a configuration that zr_config_resolve was given rank->n_ranks for.
+ *
+ * @param options  NULL means the defaults; borrowed for the call
+ * @return as zr_run_ranks
+ *
+ * Threads: it belongs to the calling thread.
+ */
+ZR_NODISCARD zr_status_t zr_rank_open(const zr_run_options_t *options, zr_rank_t **rank_p);
+
+/**
+ * Undo it, after all runtimes that were made of it.
+ *
+ * @param reason  why the rank does not go on, which ends the others; NULL: it is done
+ */
+void zr_rank_close(zr_rank_t **rank, const char *reason);
+
 #ifdef __cplusplus
 }
 #endif

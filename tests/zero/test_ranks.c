@@ -106,12 +106,8 @@ TEST(test_refused) {
     assert_int_equal(seen.n_ranks[0], 0);
 }
 
-/* In a process of its own: 0 when it has seen what it had to. */
-static int run_process(int rank, int port, int fails) {
+static void set_environment(int rank, int port) {
     char text[16];
-    seen_t seen = {.fails = fails};
-    zr_config_t config = zr_config_default();
-    zr_run_options_t options = quiet_options();
     setenv("WORLD_SIZE", "2", 1);
     setenv("MASTER_ADDR", "127.0.0.1", 1);
     setenv("LOCAL_WORLD_SIZE", "2", 1);
@@ -120,6 +116,14 @@ static int run_process(int rank, int port, int fails) {
     snprintf(text, sizeof(text), "%d", rank);
     setenv("RANK", text, 1);
     setenv("LOCAL_RANK", text, 1);
+}
+
+/* In a process of its own: 0 when it has seen what it had to. */
+static int run_process(int rank, int port, int fails) {
+    seen_t seen = {.fails = fails};
+    zr_config_t config = zr_config_default();
+    zr_run_options_t options = quiet_options();
+    set_environment(rank, port);
     config.stage = 2;
     zr_status_t status = zr_run_ranks(&config, 7, look_around, &seen, &options);
     if (fails >= 0)
@@ -129,14 +133,46 @@ static int run_process(int rank, int port, int fails) {
            seen.n_ranks[1 - rank] != 0;
 }
 
-static void run_processes(int fails) {
+/* As run_process, with a rank that is opened, and two runtimes of it, one after the other. */
+static int open_process(int rank, int port, int fails) {
+    seen_t seen = {.fails = fails};
+    zr_config_t config = zr_config_default();
+    zr_run_options_t options = quiet_options();
+    zr_rank_t *own = NULL;
+    set_environment(rank, port);
+    if (zr_config_resolve(&config, 2, NULL) != ZR_OK || zr_rank_open(&options, &own) != ZR_OK ||
+        own->rank != rank || own->n_ranks != 2)
+        return 1;
+    zr_status_t status = ZR_OK;
+    for (int i = 0; i < 2 && status == ZR_OK; i++) {
+        config.stage = 3 - i;
+        status = zr_runtime_create(&config, own->comm, own->device, &own->log, &own->runtime);
+        own->context = &seen;
+        if (status == ZR_OK)
+            status = look_around(own);
+        zr_runtime_destroy(&own->runtime);
+    }
+    char error[256];
+    snprintf(error, sizeof(error), "%s", zr_last_error());
+    zr_rank_close(&own, status != ZR_OK ? error : NULL);
+    if (own != NULL)
+        return 2;
+    if (fails >= 0)
+        return status != (rank == fails ? ZR_ERR_IO : ZR_ERR_COMM) ||
+               strstr(error, "has no cheese") == NULL;
+    return status != ZR_OK || seen.average[rank] != 0.5;
+}
+
+typedef int (*process_fn)(int rank, int port, int fails);
+
+static void run_processes(process_fn function, int fails) {
     int port = free_port();
     pid_t processes[2];
     for (int rank = 0; rank < 2; rank++) {
         processes[rank] = fork();
         assert_true(processes[rank] >= 0);
         if (processes[rank] == 0)
-            _exit(run_process(rank, port, fails));
+            _exit(function(rank, port, fails));
     }
     for (int rank = 0; rank < 2; rank++) {
         int end = -1;
@@ -147,6 +183,29 @@ static void run_processes(int fails) {
 
 /* Number and ranks are those that were started; a rank that fails is known in the other process. */
 TEST(test_processes) {
-    run_processes(-1);
-    run_processes(1);
+    run_processes(run_process, -1);
+    run_processes(run_process, 1);
+}
+
+TEST(test_open_processes) {
+    run_processes(open_process, -1);
+    run_processes(open_process, 1);
+}
+
+/* Without a launcher it is the only rank. */
+TEST(test_open_alone) {
+    zr_rank_t *rank = NULL;
+    zr_run_options_t options = quiet_options();
+    options.device = "abacus";
+    assert_int_equal(zr_rank_open(&options, &rank), ZR_ERR_ARGUMENT);
+    assert_int_equal(zr_rank_open(&options, NULL), ZR_ERR_ARGUMENT);
+    assert_null(rank);
+    assert_ok(zr_rank_open(NULL, &rank));
+    assert_int_equal(rank->rank, 0);
+    assert_int_equal(rank->n_ranks, 1);
+    assert_null(rank->runtime);
+    assert_ok(zr_comm_barrier(rank->comm, "alone"));
+    zr_rank_close(&rank, NULL);
+    assert_null(rank);
+    zr_rank_close(&rank, NULL);
 }
