@@ -31,6 +31,7 @@ struct zr_host_share {
     size_t page_bytes, most_bytes;
     pthread_mutex_t lock; /* guards what follows: a communicator may look from another thread */
     uint64_t file_bytes;
+    uint64_t used_bytes; /* of the file, by ranges that are there or were before the last of them */
     size_t mapped_bytes; /* of all ranges */
     range_t *ranges;
 };
@@ -92,7 +93,7 @@ static int view(const zr_host_share_t *share, void *address, size_t size_bytes, 
 
 /* As far behind a huge page's begin in the file as in addresses. */
 static uint64_t next_offset(const zr_host_share_t *share, const void *base) {
-    uint64_t offset = (share->file_bytes + ZR_HUGE_BYTES - 1) / ZR_HUGE_BYTES * ZR_HUGE_BYTES;
+    uint64_t offset = (share->used_bytes + ZR_HUGE_BYTES - 1) / ZR_HUGE_BYTES * ZR_HUGE_BYTES;
     return offset + (uintptr_t)base % ZR_HUGE_BYTES;
 }
 
@@ -104,12 +105,15 @@ static void free_range(const zr_host_share_t *share, range_t *range) {
 
 static int open_range(zr_host_share_t *share, range_t *range) {
     uint64_t offset = next_offset(share, range->base);
-    uint64_t file_bytes = offset + range->size_bytes;
-    if (file_bytes / share->page_bytes >= UINT32_MAX)
+    uint64_t end = offset + range->size_bytes;
+    if (end / share->page_bytes >= UINT32_MAX)
         return EFBIG;
-    if (ftruncate(share->file, (off_t)file_bytes) != 0)
-        return errno;
-    share->file_bytes = file_bytes;
+    if (end > share->file_bytes) {
+        if (ftruncate(share->file, (off_t)end) != 0)
+            return errno;
+        share->file_bytes = end;
+    }
+    share->used_bytes = end;
     range->offset_bytes = offset;
     return view(share, range->base, range->size_bytes, PROT_NONE, offset);
 }
@@ -155,7 +159,8 @@ static int punch(const zr_host_share_t *share, const range_t *range, size_t page
     return 0;
 }
 
-/* Its place in the file is not used again: that costs numbers, no memory. */
+/* Its place in the file is not used again while there are other ranges, which may have moved there:
+ * that costs numbers, no memory. The file does not shrink, which others count on. */
 int zr_host_share_release(zr_host_share_t *share, void *base, size_t size_bytes) {
     pthread_mutex_lock(&share->lock);
     range_t **link = &share->ranges;
@@ -163,6 +168,8 @@ int zr_host_share_release(zr_host_share_t *share, void *base, size_t size_bytes)
         link = &(*link)->next;
     range_t *range = *link;
     *link = range->next;
+    if (share->ranges == NULL)
+        share->used_bytes = 0;
     int error = punch(share, range, 0, size_bytes / share->page_bytes);
     share->mapped_bytes -= range->mapped_bytes;
     if (munmap(base, size_bytes) != 0 && error == 0)

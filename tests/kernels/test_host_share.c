@@ -138,6 +138,39 @@ TEST(test_memory_is_given_back) {
     munmap(view, view_bytes);
 }
 
+/* A device that outlives many runtimes: when all ranges are gone, their places are used again, and
+ * a view of before shows what is there now. */
+TEST(test_places_are_used_again) {
+    fixture_t *f = *state;
+    zr_device_options_t options = zr_device_options_default();
+    zr_device_t *device = NULL;
+    size_t n = (size_t)1 << 42, granule = zr_device_info(f->device)->granule_bytes;
+    void *view = NULL;
+    uint64_t file_bytes = 0;
+    options.shares_memory = true;
+    assert_ok(zr_device_open("host", &options, &device));
+    for (int i = 0; i < 8; i++) {
+        void *base[2] = {NULL};
+        for (int r = 0; r < 2; r++)
+            assert_ok(zr_range_reserve(device, ZR_TIER_HOST, n, &base[r]));
+        assert_ok(zr_range_map(device, ZR_TIER_HOST, base[1], 0, granule));
+        zr_host_file_t file = zr_host_shared_file(device);
+        if (i == 0) {
+            file_bytes = file.size_bytes;
+            assert_int_equal(zr_host_map_shared(&file, getpid(), &view), 0);
+        }
+        uint64_t place = 0;
+        assert_true(zr_host_find_shared(device, base[1], granule, &place));
+        *(char *)base[1] = (char)(i + 1);
+        assert_int_equal(file.size_bytes, file_bytes);
+        assert_int_equal(((char *)view)[place], i + 1);
+        for (int r = 0; r < 2; r++)
+            zr_range_release(device, ZR_TIER_HOST, &base[r], n);
+    }
+    munmap(view, file_bytes);
+    zr_device_close(&device);
+}
+
 /* A system that promises everything would let one map it. */
 TEST(test_no_more_than_the_machine_has) {
     fixture_t *f = *state;
