@@ -30,3 +30,22 @@ write_basic_package_version_file(${CMAKE_BINARY_DIR}/libzero-config-version.cmak
 install(FILES ${CMAKE_SOURCE_DIR}/cmake/libzero-config.cmake
               ${CMAKE_BINARY_DIR}/libzero-config-version.cmake
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/libzero)
+
+# What a wheel has of it (pyproject.toml): the shared libraries, each once, since a wheel has no links.
+if(ZR_HAS_SHARED)
+  set(ZR_PYTHON_LIBRARIES zero_shared)
+  if(ZR_NN)
+    list(APPEND ZR_PYTHON_LIBRARIES zero_nn_shared zero_models_shared)
+  endif()
+  add_custom_target(python_libraries DEPENDS ${ZR_PYTHON_LIBRARIES})
+  if(SKBUILD)
+    set_target_properties(${ZR_PYTHON_LIBRARIES} PROPERTIES BUILD_WITH_INSTALL_RPATH ON)
+    foreach(library ${ZR_PYTHON_LIBRARIES})
+      install(FILES $<TARGET_FILE:${library}> RENAME $<TARGET_SONAME_FILE_NAME:${library}>
+              DESTINATION libzero/lib COMPONENT python)
+    endforeach()
+    foreach(kind ${ZR_MPI_KINDS})
+      install(TARGETS zero-${kind} LIBRARY DESTINATION libzero/lib/libzero COMPONENT python)
+    endforeach()
+  endif()
+endif()

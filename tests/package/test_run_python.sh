@@ -105,5 +105,11 @@ expect "other requirements, which pip does not find: the tests pass" [ $? -eq 0 
 expect "it says what is missing" says "PyTorch: left out: pip could not install"
 expect "and what pip said" says "zr-oracle==2.0"
 expect "the tests run without" says "tests run with no Python"
-expect "nothing is left of it" [ ! -e "$work/build/python" ]
+expect "what was there is not taken for it" [ ! -e "$work/build/python/made-of.txt" ]
+package 2.0
+run_tests wheels --python
+expect "when pip finds it, it is added" imports 2.0
+rm -r "$work/build/python"
+run_tests none --python
+expect "nothing is left of a new one that fails" [ ! -e "$work/build/python" ]
 exit $status

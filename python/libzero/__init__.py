@@ -1,0 +1,90 @@
+"""libzero: train a PyTorch model that does not fit your memory.
+
+    engine = libzero.initialize(model=model, config="ds_config.json", stage=3)
+    for batch in batches:
+        loss = engine(**batch).loss
+        engine.backward(loss)
+        engine.step()
+
+docs/python.md says more. `print(libzero.options())` lists all keywords.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from . import _c, _options
+from ._c import (
+    ArgumentError,
+    BudgetError,
+    CommError,
+    DeviceError,
+    Error,
+    FormatError,
+    StateError,
+    StoreError,
+    SystemMemoryError,
+    UnsupportedError,
+)
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+__version__: str = _c.lib.zr_version().decode()
+
+__all__ = [
+    "ArgumentError",
+    "BudgetError",
+    "CommError",
+    "DeviceError",
+    "Engine",
+    "Error",
+    "FormatError",
+    "StateError",
+    "StoreError",
+    "SystemMemoryError",
+    "UnsupportedError",
+    "close",
+    "initialize",
+    "options",
+    "rank",
+    "world_size",
+]
+
+
+def options() -> str:
+    """All options that `initialize` takes as keywords, as text."""
+    return _options.describe()
+
+
+def rank() -> int:
+    """Which of the ranks this process is, from 0. Begins the communication of ranks, if that was not yet."""
+    return _c.open_rank().rank
+
+
+def world_size() -> int:
+    """How many ranks there are: what torchrun, mpirun or srun has started, else 1."""
+    return _c.open_rank().n_ranks
+
+
+def close(reason: str | None = None) -> None:
+    """Close all engines and leave the other ranks. It is done at exit, too.
+
+    reason: why this rank does not go on: it ends the others, and is what they say. None: it is done.
+    """
+    _c.close_rank(reason)
+
+
+def initialize(model: Any, config: Any = None, **keywords: Any) -> Engine:
+    """Make an engine that trains a module. See libzero.engine.Engine."""
+    from .engine import Engine
+
+    return Engine(model, config, **keywords)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Engine":  # imports torch
+        from .engine import Engine
+
+        return Engine
+    raise AttributeError(f"module 'libzero' has no attribute {name!r}")

@@ -1,0 +1,416 @@
+"""The C interface: the shared library, its structures as ctypes, and its errors as exceptions.
+
+What is declared here is what zero/zero.h says; tests/python/layouts.c holds the layouts to it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import logging
+import os
+import pathlib
+import sys
+import threading
+from ctypes import (
+    CFUNCTYPE,
+    POINTER,
+    Structure,
+    byref,
+    c_bool,
+    c_char,
+    c_char_p,
+    c_double,
+    c_float,
+    c_int,
+    c_size_t,
+    c_uint,
+    c_uint64,
+    c_void_p,
+)
+
+logger = logging.getLogger("libzero")
+
+# ---- errors ------------------------------------------------------------------------------------
+
+
+class Error(RuntimeError):
+    """A call of the library failed. The text is the library's message."""
+
+    status = 0
+
+
+class ArgumentError(Error, ValueError):
+    """An argument, option or input value is not allowed."""
+
+    status = -1
+
+
+class StateError(Error):
+    """The call does not fit the object's state."""
+
+    status = -2
+
+
+class SystemMemoryError(Error, MemoryError):
+    """The system refused memory for the library's own tables."""
+
+    status = -3
+
+
+class BudgetError(Error, MemoryError):
+    """A tier's budget does not hold the request; the message says who holds what."""
+
+    status = -4
+
+
+class DeviceError(Error):
+    """The device, or work queued on it, failed."""
+
+    status = -5
+
+
+class CommError(Error):
+    """A rank is gone, late, or in another collective."""
+
+    status = -6
+
+
+class StoreError(Error, OSError):
+    """A file or store operation failed."""
+
+    status = -7
+
+
+class UnsupportedError(Error, NotImplementedError):
+    """Known and valid, but not supported here."""
+
+    status = -8
+
+
+class FormatError(Error, ValueError):
+    """A file's content is not what it has to be."""
+
+    status = -9
+
+
+_errors = {e.status: e for e in Error.__subclasses__()}
+
+# ---- structures --------------------------------------------------------------------------------
+
+SINK = CFUNCTYPE(None, c_void_p, c_int, c_int, c_char_p)
+FILL = CFUNCTYPE(None, c_void_p, c_size_t, c_size_t, POINTER(c_float))
+
+FORWARD, BACKWARD, GRADIENTS = 0, 1, 2
+F32, BF16, U8 = 0, 1, 4
+
+
+class Log(Structure):
+    _fields_ = [("sink", SINK), ("context", c_void_p), ("level", c_int), ("rank", c_int)]
+
+
+class Config(Structure):
+    """zr_config_t. Its fields are reached through the rows of the option table alone."""
+
+    _fields_ = [("_bytes", c_uint64 * 512)]  # room for more than it has
+
+
+class Option(Structure):
+    _fields_ = [
+        ("name", c_char_p),
+        ("key", c_char_p),
+        ("field", c_char_p),
+        ("offset", c_size_t),
+        ("type", c_int),
+        ("flags", c_uint),
+        ("least", c_double),
+        ("most", c_double),
+        ("choices", c_void_p),
+        ("refused", c_char_p),
+        ("arg", c_char_p),
+        ("help", c_char_p),
+        ("more", c_char_p),
+        ("initial", c_char_p),
+        ("usual", c_char_p),
+        ("note", c_char_p),
+        ("group", c_int),
+        ("when", c_void_p * 2),
+        ("needs", c_char_p),
+        ("idle", c_char_p),
+        ("schedules", c_uint),
+        ("store", c_void_p),
+        ("take", c_void_p),
+    ]
+
+
+class OptionWhen(Structure):
+    _fields_ = [("holds", c_void_p), ("otherwise", c_char_p), ("warns", c_bool)]
+
+
+class OptionText(Structure):
+    _fields_ = [("text", c_char * 1024)]
+
+
+class DeviceOptions(Structure):
+    _fields_ = [
+        ("log", Log),
+        ("index", c_int),
+        ("n_threads", c_int),
+        ("isa", c_char_p),
+        ("beside", c_bool),
+        ("shares_memory", c_bool),
+        ("hardware", c_void_p),
+        ("clock", c_void_p),
+        ("trace", c_void_p),
+    ]
+
+
+class CommOptions(Structure):
+    _fields_ = [
+        ("log", Log),
+        ("timeout_ms", c_int),
+        ("sums", c_int),
+        ("workspace_bytes", c_size_t),
+        ("machine_ranks", c_int),
+    ]
+
+
+class RunOptions(Structure):
+    _fields_ = [
+        ("log", Log),
+        ("device", c_char_p),
+        ("device_options", DeviceOptions),
+        ("device_backend", c_void_p),
+        ("comm", c_char_p),
+        ("comm_options", CommOptions),
+    ]
+
+
+class Rank(Structure):
+    _fields_ = [
+        ("rank", c_int),
+        ("n_ranks", c_int),
+        ("comm", c_void_p),
+        ("device", c_void_p),
+        ("runtime", c_void_p),
+        ("log", Log),
+        ("context", c_void_p),
+    ]
+
+
+class Group(Structure):
+    _fields_ = [("name", c_char_p), ("weight_decay", c_double), ("lr_scale", c_double)]
+
+
+class ParamDesc(Structure):
+    _fields_ = [
+        ("name", c_char_p),
+        ("n_dims", c_int),
+        ("dims", c_size_t * 4),
+        ("group", c_int),
+        ("frozen", c_bool),
+        ("fill", FILL),
+        ("fill_context", c_void_p),
+        ("encoding", c_void_p),
+    ]
+
+
+class Message(Structure):
+    _fields_ = [
+        ("tensor", c_char_p),
+        ("dtype", c_int),
+        ("traffic", c_int),
+        ("encoding", c_void_p),
+    ]
+
+
+class StepReport(Structure):
+    _fields_ = [
+        ("step", c_size_t),
+        ("lr", c_double),
+        ("gradient_norm", c_double),
+        ("clip_factor", c_double),
+        ("skipped", c_bool),
+        ("n_skipped", c_size_t),
+    ]
+
+
+class SaveOptions(Structure):
+    _fields_ = [
+        ("folder", c_char_p),
+        ("trainer_json", c_char_p),
+        ("goes_on", c_bool),
+        ("keep", c_size_t),
+    ]
+
+
+class SaveReport(Structure):
+    _fields_ = [
+        ("name", c_char * 64),
+        ("n_bytes", c_uint64),
+        ("write_seconds", c_double),
+        ("seconds", c_double),
+    ]
+
+
+class CheckpointInfo(Structure):
+    _fields_ = [
+        ("path", c_char_p),
+        ("step", c_size_t),
+        ("n_updates", c_size_t),
+        ("n_ranks", c_int),
+        ("stage", c_int),
+        ("dtype", c_int),
+        ("n_tensors", c_size_t),
+        ("data_bytes", c_uint64),
+        ("optimizer", c_char_p),
+        ("n_arrays", c_size_t),
+    ]
+
+
+class ByteCount(Structure):
+    _fields_ = [("live", c_size_t), ("peak", c_size_t)]
+
+
+# ---- messages ----------------------------------------------------------------------------------
+
+_said = threading.local()  # errors of the thread's call that is under way
+
+
+@SINK
+def _sink(_context: int, level: int, rank: int, message: bytes) -> None:
+    text = message.decode(errors="replace")
+    if level == 0:
+        if not hasattr(_said, "errors"):
+            _said.errors = []
+        _said.errors.append(text)
+        return
+    logger.log({1: logging.WARNING, 2: logging.INFO}.get(level, logging.DEBUG), "rank %d: %s", rank, text)
+
+
+LOG = Log(_sink, None, 1, -1)
+
+
+def check(status: int) -> None:
+    """Raise what a status says, with the messages that were logged as errors on the way."""
+    errors, _said.errors = getattr(_said, "errors", []), []
+    if status == 0:
+        return
+    if not errors:
+        errors = [lib.zr_last_error().decode(errors="replace")]
+    raise _errors.get(status, Error)("\n".join(dict.fromkeys(errors)))
+
+
+# ---- the library -------------------------------------------------------------------------------
+
+
+def _find(name: str) -> str:
+    """Its file: beside this one in an installed package, or in the folder LIBZERO_LIBRARY_DIR."""
+    folder = os.environ.get("LIBZERO_LIBRARY_DIR")
+    path = pathlib.Path(folder) if folder else pathlib.Path(__file__).parent / "lib"
+    path = path / f"lib{name}.so.0"
+    if not path.exists():
+        raise ImportError(
+            f"libzero: {path} is missing. Install the package with pip, or set LIBZERO_LIBRARY_DIR to the "
+            "folder of a build"
+        )
+    return str(path)
+
+
+lib = ctypes.CDLL(_find("zero"))
+
+_signatures = {
+    "zr_version": (c_char_p, []),
+    "zr_build_description": (c_char_p, []),
+    "zr_last_error": (c_char_p, []),
+    "zr_config_default": (Config, []),
+    "zr_config_read_json": (c_int, [c_char_p, POINTER(Log), POINTER(Config)]),
+    "zr_config_resolve": (c_int, [POINTER(Config), c_int, POINTER(Log)]),
+    "zr_config_n_shards": (c_int, [POINTER(Config), c_int]),
+    "zr_options": (POINTER(Option), [POINTER(c_size_t)]),
+    "zr_options_json": (c_int, [POINTER(c_void_p)]),
+    "zr_option_set": (c_int, [POINTER(Option), c_char_p, c_char_p, POINTER(Log), c_void_p]),
+    "zr_option_text": (OptionText, [POINTER(Option), c_void_p]),
+    "zr_option_idle": (POINTER(OptionWhen), [POINTER(Option), POINTER(Config)]),
+    "zr_option_is_redundant": (c_bool, [POINTER(Option), c_char_p]),
+    "zr_run_options_default": (RunOptions, []),
+    "zr_rank_open": (c_int, [POINTER(RunOptions), POINTER(POINTER(Rank))]),
+    "zr_rank_close": (None, [POINTER(POINTER(Rank)), c_char_p]),
+    "zr_runtime_create": (c_int, [POINTER(Config), c_void_p, c_void_p, POINTER(Log), POINTER(c_void_p)]),
+    "zr_runtime_destroy": (None, [POINTER(c_void_p)]),
+    "zr_runtime_add_group": (c_int, [c_void_p, POINTER(Group), POINTER(c_int)]),
+    "zr_runtime_add_unit": (c_int, [c_void_p, c_char_p, POINTER(c_void_p)]),
+    "zr_unit_add_param": (c_int, [c_void_p, POINTER(ParamDesc), POINTER(c_void_p)]),
+    "zr_runtime_commit": (c_int, [c_void_p]),
+    "zr_runtime_begin_micro_batch": (c_int, [c_void_p]),
+    "zr_unit_acquire": (c_int, [c_void_p, c_int]),
+    "zr_unit_release": (c_int, [c_void_p]),
+    "zr_unit_reduce": (c_int, [c_void_p]),
+    "zr_param_data": (c_void_p, [c_void_p]),
+    "zr_param_grad": (c_int, [c_void_p, POINTER(c_void_p), POINTER(c_bool)]),
+    "zr_param_read": (c_int, [c_void_p, c_size_t, c_size_t, c_void_p]),
+    "zr_runtime_step": (c_int, [c_void_p, POINTER(StepReport)]),
+    "zr_runtime_share": (c_int, [c_void_p, POINTER(c_double), c_size_t, POINTER(c_double)]),
+    "zr_runtime_average": (c_int, [c_void_p, c_double, POINTER(c_double)]),
+    "zr_runtime_weights_xxh3": (c_int, [c_void_p, POINTER(c_uint64)]),
+    "zr_runtime_stream": (c_void_p, [c_void_p]),
+    "zr_runtime_allocator": (c_void_p, [c_void_p]),
+    "zr_comm_broadcast": (c_int, [c_void_p, POINTER(Message), c_void_p, c_size_t, c_int, c_void_p]),
+    "zr_comm_abort": (None, [c_void_p, c_char_p]),
+    "zr_runtime_save": (c_int, [c_void_p, POINTER(SaveOptions), POINTER(SaveReport)]),
+    "zr_runtime_restore": (c_int, [c_void_p, c_void_p]),
+    "zr_checkpoint_open": (c_int, [c_char_p, POINTER(Log), POINTER(c_void_p)]),
+    "zr_checkpoint_close": (None, [POINTER(c_void_p)]),
+    "zr_checkpoint_info": (None, [c_void_p, POINTER(CheckpointInfo)]),
+    "zr_checkpoint_trainer_json": (c_char_p, [c_void_p]),
+}
+for _name, (_result, _arguments) in _signatures.items():
+    _function = getattr(lib, _name)
+    _function.restype = _result
+    _function.argtypes = _arguments
+
+_libc = ctypes.CDLL(None)
+_libc.free.argtypes = [c_void_p]
+
+
+def take_text(pointer: c_void_p) -> str:
+    """A text that the library has allocated."""
+    text = ctypes.string_at(pointer.value).decode()
+    _libc.free(pointer)
+    return text
+
+
+# ---- the rank that this process is ---------------------------------------------------------------
+
+_rank: POINTER(Rank) | None = None
+_runtimes: list = []  # what has to be closed before it
+
+
+def open_rank() -> Rank:
+    """This process's rank: the one that a launcher has started, or the only one."""
+    global _rank
+    if _rank is None:
+        options = lib.zr_run_options_default()
+        options.log = LOG
+        rank = POINTER(Rank)()
+        check(lib.zr_rank_open(byref(options), byref(rank)))
+        _rank = rank
+        atexit.register(_close_at_exit)
+    return _rank.contents
+
+
+def close_rank(reason: str | None = None) -> None:
+    """Close what is open. A reason ends the other ranks, and is what they say."""
+    global _rank
+    if reason is not None and _rank is not None:
+        lib.zr_comm_abort(_rank.contents.comm, reason.encode())
+    for runtime in list(_runtimes):
+        runtime.close()
+    if _rank is not None:
+        lib.zr_rank_close(byref(_rank), None)
+        _rank = None
+
+
+def _close_at_exit() -> None:
+    error = getattr(sys, "last_value", None)
+    close_rank(f"{type(error).__name__}: {error}" if error is not None else None)

@@ -1,0 +1,126 @@
+"""Options of a run as keywords: made from the library's table of rows, as the programs' options are."""
+
+from __future__ import annotations
+
+import ctypes
+import difflib
+import functools
+import json
+import os
+import tempfile
+import warnings
+from typing import Any, NamedTuple
+
+from . import _c
+from ._c import byref, c_size_t, c_void_p, check, lib
+
+#: Options that mean something in C, and nothing here. They are refused.
+_REFUSED = {
+    "check_overflow": "steps whose gradients are not finite are skipped",
+}
+
+
+class Row(NamedTuple):
+    option: Any  # POINTER(Option)
+    what: dict[str, Any]  # of zr_options_json
+
+
+@functools.cache
+def rows() -> dict[str, Row]:
+    """Keyword: row. A keyword is the option's name on a command line, or the last part of its key."""
+    text = c_void_p()
+    check(lib.zr_options_json(byref(text)))
+    n = c_size_t()
+    first = lib.zr_options(byref(n))
+    found: dict[str, Row] = {}
+    for i, what in enumerate(json.loads(_c.take_text(text))):
+        name = what["name"] or (what["key"] or what["field"]).split(".")[-1]
+        pointer = ctypes.pointer(first[i])
+        found.setdefault(name.replace("-", "_"), Row(pointer, what))
+    return found
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, (list, tuple)):
+        return ",".join(os.fspath(v) for v in value)
+    return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
+
+
+def _set(config: _c.Config, keyword: str, value: Any) -> None:
+    row = rows()[keyword]
+    if value == "auto" and "auto" not in (row.what["choices"] or ()):
+        raise _c.UnsupportedError(f"{keyword}='auto' is not supported from Python yet: zero-plan finds a value")
+    if row.what["type"] in ("int", "count", "bytes") and isinstance(value, float) and value.is_integer():
+        value = int(value)
+    check(
+        lib.zr_option_set(row.option, keyword.encode(), _text(value).encode(), byref(_c.LOG), byref(config))
+    )
+
+
+def _check_meaning(config: _c.Config, keyword: str, value: Any) -> None:
+    """Refuse what would have no effect."""
+    row = rows()[keyword]
+    when = lib.zr_option_idle(row.option, byref(config))
+    if not when or lib.zr_option_is_redundant(row.option, _text(value).encode()):
+        return
+    message = f"{keyword}={value!r} has no effect: {when.contents.otherwise.decode()}"
+    if when.contents.warns:
+        warnings.warn(message, stacklevel=4)
+    else:
+        raise _c.ArgumentError(message)
+
+
+def _read(config: _c.Config, source: Any) -> None:
+    """DeepSpeed's JSON: a file, or a dictionary."""
+    if isinstance(source, dict):
+        with tempfile.NamedTemporaryFile("w", prefix="config-", suffix=".json") as file:
+            json.dump(source, file)
+            file.flush()
+            try:
+                _read(config, file.name)
+            except _c.Error as error:
+                raise type(error)(str(error).replace(file.name, "config")) from None
+    elif source is not None:
+        check(lib.zr_config_read_json(os.fsencode(source), byref(_c.LOG), byref(config)))
+
+
+def configure(source: Any, keywords: dict[str, Any], n_ranks: int) -> _c.Config:
+    """zr_config_t: the defaults, over them DeepSpeed's JSON, over that the keywords."""
+    config = lib.zr_config_default()
+    _read(config, source)
+    for keyword, value in keywords.items():
+        if keyword not in rows():
+            near = difflib.get_close_matches(keyword, rows(), 1)
+            meant = f"; did you mean {near[0]}?" if near else ""
+            raise TypeError(f"libzero: there is no option {keyword!r}{meant}")
+        if value is not None:
+            _set(config, keyword, value)
+    for keyword, value in keywords.items():
+        if value is not None:
+            _check_meaning(config, keyword, value)
+    check(lib.zr_config_resolve(byref(config), n_ranks, byref(_c.LOG)))
+    for keyword, reason in _REFUSED.items():
+        if get(config, keyword) != rows()[keyword].what["default"]:
+            raise _c.UnsupportedError(
+                f"{keyword} ({rows()[keyword].what['key']}) is {get(config, keyword)}, which is not supported "
+                f"from Python yet: {reason}"
+            )
+    return config
+
+
+def get(config: _c.Config, keyword: str) -> str:
+    """What an option is, as the library writes it; "": nothing."""
+    return lib.zr_option_text(rows()[keyword].option, byref(config)).text.decode()
+
+
+def describe() -> str:
+    """All keywords, a line each: name, default, DeepSpeed's key, and what it means."""
+    lines = []
+    for keyword, row in rows().items():
+        allowed = f" ({', '.join(row.what['choices'])})" if row.what["choices"] else ""
+        lines.append(f"{keyword} = {row.what['default'] or None}{allowed}\n    {row.what['help'] or ''}")
+        if row.what["key"]:
+            lines[-1] += f"\n    DeepSpeed: {row.what['key']}"
+    return "\n".join(lines)

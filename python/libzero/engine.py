@@ -1,0 +1,909 @@
+"""The engine: a PyTorch module trained on libzero's units.
+
+A unit's parameters are the library's memory. At stages 0 to 2 they are there at all times; at stage 3 a
+module's forward hook gathers its units and gives them back, backward gathers what it needs again, and a
+parameter that is given back shows its shape over one element, NaN. What autograd saves of a gathered parameter,
+a transposed view or a slice, is remembered by its place in the parameter, and comes back as the parameter
+gathered anew.
+
+Gradients go to the library as autograd completes them. Units are reduced over the ranks in one order, the
+same on all ranks, whatever order they are completed in.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import ctypes
+import json
+import math
+import os
+import pathlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from . import _c, _options
+from ._c import ArgumentError, StateError, UnsupportedError, byref, c_bool, c_char, c_void_p, check, lib
+from .units import UnitPlan, check_params, plan_units
+
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+_POISON = "LIBZERO_POISON" in os.environ  # what is given back is overwritten, to find who still uses it
+_BUFFERS_MOST_BYTES = 16 << 20
+
+
+def _tensor_at(pointer: int, dtype: torch.dtype, shape: torch.Size) -> torch.Tensor:
+    """A tensor on memory of the library's."""
+    n_elems = math.prod(shape)
+    if n_elems == 0:
+        return torch.empty(shape, dtype=dtype)
+    memory = (c_char * (n_elems * dtype.itemsize)).from_address(pointer)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)
+
+
+class _Param:
+    """A parameter, and what stands for it while its unit is not gathered."""
+
+    __slots__ = ("tensor", "name", "handle", "unit", "shape", "absent", "key")
+
+    def __init__(self, tensor: nn.Parameter, name: str, unit: _Unit) -> None:
+        self.tensor, self.name, self.unit = tensor, name, unit
+        self.handle = c_void_p()
+        self.shape = tensor.shape
+        self.absent: torch.Tensor | None = None
+        self.key = 0  # address of what it holds now
+
+
+class _Unit:
+    """A unit, and what the engine holds of it."""
+
+    __slots__ = ("name", "handle", "params", "n_held", "n_grads", "has_grads", "n_awaited", "reduced", "kept")
+
+    def __init__(self, name: str) -> None:
+        self.name, self.handle = name, c_void_p()
+        self.params: list[_Param] = []
+        self.n_held = 0  # acquires with parameters
+        self.n_grads = 0  # acquires for gradients alone
+        self.n_awaited = 0  # parameters whose gradients are still to come in this backward
+        self.reduced = False
+        self.kept = False  # held until backward has ended, or reduced
+
+    @property
+    def is_trainable(self) -> bool:
+        return any(p.tensor.requires_grad and p.tensor.numel() for p in self.params)
+
+
+class _Saved:
+    """What autograd has saved of a parameter."""
+
+    __slots__ = ("param", "size", "stride", "offset", "dtype")
+
+    def __init__(self, param: _Param, tensor: torch.Tensor) -> None:
+        self.param, self.dtype = param, tensor.dtype
+        self.size, self.stride, self.offset = tensor.size(), tensor.stride(), tensor.storage_offset()
+
+
+class _Parameters(dict):
+    """A module's parameters: one that is used outside its module's forward is gathered when it is looked up."""
+
+    def __init__(self, engine: Engine, params: Mapping[str, Any]) -> None:
+        super().__init__(params)
+        self._engine = engine
+
+    def __getitem__(self, name: str) -> Any:
+        tensor = super().__getitem__(name)
+        engine = self._engine
+        if engine._phase != _OUTSIDE and tensor is not None:
+            engine._look_up(tensor)
+        return tensor
+
+    def __reduce__(self) -> Any:
+        return dict, (dict(self),)
+
+
+_OUTSIDE, _IN_FORWARD, _IN_BACKWARD = "outside", "forward", "backward"
+
+
+class Engine:
+    """Trains a module, as DeepSpeed's engine does: forward, backward(loss), step.
+
+    model: an nn.Module on the CPU, in fp32 (or bf16 where the configuration says so). It is used in place: its
+        parameters become the library's memory.
+    config: DeepSpeed's JSON, a file or a dictionary; None: the defaults
+    model_parameters: parameter groups as of torch.optim: dictionaries with `params`, and `weight_decay` and
+        `lr` where they differ. What is in none has the configuration's. None: one group
+    units: names of modules, or patterns such as "model.layers.*", that are gathered as a whole; None: the
+        elements of module lists
+    Other keywords are options; libzero.options() lists them, and they go over the file's.
+
+    One thread, that which made it, may use it.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+        *,
+        model_parameters: Iterable[Any] | None = None,
+        units: Iterable[str] | None = None,
+        optimizer: Any = None,
+        lr_scheduler: Any = None,
+        **keywords: Any,
+    ) -> None:
+        if isinstance(optimizer, str):
+            keywords["optimizer"] = optimizer
+        elif optimizer is not None or lr_scheduler is not None:
+            what = "optimizer" if optimizer is not None else "lr_scheduler"
+            raise UnsupportedError(
+                f"{what}: an object of torch's is not supported yet; the configuration says which optimizer and schedule"
+            )
+        if not isinstance(model, nn.Module):
+            raise ArgumentError(f"model is {type(model).__name__}, has to be a torch.nn.Module")
+        if isinstance(config, Mapping):
+            config = dict(config)
+        self._runtime = c_void_p()
+        rank = _c.open_rank()
+        self.rank, self.world_size = rank.rank, rank.n_ranks
+        self._config = _options.configure(config, keywords, rank.n_ranks)
+        self.module = model
+        self.stage = int(self._get("stage"))
+        self.dtype = _DTYPES[self._get("dtype")]
+        self._n_micro_batches = int(self._get("grad_accum"))
+        # Whether parameters come and go.
+        is_offloaded = self._get("offload_params") != "none"
+        n_shards = lib.zr_config_n_shards(byref(self._config), rank.n_ranks)
+        self._moves = self.stage == 3 and (n_shards > 1 or is_offloaded)
+        check_params(model, self.dtype)
+        self._groups = _read_groups(model, model_parameters)
+        plans, self._needs = plan_units(model, list(units) if units is not None else None)
+        if not plans:
+            raise ArgumentError("model has no parameters")
+        self._phase = _OUTSIDE
+        self._failed = ""
+        self._syncs = True
+        self._is_open = False  # a micro-batch was begun, and its backward has not ended
+        self._n_done = 0  # micro-batches of this step
+        self._report = _c.StepReport()
+        self._kept: list[_Unit] = []
+        self._held_by_use: list[_Unit] = []
+        self._live: dict[int, _Param] = {}  # by address: parameters that are gathered
+        self._absent: dict[int, _Param] = {}  # by address: what stands for those that are not
+        self._build(plans, None)
+        self._add_hooks()
+        _c._runtimes.append(self)
+
+    # ---- what it is ----
+
+    def _get(self, keyword: str) -> str:
+        return _options.get(self._config, keyword)
+
+    @property
+    def global_steps(self) -> int:
+        """Optimizer steps done, skipped ones included."""
+        return self._report.step
+
+    @property
+    def skipped_steps(self) -> int:
+        """Steps that changed nothing, because their gradients were not finite."""
+        return self._report.n_skipped
+
+    @property
+    def clip(self) -> float:
+        """Largest norm of all gradients together; 0: no clipping."""
+        return float(self._get("clip"))
+
+    def get_lr(self) -> list[float]:
+        """The learning rate of the last step, in a list, as torch's schedulers have it."""
+        return [self._report.lr]
+
+    def get_global_grad_norm(self) -> float:
+        """Of the last step's averaged gradients, before clipping."""
+        return self._report.gradient_norm
+
+    def gradient_accumulation_steps(self) -> int:
+        """Micro-batches of a step."""
+        return self._n_micro_batches
+
+    def is_gradient_accumulation_boundary(self) -> bool:
+        """Whether step() updates now: all micro-batches of the step are done."""
+        return self._n_done == self._n_micro_batches
+
+    def weights_xxh3(self) -> int:
+        """A hash of all parameters at full precision: the same at every stage and placement. All ranks call it."""
+        self._check("weights_xxh3")
+        value = ctypes.c_uint64()
+        check(lib.zr_runtime_weights_xxh3(self._runtime, byref(value)))
+        return value.value
+
+    def average(self, value: float) -> float:
+        """A number, such as a loss, averaged over the ranks. All ranks call it."""
+        self._check("average")
+        result = ctypes.c_double()
+        check(lib.zr_runtime_average(self._runtime, float(value), byref(result)))
+        return result.value
+
+    def _check(self, call: str) -> None:
+        if not self._runtime:
+            raise StateError(f"{call}: the engine is closed")
+        if self._failed:
+            raise StateError(f"{call}: the engine has failed before ({self._failed}) and can only be closed")
+
+    # ---- building ----
+
+    def _build(self, plans: list[UnitPlan], checkpoint: c_void_p | None) -> None:
+        rank = _c.open_rank()
+        log = _c.Log(_c.LOG.sink, None, _c.LOG.level, rank.rank)
+        check(lib.zr_runtime_create(byref(self._config), rank.comm, rank.device, byref(log), byref(self._runtime)))
+        if checkpoint is None:
+            self._share_initial_values(rank)
+        else:
+            check(lib.zr_runtime_restore(self._runtime, checkpoint))
+        group_of = self._add_groups()
+        fills: list[Any] = []  # until commit has returned
+        self._units = [self._add_unit(plan, group_of, fills) for plan in plans]
+        self._params = {id(p.tensor): p for u in self._units for p in u.params}
+        check(lib.zr_runtime_commit(self._runtime))
+        # Units that come last are completed first, or nearly so.
+        self._order = [u for u in reversed(self._units) if u.is_trainable]
+        with torch.no_grad():
+            for unit in self._units:
+                self._adopt(unit)
+        for name, buffer in self.module.named_buffers():
+            if self.dtype == torch.bfloat16 and buffer.dtype == torch.float32:
+                buffer.data = buffer.data.to(self.dtype)
+
+    def _share_initial_values(self, rank: Any) -> None:
+        """Everybody's parameters and buffers become those of rank 0."""
+        if rank.n_ranks == 1:
+            return
+        for name, tensor in [*self.module.named_parameters(), *self.module.named_buffers()]:
+            data = tensor.data.contiguous()
+            message = _c.Message(f"{name} of rank 0".encode(), _c.U8, 1, None)
+            size = data.numel() * data.itemsize
+            if size:
+                check(lib.zr_comm_broadcast(rank.comm, byref(message), data.data_ptr(), size, 0,
+                                            lib.zr_runtime_stream(self._runtime)))
+            tensor.data.copy_(data)
+
+    def _add_groups(self) -> dict[int, int]:
+        group_of: dict[int, int] = {}
+        for i, group in enumerate(self._groups):
+            decay = group.get("weight_decay", float(self._get("weight_decay")))
+            lr = float(self._get("lr"))
+            scale = group["lr"] / lr if "lr" in group else 1.0
+            number = ctypes.c_int()
+            check(lib.zr_runtime_add_group(self._runtime, byref(_c.Group(f"group {i}".encode(), decay, scale)), byref(number)))
+            group_of.update((id(p), number.value) for p in group["params"])
+        return group_of
+
+    def _add_unit(self, plan: UnitPlan, group_of: dict[int, int], fills: list[Any]) -> _Unit:
+        unit = _Unit(plan.name)
+        check(lib.zr_runtime_add_unit(self._runtime, plan.name.encode(), byref(unit.handle)))
+        for name, tensor in plan.params:
+            param = _Param(tensor, name, unit)
+            fill = _c.FILL(_filler(tensor))
+            fills.append(fill)
+            dims = list(tensor.shape)
+            dims[3:] = [math.prod(dims[3:])] if len(dims) > 4 else dims[3:]
+            desc = _c.ParamDesc(
+                name=name.encode(),
+                n_dims=len(dims),
+                dims=(_c.c_size_t * 4)(*dims),
+                group=group_of.get(id(tensor), 0),
+                frozen=not tensor.requires_grad,
+                fill=fill,
+            )
+            check(lib.zr_unit_add_param(unit.handle, byref(desc), byref(param.handle)))
+            unit.params.append(param)
+        return unit
+
+    def _adopt(self, unit: _Unit) -> None:
+        """From now on the unit's parameters are the library's memory."""
+        for p in unit.params:
+            p.absent = torch.full((), float("nan"), dtype=self.dtype)
+            self._absent[p.absent.data_ptr()] = p
+            p.absent = p.absent.expand(p.shape)
+            p.tensor.grad = None
+        if self._moves:
+            for p in unit.params:
+                p.tensor.data = p.absent if p.tensor.numel() else torch.empty(p.shape, dtype=self.dtype)
+            return
+        check(lib.zr_unit_acquire(unit.handle, _c.FORWARD))
+        for p in unit.params:
+            p.tensor.data = _tensor_at(lib.zr_param_data(p.handle), self.dtype, p.shape)
+        check(lib.zr_unit_release(unit.handle))
+
+    # ---- hooks ----
+
+    def _add_hooks(self) -> None:
+        self._handles: list[Any] = []
+        for p in self._params.values():
+            if p.tensor.requires_grad:
+                self._handles.append(p.tensor.register_post_accumulate_grad_hook(self._take_gradient))
+        if self._moves:
+            for module, tensors in self._needs.items():
+                units = list(dict.fromkeys(self._params[id(t)].unit for t in tensors))
+                self._handles.append(module.register_forward_pre_hook(self._before(units)))
+                self._handles.append(module.register_forward_hook(self._after(units), always_call=True))
+            for module in self.module.modules():
+                if module._parameters:
+                    module._parameters = _Parameters(self, module._parameters)
+            self._handles.append(self.module.register_state_dict_pre_hook(self._refuse_state_dict))
+
+    def _refuse_state_dict(self, *_: Any) -> None:
+        if any(p.unit.n_held == 0 for p in self._params.values()):
+            raise StateError(
+                "state_dict: parameters are sharded at stage 3; take engine.state_dict(), or call it in "
+                "`with engine.gathered():`"
+            )
+
+    def _before(self, units: list[_Unit]) -> Any:
+        def hook(_module: nn.Module, _inputs: Any) -> None:
+            if self._phase == _OUTSIDE:
+                return self._refuse_call(units)
+            for unit in units:
+                if self._phase == _IN_BACKWARD:  # recomputation: its backward follows
+                    self._keep(unit)
+                else:
+                    self._hold(unit)
+
+        return hook
+
+    def _refuse_call(self, units: list[_Unit]) -> None:
+        if any(u.n_held == 0 for u in units):
+            raise StateError(
+                "the module was called by itself, and its parameters are sharded: call the engine, or use "
+                "`with engine.in_forward():` or `with engine.gathered():`"
+            )
+
+    def _after(self, units: list[_Unit]) -> Any:
+        def hook(_module: nn.Module, _inputs: Any, outputs: Any) -> None:
+            if self._phase != _IN_FORWARD:
+                return
+            for tensor in _tensors_of(outputs):
+                param = self._live.get(_address(tensor))
+                if param is not None:  # the output is the parameter, or a view of it
+                    self._keep(param.unit)
+            for unit in units:
+                self._give_back(unit)
+
+        return hook
+
+    # ---- parameters that come and go ----
+
+    def _hold(self, unit: _Unit, grads: bool = False) -> None:
+        check(lib.zr_unit_acquire(unit.handle, _c.BACKWARD if grads else _c.FORWARD))
+        unit.n_held += 1
+        if unit.n_held > 1:
+            return
+        for p in unit.params:
+            if p.tensor.numel() == 0:
+                continue
+            p.tensor.data = _tensor_at(lib.zr_param_data(p.handle), self.dtype, p.shape)
+            p.key = p.tensor.data_ptr()
+            self._live[p.key] = p
+
+    def _give_back(self, unit: _Unit) -> None:
+        if unit.n_held == 0:
+            return  # an exception has given back all
+        unit.n_held -= 1
+        if unit.n_held == 0:
+            for p in unit.params:
+                if p.tensor.numel() == 0:
+                    continue
+                if _POISON:
+                    p.tensor.data.fill_(float("nan"))
+                del self._live[p.key]
+                p.tensor.data = p.absent
+        check(lib.zr_unit_release(unit.handle))
+
+    def _keep(self, unit: _Unit) -> None:
+        """Hold a unit until its gradients are reduced, or backward ends."""
+        if unit.kept:
+            return
+        unit.kept = True
+        self._kept.append(unit)
+        in_backward = self._phase == _IN_BACKWARD and self._is_open and unit.is_trainable and not unit.reduced
+        self._hold(unit, grads=in_backward)
+
+    def _drop(self, unit: _Unit) -> None:
+        """What was acquired for this backward."""
+        if unit.kept:
+            unit.kept = False
+            self._kept.remove(unit)
+            self._give_back(unit)
+        while unit.n_grads:
+            unit.n_grads -= 1
+            check(lib.zr_unit_release(unit.handle))
+
+    def _look_up(self, tensor: nn.Parameter) -> None:
+        param = self._params.get(id(tensor))
+        if param is None or param.unit.n_held:
+            return
+        if self._phase == _IN_BACKWARD:
+            self._keep(param.unit)
+        else:
+            self._hold(param.unit)
+            self._held_by_use.append(param.unit)
+
+    def _give_all_back(self) -> None:
+        """After an exception: nothing is held."""
+        for unit in self._units:
+            unit.kept = False
+            while unit.n_held:
+                self._give_back(unit)
+            while unit.n_grads:
+                unit.n_grads -= 1
+                check(lib.zr_unit_release(unit.handle))
+        self._kept.clear()
+        self._held_by_use.clear()
+
+    # ---- what autograd saves ----
+
+    def _pack(self, tensor: torch.Tensor) -> Any:
+        address = _address(tensor)
+        param = self._live.get(address)
+        if param is not None:
+            return _Saved(param, tensor)
+        param = self._absent.get(address)
+        if param is not None:
+            raise StateError(
+                f"parameter {param.name} is used while its unit {param.unit.name!r} is not gathered: use it in the "
+                "forward of the engine's module, or in `with engine.gathered([parameter]):`"
+            )
+        return tensor.detach() if tensor.grad_fn is not None else tensor
+
+    def _unpack(self, saved: Any) -> torch.Tensor:
+        if type(saved) is not _Saved:
+            return saved
+        param = saved.param
+        if param.unit.n_held == 0:
+            self._keep(param.unit)
+        tensor = param.tensor.data
+        if saved.dtype != tensor.dtype:
+            tensor = tensor.view(saved.dtype)
+        return tensor.as_strided(saved.size, saved.stride, saved.offset)
+
+    def _saving(self) -> Any:
+        if not self._moves:
+            return contextlib.nullcontext()
+        return torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
+
+    # ---- forward ----
+
+    def __call__(self, *inputs: Any, **keywords: Any) -> Any:
+        return self.forward(*inputs, **keywords)
+
+    def forward(self, *inputs: Any, **keywords: Any) -> Any:
+        """The module's forward."""
+        self._check("forward")
+        if not self._moves:
+            return self.module(*inputs, **keywords)
+        with self.in_forward():
+            return self.module(*inputs, **keywords)
+
+    @contextlib.contextmanager
+    def in_forward(self) -> Iterator[None]:
+        """Code in it may call the module, or its parts, by themselves: parameters are gathered as they are used."""
+        self._check("in_forward")
+        if self._phase != _OUTSIDE or not self._moves:
+            yield
+            return
+        if torch.is_grad_enabled() and self.module.training and self._syncs:
+            self._begin("forward")
+        self._phase = _IN_FORWARD
+        try:
+            with self._saving():
+                yield
+            while self._held_by_use:
+                self._give_back(self._held_by_use.pop())
+        except BaseException:
+            self._give_all_back()
+            raise
+        finally:
+            self._phase = _OUTSIDE
+
+    def _begin(self, call: str) -> None:
+        if self._is_open:
+            return
+        if self._n_done == self._n_micro_batches:
+            raise StateError(
+                f"{call}: the step's {self._n_micro_batches} micro-batches are done; call step() (grad_accum, "
+                "DeepSpeed's gradient_accumulation_steps, says how many it has)"
+            )
+        check(lib.zr_runtime_begin_micro_batch(self._runtime))
+        self._is_open = True
+        for unit in self._units:
+            unit.reduced = False
+
+    # ---- backward ----
+
+    def backward(self, loss: torch.Tensor, gradient: torch.Tensor | None = None, retain_graph: bool = False) -> None:
+        """The gradients of a micro-batch. They are averaged over its step's micro-batches and the ranks."""
+        self._check("backward")
+        if self._phase != _OUTSIDE:
+            raise StateError(f"backward within {self._phase}")
+        if not isinstance(loss, torch.Tensor):
+            raise ArgumentError(f"loss is {type(loss).__name__}, has to be a tensor")
+        if self._syncs:
+            self._begin("backward")
+            self._expect(loss)
+        self._phase = _IN_BACKWARD
+        try:
+            with self._saving():
+                loss.backward(gradient, retain_graph=retain_graph)
+            if self._syncs:
+                self._reduce_rest()
+            for unit in list(self._kept):
+                self._drop(unit)
+        except BaseException as error:
+            self._failed = f"{type(error).__name__} in backward"
+            raise
+        finally:
+            self._phase = _OUTSIDE
+        if self._syncs:
+            self._is_open = False
+            self._n_done += 1
+
+    def _expect(self, loss: torch.Tensor) -> None:
+        """How many gradients each unit waits for: of the parameters that the loss depends on."""
+        used, is_whole = _leaves_of(loss)
+        for unit in self._units:
+            unit.n_awaited = sum(id(p.tensor) in used for p in unit.params) if is_whole else -1
+        self._n_reduced = 0
+        self._reduce_complete()
+
+    def _take_gradient(self, tensor: torch.Tensor) -> None:
+        """Called by autograd when a parameter's gradient is complete."""
+        if self._phase != _IN_BACKWARD:
+            raise StateError("backward was called on the loss by itself; call engine.backward(loss)")
+        if not self._syncs:
+            return
+        param = self._params[id(tensor)]
+        self._bring(param)
+        unit = param.unit
+        unit.n_awaited -= 1
+        if unit.n_awaited == 0:
+            self._reduce_complete()
+
+    def _bring(self, param: _Param) -> None:
+        """Move a gradient to the library."""
+        gradient, param.tensor.grad = param.tensor.grad, None
+        unit = param.unit
+        if unit.reduced:
+            raise StateError(
+                f"parameter {param.name} has another gradient after those of its unit {unit.name!r} were complete"
+            )
+        if gradient.layout != torch.strided:
+            raise UnsupportedError(f"parameter {param.name} has a gradient of layout {gradient.layout}: make it dense")
+        if param.tensor.numel() == 0:
+            return
+        self._acquire_gradients(unit)
+        pointer, adds = c_void_p(), c_bool()
+        check(lib.zr_param_grad(param.handle, byref(pointer), byref(adds)))
+        target = _tensor_at(pointer.value, self.dtype, param.shape)
+        target.add_(gradient) if adds else target.copy_(gradient)
+
+    def _acquire_gradients(self, unit: _Unit) -> None:
+        if unit.n_grads == 0:
+            check(lib.zr_unit_acquire(unit.handle, _c.GRADIENTS))
+            unit.n_grads = 1
+
+    def _reduce_complete(self) -> None:
+        """Reduce, in order, what is complete."""
+        while self._n_reduced < len(self._order) and self._order[self._n_reduced].n_awaited == 0:
+            self._reduce(self._order[self._n_reduced])
+            self._n_reduced += 1
+
+    def _reduce(self, unit: _Unit) -> None:
+        for p in unit.params:  # what no_sync has left
+            if p.tensor.grad is not None:
+                self._bring(p)
+        self._acquire_gradients(unit)
+        check(lib.zr_unit_reduce(unit.handle))
+        unit.reduced = True
+        self._drop(unit)
+
+    def _reduce_rest(self) -> None:
+        for unit in self._order[self._n_reduced :]:
+            self._reduce(unit)
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Gradients of backward in it add up in each rank's own memory, beyond the micro-batches of a step: the
+        next backward outside of it reduces them with its own. They are added, not averaged."""
+        self._check("no_sync")
+        before, self._syncs = self._syncs, False
+        try:
+            yield
+        finally:
+            self._syncs = before
+
+    # ---- step ----
+
+    def step(self) -> bool:
+        """Clip, update, and go on with the next step, when all micro-batches of the step are done; before, nothing.
+
+        Returns whether it has updated: false also for a step whose gradients were not finite.
+        """
+        self._check("step")
+        if self._n_done == 0 or self._is_open:
+            raise StateError("step: no backward was called before it")
+        if not self.is_gradient_accumulation_boundary():
+            return False
+        before = self._report.n_skipped
+        check(lib.zr_runtime_step(self._runtime, byref(self._report)))
+        self._n_done = 0
+        return self._report.n_skipped == before
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Nothing: gradients are the library's, and begin at zero in each step."""
+
+    # ---- looking at parameters ----
+
+    @contextlib.contextmanager
+    def gathered(self, params: Iterable[nn.Parameter] | nn.Parameter | None = None) -> Iterator[None]:
+        """Whole parameters are there to be looked at, as at stage 0. All ranks call it with the same ones.
+
+        params: some of the module's; None: all. A change of them would be lost, and is an error.
+        """
+        self._check("gathered")
+        if self._phase != _OUTSIDE:
+            raise StateError(f"gathered within {self._phase}")
+        tensors = [params] if isinstance(params, nn.Parameter) else params
+        wanted = list(self._params.values()) if tensors is None else [self._find(t) for t in tensors]
+        units = [u for u in self._units if any(p.unit is u for p in wanted)]
+        n_held = 0
+        try:
+            for unit in units if self._moves else []:
+                self._hold(unit)
+                n_held += 1
+            before = [_checksum(p.tensor) for u in units for p in u.params]
+            yield
+            after = [_checksum(p.tensor) for u in units for p in u.params]
+        finally:
+            for unit in units[:n_held]:
+                self._give_back(unit)
+        for p, was, is_now in zip([p for u in units for p in u.params], before, after):
+            if was != is_now:
+                raise UnsupportedError(f"gathered: parameter {p.name} was changed, which is not supported yet")
+
+    def _find(self, tensor: nn.Parameter) -> _Param:
+        if id(tensor) not in self._params:
+            raise ArgumentError("gathered: a tensor is not a parameter of the engine's module")
+        return self._params[id(tensor)]
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Parameters at full precision, fp32, and buffers, as the module's state_dict names them. All ranks
+        call it, outside of micro-batches, and each gets a copy of everything."""
+        self._check("state_dict")
+        values: dict[int, torch.Tensor] = {}
+        for unit in self._units:
+            for p in unit.params:
+                value = torch.empty(p.shape, dtype=torch.float32)
+                check(lib.zr_param_read(p.handle, 0, value.numel(), value.data_ptr()))
+                values[id(p.tensor)] = value
+        named = self.module.named_parameters(remove_duplicate=False)
+        state = {name: values[id(tensor)] for name, tensor in named}
+        state.update(_buffers_of(self.module))
+        return state
+
+    # ---- checkpoints ----
+
+    def save_checkpoint(
+        self, save_dir: str | os.PathLike[str], tag: None = None, client_state: Mapping[str, Any] | None = None,
+        keep: int = 0,
+    ) -> pathlib.Path:
+        """Save parameters, optimizer state, buffers and what goes on with them. All ranks call it, after step().
+
+        client_state: what can be written as JSON; load_checkpoint gives it back. Rank 0's is saved
+        keep: so many of the newest checkpoints stay; 0: all
+        Returns the checkpoint's folder, in save_dir.
+        """
+        self._check("save_checkpoint")
+        if tag is not None:
+            raise UnsupportedError("save_checkpoint: checkpoints are named for their step; tag has to be None")
+        if self._n_done or self._is_open:
+            raise StateError("save_checkpoint within a step: call it after step(); a forward in training mode without backward begins one, too")
+        state = {"client_state": dict(client_state or {}), "buffers": _encode_buffers(self.module)}
+        options = _c.SaveOptions(os.fsencode(save_dir), json.dumps(state).encode(), False, keep)
+        report = _c.SaveReport()
+        check(lib.zr_runtime_save(self._runtime, byref(options), byref(report)))
+        return pathlib.Path(save_dir) / report.name.decode()
+
+    def load_checkpoint(self, load_dir: str | os.PathLike[str], tag: str | None = None) -> tuple[pathlib.Path, dict[str, Any]]:
+        """Go on from a checkpoint, of any stage, placement and number of ranks. All ranks call it.
+
+        load_dir: a folder of checkpoints, of which the newest complete one is taken, or one of them
+        tag: its name in the folder, "step-00000060"; None: the newest
+        Returns its folder and the client_state that was saved.
+        """
+        self._check("load_checkpoint")
+        if self._n_done or self._is_open:
+            raise StateError("load_checkpoint within a step: call it after step()")
+        checkpoint = c_void_p()
+        path = pathlib.Path(load_dir) / (tag or "")
+        check(lib.zr_checkpoint_open(os.fsencode(path), byref(_c.LOG), byref(checkpoint)))
+        try:
+            info = _c.CheckpointInfo()
+            lib.zr_checkpoint_info(checkpoint, byref(info))
+            path = pathlib.Path(os.fsdecode(info.path))
+            state = json.loads(lib.zr_checkpoint_trainer_json(checkpoint) or b"{}")
+            self._load(checkpoint)
+            self._report.step, self._report.n_skipped = info.step, info.step - info.n_updates
+        finally:
+            lib.zr_checkpoint_close(byref(checkpoint))
+        _decode_buffers(self.module, state.get("buffers", {}), path)
+        return path, state.get("client_state", {})
+
+    def _load(self, checkpoint: c_void_p) -> None:
+        """With a new runtime: one begins with what a checkpoint has, or its first values."""
+        plans = [UnitPlan(u.name, [(p.name, p.tensor) for p in u.params]) for u in self._units]
+        lib.zr_runtime_destroy(byref(self._runtime))
+        self._live.clear()
+        self._absent.clear()
+        try:
+            self._build(plans, checkpoint)
+        except BaseException as error:
+            self._failed = f"{type(error).__name__} in load_checkpoint"
+            raise
+
+    # ---- the module's ----
+
+    def train(self, mode: bool = True) -> Engine:
+        """The module's train(mode)."""
+        self.module.train(mode)
+        return self
+
+    def eval(self) -> Engine:
+        """The module's eval()."""
+        return self.train(False)
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """The module's parameters; at stage 3 see gathered()."""
+        return self.module.parameters()
+
+    def close(self) -> None:
+        """Give back everything. The module's parameters are left without values."""
+        if not self._runtime:
+            return
+        for handle in self._handles if hasattr(self, "_handles") else []:
+            handle.remove()
+        for module in self.module.modules():
+            if isinstance(module._parameters, _Parameters):
+                module._parameters = dict(module._parameters)
+        for p in getattr(self, "_params", {}).values():
+            p.tensor.data = p.absent
+        lib.zr_runtime_destroy(byref(self._runtime))
+        if self in _c._runtimes:
+            _c._runtimes.remove(self)
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+
+# ---- helpers -----------------------------------------------------------------------------------
+
+
+def _address(tensor: torch.Tensor) -> int:
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except (NotImplementedError, RuntimeError):  # a tensor without storage
+        return 0
+
+
+def _tensors_of(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for v in value.values():
+            yield from _tensors_of(v)
+    elif isinstance(value, (list, tuple)):
+        for v in value:
+            yield from _tensors_of(v)
+
+
+def _leaves_of(loss: torch.Tensor) -> tuple[set[int], bool]:
+    """Ids of the leaves that a loss depends on; and whether these are all: a node may begin a backward of
+    its own, as reentrant checkpointing does."""
+    leaves: set[int] = set()
+    is_whole = True
+    seen = {loss.grad_fn}
+    nodes = [loss.grad_fn] if loss.grad_fn is not None else []
+    while nodes:
+        node = nodes.pop()
+        variable = getattr(node, "variable", None)
+        if variable is not None:
+            leaves.add(id(variable))
+        elif node.name() == "CheckpointFunctionBackward":
+            is_whole = False
+        for below, _ in node.next_functions:
+            if below is not None and below not in seen:
+                seen.add(below)
+                nodes.append(below)
+    return leaves, is_whole
+
+
+def _filler(tensor: nn.Parameter) -> Any:
+    """Initial values of a parameter, as the library asks for them."""
+    flat = tensor.data.reshape(-1)
+
+    def fill(_context: int, first: int, n_elems: int, values: Any) -> None:
+        memory = (ctypes.c_float * n_elems).from_address(ctypes.addressof(values.contents))
+        torch.frombuffer(memory, dtype=torch.float32).copy_(flat[first : first + n_elems])
+
+    return fill
+
+
+def _checksum(tensor: torch.Tensor) -> int:
+    """Changes with any element, or nearly so."""
+    words = tensor.data.reshape(-1).view(torch.int32 if tensor.itemsize == 4 else torch.int16)
+    return int(words.sum(dtype=torch.int64))
+
+
+def _read_groups(model: nn.Module, groups: Iterable[Any] | None) -> list[dict[str, Any]]:
+    """model_parameters as dictionaries; what is in none is of the library's own group, 0."""
+    if groups is None:
+        return []
+    groups = list(groups)
+    if groups and not isinstance(groups[0], Mapping):
+        groups = [{"params": groups}]
+    known = {id(p) for p in model.parameters()}
+    seen: set[int] = set()
+    result = []
+    for group in groups:
+        group = dict(group)
+        params = group["params"] if not isinstance(group.get("params"), torch.Tensor) else [group["params"]]
+        group["params"] = list(params)
+        for key in group:
+            if key not in ("params", "weight_decay", "lr", "name"):
+                raise UnsupportedError(f"model_parameters: a group's {key!r} is not supported; groups have params, weight_decay and lr")
+        for p in group["params"]:
+            if id(p) not in known or id(p) in seen:
+                raise ArgumentError("model_parameters: a tensor is not a parameter of the model, or is in two groups")
+            seen.add(id(p))
+        result.append(group)
+    missing = [n for n, p in model.named_parameters() if p.requires_grad and id(p) not in seen]
+    if missing:
+        raise ArgumentError(f"model_parameters lack {len(missing)} that require gradients, such as {missing[0]}: add them, or set requires_grad to False")
+    return result
+
+
+# ---- buffers -----------------------------------------------------------------------------------
+
+
+def _buffers_of(module: nn.Module) -> dict[str, torch.Tensor]:
+    """Those that a state_dict has."""
+    found = {}
+    for prefix, m in module.named_modules(remove_duplicate=False):
+        for name, buffer in m._buffers.items():
+            if buffer is not None and name not in m._non_persistent_buffers_set:
+                found[f"{prefix}.{name}" if prefix else name] = buffer
+    return found
+
+
+def _encode_buffers(module: nn.Module) -> dict[str, Any]:
+    buffers = _buffers_of(module)
+    size = sum(b.numel() * b.itemsize for b in buffers.values())
+    if size > _BUFFERS_MOST_BYTES:
+        raise UnsupportedError(f"save_checkpoint: the module's buffers have {size} bytes; up to {_BUFFERS_MOST_BYTES} can be saved")
+    return {
+        name: [str(b.dtype).removeprefix("torch."), list(b.shape),
+               base64.b64encode(bytes(b.detach().contiguous().view(-1).view(torch.uint8).tolist())).decode()]
+        for name, b in buffers.items()
+    }
+
+
+def _decode_buffers(module: nn.Module, saved: Mapping[str, Any], path: pathlib.Path) -> None:
+    buffers = _buffers_of(module)
+    for name, (dtype, shape, text) in saved.items():
+        if name not in buffers or list(buffers[name].shape) != shape:
+            raise ArgumentError(f"{path}: the module has no buffer {name} of shape {shape}")
+        data = bytearray(base64.b64decode(text))
+        value = torch.frombuffer(data, dtype=getattr(torch, dtype)).view(shape) if data else torch.empty(shape)
+        buffers[name].data.copy_(value)

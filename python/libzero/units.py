@@ -1,0 +1,101 @@
+"""Units of a module: which parameters are gathered, reduced and released together, and which modules need them.
+
+A repeated block, an element of a ModuleList or Sequential of several, is a unit with all parameters below it.
+Each other module that has parameters of its own is a unit with these. A parameter that several modules
+use, a tied one, is of the unit that comes first in named_modules(), and whoever uses it gathers that unit.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from ._c import ArgumentError
+
+
+@dataclass
+class UnitPlan:
+    """A unit to be: its name and its parameters, by name."""
+
+    name: str
+    params: list[tuple[str, nn.Parameter]] = field(default_factory=list)
+
+
+def _has_params(module: nn.Module) -> bool:
+    return next(module.parameters(), None) is not None
+
+
+def find_blocks(model: nn.Module, named: list[str] | None) -> dict[str, nn.Module]:
+    """Modules that are units with all that is below them, by name.
+
+    named: names or patterns ("model.layers.*"); None: the elements of the outermost lists
+    """
+    modules = dict(model.named_modules())
+    blocks: dict[str, nn.Module] = {}
+    if named is None:
+        for name, module in modules.items():
+            is_list = isinstance(module, (nn.ModuleList, nn.Sequential))
+            if not is_list or any(name == b or name.startswith(b + ".") for b in blocks):
+                continue
+            children = [(f"{name}.{child}".lstrip("."), m) for child, m in module.named_children()]
+            children = [(child, m) for child, m in children if _has_params(m)]
+            if len(children) > 1:
+                blocks.update(children)
+        return blocks
+    for pattern in named:
+        found = {n: m for n, m in modules.items() if n and fnmatch.fnmatchcase(n, pattern) and _has_params(m)}
+        if not found:
+            raise ArgumentError(f"units: no module with parameters has the name {pattern!r}")
+        blocks.update(found)
+    for name in blocks:
+        above = next((b for b in blocks if name.startswith(b + ".")), None)
+        if above is not None:
+            raise ArgumentError(f"units: {name!r} is part of {above!r}, which is a unit, too")
+    return blocks
+
+
+def plan_units(
+    model: nn.Module, named: list[str] | None
+) -> tuple[list[UnitPlan], dict[nn.Module, list[nn.Parameter]]]:
+    """The units, in the order of named_modules(), and of each module that needs some what it needs."""
+    blocks = find_blocks(model, named)
+    names = {id(p): n for n, p in model.named_parameters()}
+    units: list[UnitPlan] = []
+    needs: dict[nn.Module, list[nn.Parameter]] = {}
+    owned: set[int] = set()
+
+    def add(name: str, module: nn.Module, params: list[nn.Parameter]) -> None:
+        if not params:
+            return
+        needs[module] = params
+        own = [p for p in params if id(p) not in owned]
+        if own:
+            units.append(UnitPlan(name or "(root)", [(names[id(p)], p) for p in own]))
+            owned.update(id(p) for p in own)
+
+    for name, module in model.named_modules():
+        if name in blocks:
+            add(name, module, list(module.parameters()))
+        elif not any(name.startswith(b + ".") for b in blocks):
+            add(name, module, list(module.parameters(recurse=False)))
+    return units, needs
+
+
+def check_params(model: nn.Module, dtype: torch.dtype) -> None:
+    """Refuse parameters that the library cannot hold."""
+    for name, p in model.named_parameters():
+        if isinstance(p, nn.parameter.UninitializedParameter):
+            raise ArgumentError(f"parameter {name} has no shape yet (a lazy module): run a forward first")
+        if p.device.type != "cpu":
+            raise ArgumentError(f"parameter {name} is on {p.device}: the device is the host, move the model with .cpu()")
+        if type(p.data) is not torch.Tensor or p.layout != torch.strided:
+            raise ArgumentError(f"parameter {name} is a {type(p.data).__name__} of layout {p.layout}: plain dense tensors are supported")
+        if p.dtype == dtype or (dtype == torch.bfloat16 and p.dtype == torch.float32):
+            continue
+        raise ArgumentError(
+            f"parameter {name} is {p.dtype}, the configuration says {dtype}: convert the model, or set dtype "
+            "('fp32' or 'bf16'; DeepSpeed: bf16.enabled)"
+        )

@@ -1,0 +1,101 @@
+"""What python/libzero/_c.py declares is laid out as the C compiler does it, and constants are those of the
+headers; options become keywords, and errors exceptions. Needs no PyTorch.
+
+Usage: test_layouts.py LAYOUTS, the program of layouts.c; with PYTHONPATH and LIBZERO_LIBRARY_DIR
+"""
+
+import ctypes
+import json
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import libzero
+from libzero import _c, _options
+
+LAYOUTS = sys.argv.pop(1)
+
+
+class Layouts(unittest.TestCase):
+    def test_structures(self):
+        n = 0
+        for line in subprocess.run([LAYOUTS], check=True, capture_output=True, text=True).stdout.splitlines():
+            path, number = line.split()
+            name, _, field = path.partition(".")
+            structure = getattr(_c, name)
+            is_here = getattr(structure, field).offset if field else ctypes.sizeof(structure)
+            if name == "Config":  # is never looked into
+                self.assertGreaterEqual(is_here, int(number))
+                continue
+            self.assertEqual(is_here, int(number), path)
+            n += 1
+        self.assertGreater(n, 60)
+
+    def test_statuses(self):
+        _c.lib.zr_status_name.restype = ctypes.c_char_p
+        for status, name in [(-1, "ARGUMENT"), (-4, "BUDGET"), (-6, "COMM"), (-9, "FORMAT")]:
+            self.assertEqual(_c.lib.zr_status_name(status).decode(), f"ZR_ERR_{name}")
+        self.assertEqual(sorted(_c._errors), list(range(-9, 0)))
+
+
+class Options(unittest.TestCase):
+    def configure(self, source=None, n_ranks=1, **keywords):
+        return _options.configure(source, keywords, n_ranks)
+
+    def test_keywords(self):
+        config = self.configure(stage=3, lr=1e-3, offload_params="cpu", device_memory="1GiB", overlap_comm=False)
+        for keyword, text in [("stage", "3"), ("lr", "0.001"), ("offload_params", "cpu"), ("overlap_comm", "off"),
+                              ("device_memory", "1073741824"), ("grad_accum", "1")]:
+            self.assertEqual(_options.get(config, keyword), text)
+        self.assertEqual(_options.get(self.configure(total_num_steps=9, schedule="cosine", warmup=2), "total_num_steps"), "9")
+
+    def test_deepspeed(self):
+        source = {"zero_optimization": {"stage": 2}, "train_batch_size": "auto", "gradient_accumulation_steps": 4}
+        with tempfile.NamedTemporaryFile("w") as file:
+            json.dump(source, file)
+            file.flush()
+            for given in (source, file.name):
+                config = self.configure(given, grad_accum=2)
+                self.assertEqual((_options.get(config, "stage"), _options.get(config, "grad_accum")), ("2", "2"))
+
+    def test_refused(self):
+        for keywords, error, words in [
+            ({"sage": 1}, TypeError, "did you mean stage?"),
+            ({"stage": 9}, libzero.ArgumentError, "stage"),
+            ({"offload_params": "cpu"}, libzero.ArgumentError, "stage 3"),
+            ({"nvme_buffers": 3}, libzero.ArgumentError, "no effect"),
+            ({"stage": "auto"}, libzero.UnsupportedError, "auto"),
+            ({"lr": "fast"}, ValueError, "lr"),
+            ({"check_overflow": False}, NotImplementedError, "check_overflow"),
+            ({"source": {"zero_optimisation": {}}}, libzero.ArgumentError, "did you mean zero_optimization?"),
+            ({"source": {"fp16": {"enabled": True}}}, libzero.UnsupportedError, "config: fp16"),
+            ({"source": "/none/there.json"}, OSError, "/none/there.json"),
+        ]:
+            with self.assertRaises(error, msg=keywords) as raised:
+                self.configure(**keywords)
+            self.assertIn(words, str(raised.exception))
+
+    def test_all_messages(self):
+        """Of a file that is wrong in two places, both are told."""
+        with self.assertRaises(libzero.Error) as raised:
+            self.configure({"zero_optimisation": {}, "gradient_clippings": 1})
+        self.assertIn("zero_optimization", str(raised.exception))
+        self.assertIn("gradient_clipping", str(raised.exception))
+
+    def test_text(self):
+        text = libzero.options()
+        for keyword in ("stage = 0 (0, 1, 2, 3)", "nvme_path", "DeepSpeed: zero_optimization.stage"):
+            self.assertIn(keyword, text)
+
+
+class Rank(unittest.TestCase):
+    def test_alone(self):
+        self.assertEqual((libzero.rank(), libzero.world_size()), (0, 1))
+        libzero.close()
+        self.assertEqual(libzero.rank(), 0)  # it begins again
+        libzero.close("it was a test")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,18 @@
+# The Python package (python/libzero) with the shared libraries of this build.
+if(ZR_HAS_SHARED)
+  add_executable(python_layouts python/layouts.c)
+  set_target_properties(python_layouts PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  set(ZR_PYTHON_ENVIRONMENT "PYTHONPATH=${CMAKE_SOURCE_DIR}/python" "LIBZERO_LIBRARY_DIR=${CMAKE_BINARY_DIR}"
+                            "PYTHONDONTWRITEBYTECODE=1")
+  # They need no PyTorch.
+  zr_add_python_test(test_python_layouts python/test_layouts.py $<TARGET_FILE:python_layouts>)
+  # They do.
+  zr_add_python_test(test_python_engine_live python/test_engine.py)
+  foreach(name test_python_layouts test_python_engine_live)
+    set_property(TEST ${name} PROPERTY ENVIRONMENT ${ZR_PYTHON_ENVIRONMENT})
+  endforeach()
+  add_test(NAME test_python_package_live
+           COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/python/test_package.sh ${CMAKE_SOURCE_DIR}
+                   $<TARGET_FILE:python_layouts>)
+  zr_test_properties(test_python_package_live NO_SANITIZERS)
+endif()
