@@ -46,5 +46,6 @@ set(ZR_PUBLIC_HEADERS
 # Of libzero_models. They are installed as they are included: without "examples/".
 if(ZR_NN)
   list(APPEND ZR_PUBLIC_HEADERS examples/models/parts.h examples/models/gpt2/gpt.h
-       examples/models/gpt2/tensors.h examples/models/decoder/decoder.h)
+       examples/models/gpt2/tensors.h examples/models/decoder/decoder.h
+       examples/models/shape.h)
 endif()

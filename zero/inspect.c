@@ -95,6 +95,10 @@ zr_param_t *zr_runtime_param(const zr_runtime_t *runtime, const char *name) {
     return index != ZR_NO_NAME ? runtime->model.params[index] : NULL;
 }
 
+zr_param_t *zr_runtime_param_at(const zr_runtime_t *runtime, size_t index) {
+    return index < runtime->model.n_params ? runtime->model.params[index] : NULL;
+}
+
 zr_status_t zr_param_read(zr_param_t *param, size_t first, size_t n_elems, float *values) {
     zr_runtime_t *runtime = param->unit->runtime;
     ZR_TRY(zr_rt_check_outside(runtime, "zr_param_read"));

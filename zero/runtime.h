@@ -204,8 +204,13 @@ ZR_NODISCARD zr_status_t zr_param_grad(zr_param_t *param, void **grad_p, bool *a
 size_t zr_param_n_elems(const zr_param_t *param);
 bool zr_param_is_frozen(const zr_param_t *param);
 const char *zr_param_name(const zr_param_t *param);
+const zr_unit_t *zr_param_unit(const zr_param_t *param);
+/** How many dimensions it has; dims_p[i] is set for each of them. */
+int zr_param_dims(const zr_param_t *param, size_t dims_p[4]);
 /** The parameter of this name; NULL: there is none. */
 zr_param_t *zr_runtime_param(const zr_runtime_t *runtime, const char *name);
+/** Parameter `index`, in the order in which they were added; NULL behind the last. */
+zr_param_t *zr_runtime_param_at(const zr_runtime_t *runtime, size_t index);
 const char *zr_unit_name(const zr_unit_t *unit);
 
 typedef struct zr_step_report {

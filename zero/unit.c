@@ -9,6 +9,8 @@
  */
 #include "zero/runtime_internal.h"
 
+#include <string.h>
+
 /* ---- gathering ---- */
 
 static bool is_gathered(const zr_unit_t *unit) {
@@ -442,6 +444,15 @@ bool zr_param_is_frozen(const zr_param_t *param) {
 
 const char *zr_param_name(const zr_param_t *param) {
     return param->name;
+}
+
+const zr_unit_t *zr_param_unit(const zr_param_t *param) {
+    return param->unit;
+}
+
+int zr_param_dims(const zr_param_t *param, size_t dims_p[4]) {
+    memcpy(dims_p, param->dims, (size_t)param->n_dims * sizeof(*dims_p));
+    return param->n_dims;
 }
 
 const char *zr_unit_name(const zr_unit_t *unit) {

@@ -106,7 +106,8 @@ static zr_status_t run_steps(step_options_t *options, size_t side, plan_result_t
 static zr_status_t plan_steps(const step_options_t *options, const zr_hardware_t *hardware,
                               plan_result_t *result) {
     const zr_run_request_t request = {
-        .model = zr_gpt_maker(&options->shape, &(zr_gpt_options_t){.seed = 1, .weight_decay = 0.1}),
+        .model = zr_gpt_maker(&options->shape,
+                              &(zr_transformer_options_t){.seed = 1, .weight_decay = 0.1}),
         .config = options->config,
         .recompute = options->recompute,
         .activations = ZR_OFFLOAD_NONE,

@@ -39,7 +39,7 @@ void step_put_times(json_t **object_p, const step_times_t *times) {
 
 static zr_status_t make_model(rank_t *rank) {
     const step_options_t *o = rank->options;
-    zr_gpt_options_t gpt_options = {.seed = 1, .weight_decay = 0.1};
+    zr_transformer_options_t gpt_options = {.seed = 1, .weight_decay = 0.1};
     zr_activation_options_t activations = {.recompute = o->recompute};
     ZR_TRY(zr_gpt_create(rank->of->runtime, &o->shape, &gpt_options, &activations, &rank->gpt));
     ZR_TRY(zr_model_commit(rank->gpt));

@@ -412,6 +412,8 @@ zr_status_t zr_part_model_create(zr_runtime_t *runtime, const zr_part_model_desc
     zr_part_model_t *base = desc->shape;
     activations = activations != NULL ? activations : &kept;
     base->most_rows = activations->most_rows;
+    base->encoding = desc->options->encoding;
+    base->adapter = desc->options->adapter;
     ZR_TRY(zr_part_types_of(runtime, activations->least_rows, &base->types));
     zr_model_options_t options = {
         .shape = desc->shape,
@@ -420,11 +422,11 @@ zr_status_t zr_part_model_create(zr_runtime_t *runtime, const zr_part_model_desc
                    [ZR_PART_TARGETS] = {"target", sizeof(int32_t), desc->vocab,
                                         .ignored = ZR_NN_TARGET_IGNORED},
                    [ZR_PART_STARTS] = {"document start", sizeof(int32_t), .are_starts = true}},
-        .n_inputs = desc->has_documents ? ZR_PART_N_INPUTS : ZR_PART_STARTS,
+        .n_inputs = desc->options->has_documents ? ZR_PART_N_INPUTS : ZR_PART_STARTS,
         .max_seq = desc->seq,
-        .seed = desc->seed,
-        .weight_decay = desc->weight_decay,
-        .freeze = desc->freeze,
+        .seed = desc->options->seed,
+        .weight_decay = desc->options->weight_decay,
+        .freeze = desc->options->freeze,
         .activations = *activations,
         .x_row_bytes = desc->channels * zr_dtype_size(base->types.activation_dtype)};
     zr_model_t *model = NULL;

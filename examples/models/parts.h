@@ -194,20 +194,28 @@ ZR_NODISCARD zr_status_t zr_part_head_backward(zr_visit_t *visit);
 
 /* ---- models ---------------------------------------------------------------------------------- */
 
+/** What is chosen beside a model's shape. */
+typedef struct zr_transformer_options {
+    uint64_t seed;       /* of the initial weights */
+    const char *freeze;  /* comma-separated parameters to freeze, by name or by the part of it
+                            before a dot ("wte,h.0"); NULL: none. Borrowed for calls */
+    double weight_decay; /* of matrices; vectors have none */
+    /* Of the layers' linear parts, as zr_part_linear_desc_t has them. */
+    const zr_encoding_t *encoding;    /* of their weights; NULL: the runtime's */
+    const zr_part_adapter_t *adapter; /* NULL: none; borrowed as long as the model */
+    bool has_documents;               /* a micro-batch has document starts, too */
+} zr_transformer_options_t;
+
 /** A model of an embedding, equal layers, a norm and a head. The types of blocks are borrowed until
  * zr_model_destroy, the rest for the call. */
 typedef struct zr_part_model_desc {
-    void *shape; /* [shape_bytes] begins with a zr_part_model_t, whose types and most_rows are set
-                    here; copied then */
+    void *shape; /* [shape_bytes] begins with a zr_part_model_t, which is set here; copied then */
     size_t shape_bytes;
     size_t n_layers, channels, vocab, seq;
     const zr_block_type_t *embed, *layer, *norm, *head;
     const char *layer_name; /* "h": of the units "h.0", "h.1", ... */
     const char *norm_name;
-    uint64_t seed;
-    double weight_decay;
-    const char *freeze;
-    bool has_documents;
+    const zr_transformer_options_t *options;
 } zr_part_model_desc_t;
 
 /** zr_model_create and zr_model_add for each block. `activations` NULL: all are kept on the device.

@@ -19,9 +19,9 @@
 
 zr_run_request_t train_plan_request(const train_options_t *options, const zr_hardware_t *hardware) {
     int n_machines = (options->n_ranks - 1) / hardware->ranks_per_node + 1;
-    zr_gpt_options_t model = {.seed = options->seed,
-                              .freeze = options->freeze,
-                              .weight_decay = options->config.adamw.weight_decay};
+    zr_transformer_options_t model = {.seed = options->seed,
+                                      .freeze = options->freeze,
+                                      .weight_decay = options->config.adamw.weight_decay};
     return (zr_run_request_t){.model = zr_gpt_maker(&options->shape, &model),
                               .config = options->config,
                               .recompute = options->recompute,

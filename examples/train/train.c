@@ -127,7 +127,7 @@ static zr_status_t stop_recording(rank_t *rank) {
 
 static zr_status_t create_model(rank_t *rank) {
     const train_options_t *o = rank->run->options;
-    zr_gpt_options_t options = {
+    zr_transformer_options_t options = {
         .seed = o->seed, .freeze = o->freeze, .weight_decay = o->config.adamw.weight_decay};
     zr_activation_options_t activations = {.recompute = o->recompute,
                                            .device = o->offload_activations,

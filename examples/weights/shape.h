@@ -33,15 +33,6 @@ ZR_NODISCARD zr_status_t shape_of_numbers(const shape_numbers_t *numbers, const 
 ZR_NODISCARD zr_status_t shape_from_json(const json_t *object, const char *where,
                                          const zr_log_t *log, zr_gpt_shape_t *shape_p);
 
-/**
- * Read config.json of a model for Hugging Face's GPT-2, and check that it computes what ours does.
- *
- * @param text   [n_bytes]
- * @param where  its path
- * @return ZR_OK; ZR_ERR_FORMAT: logged with the key, what it is and what it would have to be
- */
-ZR_NODISCARD zr_status_t shape_from_hf_config(const char *text, size_t n_bytes, const char *where,
-                                              const zr_log_t *log, zr_gpt_shape_t *shape_p);
-/** Its opposite: what Hugging Face needs to compute what ours does. `dtype`: "float32" and so on.
+/** The config.json that Hugging Face needs to compute what ours does. `dtype`: "float32" and so on.
  * NULL when memory ends. */
 json_t *shape_to_hf_config(const zr_gpt_shape_t *shape, const char *dtype);

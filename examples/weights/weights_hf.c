@@ -14,6 +14,7 @@
 #include "examples/common/files.h"
 #include "examples/weights/safetensors_set.h"
 #include "examples/weights/shape.h"
+#include "models/shape.h"
 
 #define PREFIX "transformer."
 #define OUTPUT_NAME "lm_head.weight"
@@ -97,12 +98,16 @@ static zr_status_t find(finding_t *finding, const zr_gpt_shape_t *shape, const c
 static zr_status_t find_in_config(finding_t *finding, const char *path) {
     char *text;
     size_t n_bytes;
-    zr_gpt_shape_t shape;
+    zr_model_shape_t shape;
     ZR_TRY(in_file_text(path, MAX_CONFIG_BYTES, finding->log, &text, &n_bytes));
-    zr_status_t status = shape_from_hf_config(text, n_bytes, path, finding->log, &shape);
+    zr_status_t status = zr_model_shape_read_config(text, n_bytes, path, finding->log, &shape);
     free(text);
     ZR_TRY(status);
-    return find(finding, &shape, path);
+    if (shape.kind != ZR_MODEL_GPT)
+        return zr_fail(finding->log, ZR_ERR_FORMAT,
+                       "%s: it is of a %s; only weights of gpt2 are read", path,
+                       zr_model_kind_name(shape.kind));
+    return find(finding, &shape.of.gpt, path);
 }
 
 static zr_status_t find_beside(finding_t *finding, const char *path) {

@@ -13,7 +13,7 @@ enum { BATCH = 2, SEQ = 13, VOCAB = 61, N_STEPS = 3 };
 
 typedef struct gpt_run {
     zr_config_t config;
-    zr_gpt_options_t options;
+    zr_transformer_options_t options;
     zr_activation_options_t activations;
     size_t n_steps;
     uint64_t hash[TEST_MAX_RANKS];

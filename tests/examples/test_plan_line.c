@@ -54,7 +54,8 @@ TEST(a_plan_is_all_there) {
     zr_run_spans_t spans = {0};
     zr_run_plan_t plan;
     zr_gpt_shape_t shape = {.n_layers = 3, .channels = 64, .heads = 2, .seq = 32, .vocab = 256};
-    zr_run_request_t request = {.model = zr_gpt_maker(&shape, &(zr_gpt_options_t){.seed = 1}),
+    zr_run_request_t request = {.model =
+                                    zr_gpt_maker(&shape, &(zr_transformer_options_t){.seed = 1}),
                                 .recompute = true,
                                 .config = zr_config_default(),
                                 .seq = 32,

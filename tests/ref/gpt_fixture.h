@@ -10,7 +10,7 @@
 
 typedef struct fixture_options {
     zr_gpt_shape_t shape;
-    zr_gpt_options_t gpt;
+    zr_transformer_options_t gpt;
     zr_activation_options_t activations;
     zr_dtype_t dtype;
     size_t micro_batch, grad_accum;

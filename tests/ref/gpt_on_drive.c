@@ -100,7 +100,7 @@ static zr_status_t train(int rank, zr_runtime_t *runtime, zr_model_t *gpt) {
 
 static zr_status_t build_and_train(test_rank_t *rank, zr_runtime_t *runtime, zr_model_t **gpt_p) {
     gpt_run_t *run = rank->context;
-    const zr_gpt_options_t options = {.seed = 3, .weight_decay = 0.1};
+    const zr_transformer_options_t options = {.seed = 3, .weight_decay = 0.1};
     const zr_activation_options_t activations = {.recompute = true,
                                                  .device = run->paths != NULL ? ZR_OFFLOAD_NVME
                                                                               : ZR_OFFLOAD_NONE,

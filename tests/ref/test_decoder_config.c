@@ -2,7 +2,7 @@
  * Shapes of decoders: of the usual names as many parameters as their publishers count, and of a
  * config.json what it says, or a message with the key, its value and what is supported.
  */
-#include "examples/models/decoder/decoder.h"
+#include "models/shape.h"
 #include "tests/common/kept_log.h"
 #include "tests/common/test.h"
 
@@ -50,7 +50,15 @@ static zr_status_t read_text(const char *text, zr_decoder_shape_t *shape) {
     assert_true(fputs(text, file) >= 0);
     assert_int_equal(fclose(file), 0);
     zr_log_t log = kept_log(&kept, ZR_LOG_ERROR);
-    return zr_decoder_read_config("config.json", &log, shape);
+    zr_model_shape_t read = {.kind = ZR_MODEL_GPT};
+    zr_status_t status = zr_model_shape_read("config.json", &log, &read);
+    if (status == ZR_OK) {
+        assert_int_equal(read.kind, ZR_MODEL_DECODER);
+        *shape = read.of.decoder;
+    } else {
+        assert_int_equal(read.kind, ZR_MODEL_GPT); /* untouched */
+    }
+    return status;
 }
 
 static zr_decoder_shape_t read_good(const char *text) {
@@ -137,11 +145,11 @@ TEST(refused) {
         const char *text, *said;
     } cases[] = {
         {"{\"model_type\": \"gemma\", " SIZES "}",
-         "model_type is gemma; supported are llama, qwen2, qwen3, mistral, smollm3"},
+         "model_type is gemma; supported are gpt2, llama, qwen2, qwen3, mistral, smollm3"},
         {"{" SIZES "}", "model_type is missing"},
         {"{\"model_type\": \"llama\", \"hidden_size\": 64}", "num_hidden_layers is missing"},
         {"{\"model_type\": \"llama\", " SIZES ", \"head_dim\": 0}", "head_dim is 0; it must be"},
-        {"{\"model_type\": \"llama\", " SIZES ", \"head_dim\": 7}", "head_size 7"},
+        {"{\"model_type\": \"llama\", " SIZES ", \"head_dim\": 7}", "head_size=7"},
         {"{\"model_type\": \"llama\", " SIZES ", \"hidden_act\": \"gelu\"}",
          "hidden_act is \"gelu\"; supported is silu"},
         {"{\"model_type\": \"llama\", " SIZES ", \"attention_dropout\": 0.1}",
@@ -166,7 +174,7 @@ TEST(refused) {
         {"{\"model_type\": \"llama\", " SIZES ", \"tie_word_embeddings\": 1}",
          "tie_word_embeddings is 1; it must be true or false"},
         {"{\"model_type\": \"llama\"", "config.json: line 1"},
-        {"[]", "model_type is missing"},
+        {"[]", "config.json: not an object"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         zr_decoder_shape_t shape = {.seq = 77};
@@ -191,5 +199,8 @@ TEST(no_models) {
     assert_int_equal(zr_decoder_check(&shape, NULL), ZR_ERR_ARGUMENT);
     shape = good;
     shape.head_size = 63;
+    assert_int_equal(zr_decoder_check(&shape, NULL), ZR_ERR_ARGUMENT);
+    shape = good;
+    shape.window = 5; /* of no layer */
     assert_int_equal(zr_decoder_check(&shape, NULL), ZR_ERR_ARGUMENT);
 }

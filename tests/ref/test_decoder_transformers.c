@@ -8,9 +8,7 @@
  */
 #include <jansson.h>
 
-#include "examples/models/decoder/decoder.h"
-#include "examples/models/gpt2/gpt.h"
-#include "examples/models/parts.h"
+#include "models/shape.h"
 #include "tests/common/test.h"
 
 static json_t *reference;
@@ -61,7 +59,7 @@ static void set_bits(const json_t *of_layers, uint64_t *bits) {
             bits[i / 64] |= (uint64_t)1 << (i % 64);
 }
 
-static zr_decoder_shape_t read_shape(const json_t *s) {
+static zr_model_shape_t read_decoder(const json_t *s) {
     static const char *const scalings[] = {"default", "linear", "llama3"};
     zr_decoder_shape_t shape = {
         .n_layers = count_at(s, "layers"),
@@ -89,16 +87,19 @@ static zr_decoder_shape_t read_shape(const json_t *s) {
             shape.rotary.scaling = (zr_nn_rotary_scaling_t)i;
     set_bits(member(s, "windowed"), shape.windowed);
     set_bits(member(s, "unrotated"), shape.unrotated);
-    return shape;
+    return (zr_model_shape_t){.kind = ZR_MODEL_DECODER, .of.decoder = shape};
+}
+
+static zr_model_shape_t read_gpt(const json_t *s) {
+    zr_gpt_shape_t shape = {count_at(s, "layers"), count_at(s, "channels"), count_at(s, "heads"),
+                            count_at(s, "seq"), count_at(s, "vocab")};
+    return (zr_model_shape_t){.kind = ZR_MODEL_GPT, .of.gpt = shape};
 }
 
 /* What ranks are told, and what the first one answers. */
 typedef struct training {
-    bool is_gpt; /* gpt is its shape, else the other */
-    zr_gpt_shape_t gpt;
-    zr_decoder_shape_t shape;
-    zr_decoder_options_t options;
-    zr_gpt_options_t gpt_options;
+    zr_model_shape_t shape;
+    zr_transformer_options_t options;
     zr_activation_options_t activations;
     bool is_packed;
     bool counts_all;         /* of those that are not packed, how many targets there are is said */
@@ -111,12 +112,7 @@ typedef struct training {
 } training_t;
 
 static size_t vocab_of(const training_t *training) {
-    return training->is_gpt ? training->gpt.vocab : training->shape.vocab;
-}
-
-static zr_model_maker_t maker_of(const training_t *training) {
-    return training->is_gpt ? zr_gpt_maker(&training->gpt, &training->gpt_options)
-                            : zr_decoder_maker(&training->shape, &training->options);
+    return zr_model_shape_sizes(&training->shape).vocab;
 }
 
 /* Of plain gradient descent: a gradient is what a weight has moved, so much larger. */
@@ -310,7 +306,7 @@ static zr_status_t train_rank(zr_rank_t *rank) {
     zr_model_t *model = NULL;
     uint64_t hash = 0;
     double loss = 0;
-    zr_model_maker_t maker = maker_of(training);
+    zr_model_maker_t maker = zr_model_shape_maker(&training->shape, &training->options);
     ZR_TRY(maker.make(maker.context, rank->runtime, &training->activations, &model));
     zr_status_t status = zr_model_commit(model);
     if (status == ZR_OK && training->log_probs != NULL)
@@ -337,21 +333,13 @@ static zr_status_t train_rank(zr_rank_t *rank) {
 
 static training_t make_training(const json_t *model, bool is_packed, size_t n_steps) {
     const json_t *shape = member(model, "shape");
-    training_t training = {.is_gpt = json_object_get(shape, "kv_heads") == NULL,
+    bool is_gpt = json_object_get(shape, "kv_heads") == NULL;
+    training_t training = {.shape = is_gpt ? read_gpt(shape) : read_decoder(shape),
                            .options = {.seed = count_at(reference, "seed"),
                                        .weight_decay = number_at(reference, "weight_decay"),
                                        .has_documents = is_packed},
                            .is_packed = is_packed,
                            .n_steps = n_steps};
-    training.gpt_options = (zr_gpt_options_t){.seed = training.options.seed,
-                                              .weight_decay = training.options.weight_decay,
-                                              .has_documents = is_packed};
-    if (training.is_gpt)
-        training.gpt = (zr_gpt_shape_t){count_at(shape, "layers"), count_at(shape, "channels"),
-                                        count_at(shape, "heads"), count_at(shape, "seq"),
-                                        count_at(shape, "vocab")};
-    else
-        training.shape = read_shape(shape);
     return training;
 }
 
@@ -414,7 +402,6 @@ TEST(test_gradients) {
             zr_config_set_optimizer(&config, &zr_sgd);
             config.adamw.lr = GRADIENT_RATE;
             config.adamw.weight_decay = training.options.weight_decay = 0;
-            training.gpt_options.weight_decay = 0;
             training.gradients = expected_of(model, is_packed, "gradients");
             training.log_probs = is_packed ? expected_of(model, true, "log_probs") : NULL;
             assert_ok(zr_run_ranks(&config, 1, train_rank, &training, NULL));
@@ -468,7 +455,7 @@ static void check_plan(const json_t *model, bool is_packed, int n_ranks, int sta
     config.micro_batch /= (size_t)n_ranks;
     assert_ok(zr_config_resolve(&config, n_ranks, NULL));
     training.activations.recompute = recompute;
-    zr_run_request_t request = {.model = maker_of(&training),
+    zr_run_request_t request = {.model = zr_model_shape_maker(&training.shape, &training.options),
                                 .recompute = recompute,
                                 .config = config,
                                 .seq = count_at(reference, "seq"),
@@ -519,7 +506,7 @@ static zr_status_t refuse_rank(zr_rank_t *rank) {
         {-1, 0, 0, NAN, "n_targets of a micro-batch is nan"},
         {-1, 0, 0, INFINITY, "n_targets of a micro-batch is inf"}};
     const training_t *training = rank->context;
-    zr_model_maker_t maker = maker_of(training);
+    zr_model_maker_t maker = zr_model_shape_maker(&training->shape, &training->options);
     zr_model_t *model = NULL;
     ZR_TRY(maker.make(maker.context, rank->runtime, &training->activations, &model));
     assert_ok(zr_model_commit(model));
@@ -556,7 +543,7 @@ TEST(test_nothing_packed) {
     FOR_EACH_MODEL(name, model) {
         training_t plain = make_training(model, false, 3), whole = make_training(model, false, 3);
         zr_config_t config = make_config(2, ZR_DTYPE_F32);
-        whole.options.has_documents = whole.gpt_options.has_documents = whole.counts_all = true;
+        whole.options.has_documents = whole.counts_all = true;
         config.micro_batch /= 2;
         assert_ok(zr_run_ranks(&config, 2, train_rank, &plain, NULL));
         assert_ok(zr_run_ranks(&config, 2, train_rank, &whole, NULL));

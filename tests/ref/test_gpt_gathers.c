@@ -30,7 +30,7 @@ static zr_status_t take_steps(zr_model_t *gpt, zr_runtime_t *runtime,
 static zr_status_t run_rank(test_rank_t *rank) {
     gathers_case_t *c = rank->context;
     const zr_gpt_shape_t shape = {N_LAYERS, 12, 2, 5, 11};
-    zr_gpt_options_t options = {.freeze = c->freeze};
+    zr_transformer_options_t options = {.freeze = c->freeze};
     zr_activation_options_t activations = {.recompute = c->recompute};
     zr_config_t config = zr_config_default();
     config.stage = 3;

@@ -63,7 +63,7 @@ static zr_status_t run_rank(test_rank_t *rank) {
     late_case_t *c = rank->context;
     const zr_gpt_shape_t shape = {
         .n_layers = 3, .channels = 12, .heads = 2, .seq = 8, .vocab = VOCAB};
-    zr_gpt_options_t options = {.seed = 3, .weight_decay = 0.1};
+    zr_transformer_options_t options = {.seed = 3, .weight_decay = 0.1};
     zr_activation_options_t activations = {
         .recompute = c->recompute, .device = c->activations, .most_rows = BATCH * SEQ};
     zr_runtime_t *runtime = NULL;
@@ -133,7 +133,7 @@ TEST(test_late) {
 static zr_status_t run_in_part(test_rank_t *rank) {
     const zr_gpt_shape_t shape = {
         .n_layers = 2, .channels = 12, .heads = 2, .seq = 8, .vocab = VOCAB};
-    zr_gpt_options_t options = {.seed = 3};
+    zr_transformer_options_t options = {.seed = 3};
     zr_config_t config = zr_config_default();
     zr_runtime_t *runtime = NULL;
     zr_model_t *gpt = NULL;

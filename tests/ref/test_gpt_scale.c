@@ -44,7 +44,8 @@ static zr_gpt_shape_t shape_of(const char *model) {
 }
 
 static zr_run_request_t request_of(const zr_gpt_shape_t *shape, int stage, int n_ranks) {
-    zr_run_request_t request = {.model = zr_gpt_maker(shape, &(zr_gpt_options_t){.seed = 1}),
+    zr_run_request_t request = {.model =
+                                    zr_gpt_maker(shape, &(zr_transformer_options_t){.seed = 1}),
                                 .recompute = true,
                                 .config = zr_config_default(),
                                 .n_steps = 3,

@@ -36,6 +36,7 @@ TEST(test_pairs) {
 
 #define LONG16 "layers=4,heads=4"
 #define LONG LONG16 LONG16 LONG16 LONG16 LONG16 LONG16 LONG16 LONG16 /* 128 characters */
+#define LONG512 LONG LONG LONG LONG
 
 TEST(test_refusals) {
     static const struct {
@@ -58,7 +59,8 @@ TEST(test_refusals) {
         {"layers=99999999999999999999,channels=8,heads=4,seq=2,vocab=256", "layers=999"},
         {"layers=4,channels=8,heads=4,seq=2,vocab=2147483648", "1 to 2147483647"},
         {"layers=100000,channels=1000000,heads=4,seq=256,vocab=256", "too large"},
-        {LONG LONG LONG LONG, "...\" has 512 characters; a model's description has 511 at most"},
+        {LONG512 LONG512 LONG512 LONG512,
+         "...\" has 2048 characters; a model's description has 2047 at most"},
     };
     for (size_t i = 0; i < N_OF(cases); i++) {
         zr_gpt_shape_t shape = {1, 2, 3, 4, 5};

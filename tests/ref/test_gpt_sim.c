@@ -37,7 +37,7 @@ typedef struct used {
 typedef struct sim_case {
     uint64_t seed;
     zr_gpt_shape_t shape;
-    zr_gpt_options_t model;
+    zr_transformer_options_t model;
     bool recompute;
     zr_config_t config;
     zr_offload_device_t activations;
@@ -214,7 +214,7 @@ static sim_case_t choose(uint64_t seed) {
     if (c.n_ranks % 2 == 0 && throw(&dice, 2))
         c.config.shard_group_size = c.n_ranks / 2;
     c.recompute = throw(&dice, 2);
-    c.model = (zr_gpt_options_t){
+    c.model = (zr_transformer_options_t){
         .seed = seed, .freeze = throw(&dice, 4) ? NULL : "wte,h.0.mlp", .weight_decay = 0.1};
     if (c.recompute)
         c.activations = (zr_offload_device_t) throw(&dice, 3);

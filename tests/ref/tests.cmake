@@ -7,6 +7,7 @@ target_compile_definitions(
   GPT_TORCH_REFERENCE="${CMAKE_CURRENT_SOURCE_DIR}/ref/gpt_torch_reference.json")
 # The same against what PyTorch says now.
 zr_add_python_test(test_gpt_torch_live ref/make_gpt_torch_reference.py $<TARGET_FILE:test_gpt_torch>)
+zr_add_test(ref/test_model_shape.c LINK zero_models LABELS asan)
 zr_add_test(ref/test_decoder_config.c LINK zero_models LABELS asan)
 zr_add_test(ref/test_decoder_transformers.c LINK zero_models LABELS asan)
 target_compile_definitions(

@@ -1,115 +1,15 @@
 /*
- * Shapes of decoders: the usual ones by their names, and what a Hugging Face config.json says.
- *
- * Of a config.json every key is read, or known not to matter here, or refused: a model that is
- * trained as another one would be found out late.
+ * What a Hugging Face config.json of a decoder says. Every key is read, or known not to matter
+ * here, or refused: a model that is trained as another one would be found out late.
  */
-#include <jansson.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "models/decoder/decoder.h"
+#include "models/decoder/internal.h"
 
 #define N_ELEMS(array) (sizeof(array) / sizeof((array)[0]))
-#define FILE_MAX_BYTES ((size_t)1 << 20) /* none is larger; /dev/zero is */
-
-static void set_bit(uint64_t *bits, size_t i) {
-    bits[i / 64] |= (uint64_t)1 << (i % 64);
-}
-
-/* ---- by name --------------------------------------------------------------------------------- */
-
-/* What the models of one line have in common. */
-typedef struct line {
-    size_t head_size; /* 0: channels / heads */
-    double epsilon, theta;
-    double factor; /* of llama3's scaling; 0: none */
-    bool has_qkv_bias, normalises_qk;
-    size_t window; /* of all layers */
-} line_t;
-
-static const line_t llama32 = {.epsilon = 1e-5, .theta = 500000, .factor = 32};
-static const line_t llama31 = {.epsilon = 1e-5, .theta = 500000, .factor = 8};
-static const line_t qwen25 = {.epsilon = 1e-6, .theta = 1000000, .has_qkv_bias = true};
-static const line_t qwen3 = {
-    .head_size = 128, .epsilon = 1e-6, .theta = 1000000, .normalises_qk = true};
-static const line_t mistral = {.epsilon = 1e-5, .theta = 10000, .window = 4096};
-static const line_t smollm2 = {.epsilon = 1e-5, .theta = 100000};
-static const line_t smollm2_large = {.epsilon = 1e-5, .theta = 130000};
-static const line_t tinyllama = {.epsilon = 1e-5, .theta = 10000};
-
-/* As their config.json has them. */
-static const struct named {
-    const char *name;
-    const line_t *line;
-    size_t channels, wide, n_layers, heads, kv_heads, vocab, seq;
-    bool is_tied;
-} named_shapes[] = {
-    {"llama-3.2-1b", &llama32, 2048, 8192, 16, 32, 8, 128256, 131072, true},
-    {"llama-3.1-8b", &llama31, 4096, 14336, 32, 32, 8, 128256, 131072, false},
-    {"llama-3.1-70b", &llama31, 8192, 28672, 80, 64, 8, 128256, 131072, false},
-    {"qwen2.5-0.5b", &qwen25, 896, 4864, 24, 14, 2, 151936, 32768, true},
-    {"qwen2.5-1.5b", &qwen25, 1536, 8960, 28, 12, 2, 151936, 131072, true},
-    {"qwen2.5-3b", &qwen25, 2048, 11008, 36, 16, 2, 151936, 32768, true},
-    {"qwen2.5-7b", &qwen25, 3584, 18944, 28, 28, 4, 152064, 131072, false},
-    {"qwen2.5-14b", &qwen25, 5120, 13824, 48, 40, 8, 152064, 131072, false},
-    {"qwen2.5-32b", &qwen25, 5120, 27648, 64, 40, 8, 152064, 131072, false},
-    {"qwen2.5-72b", &qwen25, 8192, 29568, 80, 64, 8, 152064, 131072, false},
-    {"qwen3-0.6b", &qwen3, 1024, 3072, 28, 16, 8, 151936, 40960, true},
-    {"qwen3-1.7b", &qwen3, 2048, 6144, 28, 16, 8, 151936, 40960, true},
-    {"qwen3-4b", &qwen3, 2560, 9728, 36, 32, 8, 151936, 40960, true},
-    {"qwen3-8b", &qwen3, 4096, 12288, 36, 32, 8, 151936, 40960, false},
-    {"qwen3-14b", &qwen3, 5120, 17408, 40, 40, 8, 151936, 40960, false},
-    {"qwen3-32b", &qwen3, 5120, 25600, 64, 64, 8, 151936, 40960, false},
-    {"mistral-7b", &mistral, 4096, 14336, 32, 32, 8, 32000, 32768, false},
-    {"smollm2-135m", &smollm2, 576, 1536, 30, 9, 3, 49152, 8192, true},
-    {"smollm2-360m", &smollm2, 960, 2560, 32, 15, 5, 49152, 8192, true},
-    {"smollm2-1.7b", &smollm2_large, 2048, 8192, 24, 32, 32, 49152, 8192, true},
-    {"tinyllama", &tinyllama, 2048, 5632, 22, 32, 4, 32000, 2048, false},
-};
-
-const char *zr_decoder_name(size_t index) {
-    return index < N_ELEMS(named_shapes) ? named_shapes[index].name : NULL;
-}
-
-bool zr_decoder_named(const char *name, zr_decoder_shape_t *shape_p) {
-    const struct named *named = named_shapes, *end = named + N_ELEMS(named_shapes);
-    while (named < end && strcmp(named->name, name) != 0)
-        named++;
-    if (named == end)
-        return false;
-    const line_t *line = named->line;
-    zr_nn_rotary_positions_t rotary = {.theta = line->theta};
-    if (line->factor > 0)
-        rotary = (zr_nn_rotary_positions_t){.theta = line->theta,
-                                            .scaling = ZR_NN_ROTARY_LLAMA3,
-                                            .factor = line->factor,
-                                            .low_freq_factor = 1,
-                                            .high_freq_factor = 4,
-                                            .original_max_position_embeddings = 8192};
-    *shape_p = (zr_decoder_shape_t){
-        .n_layers = named->n_layers,
-        .channels = named->channels,
-        .heads = named->heads,
-        .kv_heads = named->kv_heads,
-        .head_size = line->head_size > 0 ? line->head_size : named->channels / named->heads,
-        .wide = named->wide,
-        .seq = named->seq,
-        .vocab = named->vocab,
-        .epsilon = line->epsilon,
-        .rotary = rotary,
-        .is_tied = named->is_tied,
-        .has_qkv_bias = line->has_qkv_bias,
-        .normalises_qk = line->normalises_qk,
-        .window = line->window};
-    for (size_t i = 0; i < named->n_layers && line->window > 0; i++)
-        set_bit(shape_p->windowed, i);
-    return true;
-}
-
-/* ---- a config.json --------------------------------------------------------------------------- */
 
 /* What the model types do differently, and their defaults. */
 typedef struct type {
@@ -128,6 +28,7 @@ static const type_t types[] = {
     {"mistral", .kv_heads = 8, .theta = 10000, .is_windowed = true},
     {"smollm3", .kv_heads = 4, .theta = 2000000, .is_tied = true, .has_biases = true},
 };
+const char *const zr_decoder_types[] = {"llama", "qwen2", "qwen3", "mistral", "smollm3", NULL};
 
 /* What does not change what is computed in training. */
 static const char *const passed_over[] = {
@@ -142,7 +43,7 @@ static const char *const passed_over[] = {
     "use_sliding_window"};
 
 typedef struct reader {
-    const char *path;
+    const char *where;
     const zr_log_t *log;
     const type_t *type;
     const json_t *root;
@@ -157,7 +58,7 @@ static void refuse(reader_t *r, const char *format, ...) {
     va_start(arguments, format);
     vsnprintf(message, sizeof(message), format, arguments);
     va_end(arguments);
-    zr_status_t status = zr_fail(r->log, ZR_ERR_UNSUPPORTED, "%s: %s", r->path, message);
+    zr_status_t status = zr_fail(r->log, ZR_ERR_UNSUPPORTED, "%s: %s", r->where, message);
     if (r->status == ZR_OK)
         r->status = status;
 }
@@ -276,7 +177,7 @@ static void read_windows(reader_t *r) {
             refuse(r, "layer_types has %s; supported are full_attention and sliding_attention",
                    show(json_array_get(kinds, i)).text);
         if (is_windowed && value_of(r->root, "sliding_window") != NULL) {
-            set_bit(shape->windowed, i);
+            zr_model_set_layer(shape->windowed, i);
             n_windowed++;
         }
     }
@@ -296,7 +197,7 @@ static void read_unrotated(reader_t *r) {
         bool is_unrotated = layers != NULL ? json_integer_value(json_array_get(layers, i)) == 0
                                            : interval > 0 && (i + 1) % interval == 0;
         if (is_unrotated)
-            set_bit(r->shape.unrotated, i);
+            zr_model_set_layer(r->shape.unrotated, i);
     }
 }
 
@@ -369,14 +270,9 @@ static void check_others(reader_t *r) {
 
 static void read_root(reader_t *r) {
     const char *name = json_string_value(value_of(r->root, "model_type"));
-    for (size_t i = 0; name != NULL && i < N_ELEMS(types) && r->type == NULL; i++)
-        if (strcmp(types[i].name, name) == 0)
-            r->type = &types[i];
-    if (r->type == NULL) {
-        refuse(r, "model_type is %s; supported are llama, qwen2, qwen3, mistral, smollm3",
-               name != NULL ? name : "missing");
-        return;
-    }
+    r->type = types;
+    while (strcmp(r->type->name, name) != 0) /* it is one of zr_decoder_types */
+        r->type++;
     read_sizes(r);
     if (r->status != ZR_OK)
         return;
@@ -386,23 +282,11 @@ static void read_root(reader_t *r) {
     check_others(r);
 }
 
-zr_status_t zr_decoder_read_config(const char *path, const zr_log_t *log,
-                                   zr_decoder_shape_t *shape_p) {
-    json_error_t error;
-    char *text;
-    size_t n_bytes;
-    ZR_TRY(zr_text_file_read(path, FILE_MAX_BYTES, log, &text, &n_bytes));
-    json_t *root = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES, &error);
-    free(text);
-    if (root == NULL)
-        return zr_fail(log, ZR_ERR_FORMAT, "%s: line %d, column %d: %s", path, error.line,
-                       error.column, error.text);
-    reader_t reader = {.path = path, .log = log, .root = root};
+zr_status_t zr_decoder_read_config(const json_t *root, const char *where, const zr_log_t *log,
+                                   zr_model_shape_t *shape_p) {
+    reader_t reader = {.where = where, .log = log, .root = root};
     read_root(&reader);
-    json_decref(root);
     if (reader.status == ZR_OK)
-        reader.status = zr_decoder_check(&reader.shape, log);
-    if (reader.status == ZR_OK)
-        *shape_p = reader.shape;
+        *shape_p = (zr_model_shape_t){.kind = ZR_MODEL_DECODER, .of.decoder = reader.shape};
     return reader.status;
 }

@@ -4,8 +4,6 @@
  */
 #include "models/decoder/decoder.h"
 
-#include <string.h>
-
 #include "models/decoder/internal.h"
 
 zr_status_t zr_decoder_add_norm(zr_block_t *block, const zr_decoder_model_t *model,
@@ -73,53 +71,16 @@ static const zr_block_type_t norm_block = {.name = "norm",
 /* ---- the model ------------------------------------------------------------------------------- */
 
 zr_status_t zr_decoder_check(const zr_decoder_shape_t *shape, const zr_log_t *log) {
-    const struct {
-        const char *name;
-        size_t value, most;
-    } sizes[] = {{"layers", shape->n_layers, ZR_DECODER_MAX_LAYERS},
-                 {"channels", shape->channels, (size_t)1 << 24},
-                 {"heads", shape->heads, (size_t)1 << 20},
-                 {"heads of keys", shape->kv_heads, shape->heads},
-                 {"channels of a head", shape->head_size, ZR_NN_ROTARY_MAX_HEAD_SIZE},
-                 {"channels between gate and down", shape->wide, (size_t)1 << 26},
-                 {"positions", shape->seq, (size_t)1 << 30},
-                 {"words", shape->vocab, INT32_MAX}};
-    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
-        if (sizes[i].value == 0 || sizes[i].value > sizes[i].most)
-            return zr_fail(log, ZR_ERR_ARGUMENT, "invalid model: %s: %zu; allowed are 1 to %zu",
-                           sizes[i].name, sizes[i].value, sizes[i].most);
-    if (shape->heads % shape->kv_heads != 0)
-        return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "invalid model: %zu heads of keys do not divide %zu heads", shape->kv_heads,
-                       shape->heads);
-    if (shape->head_size % 2 != 0)
-        return zr_fail(
-            log, ZR_ERR_ARGUMENT,
-            "invalid model: head_size %zu; positions turn pairs of its channels, it must "
-            "be even",
-            shape->head_size);
-    if (!(shape->epsilon > 0))
-        return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "invalid model: epsilon of its norms: %g; it must be greater than 0",
-                       shape->epsilon);
-    return ZR_OK;
-}
-
-size_t zr_decoder_n_params(const zr_decoder_shape_t *s) {
-    size_t q = s->heads * s->head_size, kv = s->kv_heads * s->head_size, c = s->channels;
-    size_t layer = 2 * c + c * (q + 2 * kv) + q * c + 3 * c * s->wide;
-    layer += (s->has_qkv_bias ? q + 2 * kv : 0) + (s->has_out_bias ? c : 0) +
-             (s->has_mlp_bias ? 2 * s->wide + c : 0) + (s->normalises_qk ? 2 * s->head_size : 0);
-    return s->n_layers * layer + c + (s->is_tied ? 1 : 2) * s->vocab * c;
+    const zr_model_shape_t model = {.kind = ZR_MODEL_DECODER, .of.decoder = *shape};
+    return zr_model_shape_check(&model, log);
 }
 
 zr_status_t zr_decoder_create(zr_runtime_t *runtime, const zr_decoder_shape_t *shape,
-                              const zr_decoder_options_t *options,
+                              const zr_transformer_options_t *options,
                               const zr_activation_options_t *activations, zr_model_t **model_p) {
     const zr_log_t *log = zr_runtime_log(runtime);
     ZR_TRY(zr_decoder_check(shape, log));
-    zr_decoder_model_t own = {.base = {.encoding = options->encoding, .adapter = options->adapter},
-                              .shape = *shape};
+    zr_decoder_model_t own = {.shape = *shape};
     ZR_TRY(zr_nn_rotary_frequencies(&shape->rotary, shape->head_size, log, own.frequencies));
     zr_part_model_desc_t desc = {.shape = &own,
                                  .shape_bytes = sizeof(own),
@@ -133,29 +94,12 @@ zr_status_t zr_decoder_create(zr_runtime_t *runtime, const zr_decoder_shape_t *s
                                  .head = &head_block,
                                  .layer_name = "layers",
                                  .norm_name = "norm",
-                                 .seed = options->seed,
-                                 .weight_decay = options->weight_decay,
-                                 .freeze = options->freeze,
-                                 .has_documents = options->has_documents};
+                                 .options = options};
     return zr_part_model_create(runtime, &desc, activations, model_p);
 }
 
-/* What a maker's context holds. */
-typedef struct decoder_made {
-    const zr_decoder_shape_t *shape;
-    const zr_decoder_options_t *options;
-} decoder_made_t;
-
-static zr_status_t make(const void *context, zr_runtime_t *runtime,
-                        const zr_activation_options_t *activations, zr_model_t **model_p) {
-    const decoder_made_t *made = context;
-    return zr_decoder_create(runtime, made->shape, made->options, activations, model_p);
-}
-
 zr_model_maker_t zr_decoder_maker(const zr_decoder_shape_t *shape,
-                                  const zr_decoder_options_t *options) {
-    zr_model_maker_t maker = {.make = make};
-    decoder_made_t made = {shape, options};
-    memcpy(maker.context, &made, sizeof(made));
-    return maker;
+                                  const zr_transformer_options_t *options) {
+    const zr_model_shape_t model = {.kind = ZR_MODEL_DECODER, .of.decoder = *shape};
+    return zr_model_shape_maker(&model, options);
 }

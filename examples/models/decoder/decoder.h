@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "zero/zero.h"
+#include "models/parts.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -40,32 +40,10 @@ typedef struct zr_decoder_shape {
     uint64_t windowed[ZR_DECODER_MAX_LAYERS / 64], unrotated[ZR_DECODER_MAX_LAYERS / 64];
 } zr_decoder_shape_t;
 
-typedef struct zr_decoder_options {
-    uint64_t seed;       /* of the initial weights */
-    const char *freeze;  /* as zr_model_options_t has it */
-    double weight_decay; /* of matrices; vectors have none */
-    /* Of the layers' linear parts, as zr_part_linear_desc_t has them (models/parts.h). */
-    const zr_encoding_t *encoding;         /* of their weights; NULL: the runtime's */
-    const struct zr_part_adapter *adapter; /* NULL: none; borrowed as long as the model */
-    bool has_documents;                    /* a micro-batch has document starts, too */
-} zr_decoder_options_t;
-
 /** The shape of a usual model, "llama-3.2-1b"; false: there is none of that name. */
 bool zr_decoder_named(const char *name, zr_decoder_shape_t *shape_p);
 /** The names that it knows, in order; NULL behind the last. */
 const char *zr_decoder_name(size_t index);
-
-/**
- * Read the shape of a model of the type llama, qwen2, qwen3, mistral or smollm3 from a
- * Hugging Face config.json.
- *
- * @param log      where all that is wrong with it is told; NULL: nowhere
- * @param shape_p  set on success only
- * @return ZR_OK; ZR_ERR_UNSUPPORTED for a key or a value that is not supported; ZR_ERR_ARGUMENT for
- *         sizes that are no model; ZR_ERR_FORMAT; ZR_ERR_IO; ZR_ERR_MEMORY
- */
-ZR_NODISCARD zr_status_t zr_decoder_read_config(const char *path, const zr_log_t *log,
-                                                zr_decoder_shape_t *shape_p);
 
 /** ZR_OK; ZR_ERR_ARGUMENT, logged with the size that is wrong. */
 ZR_NODISCARD zr_status_t zr_decoder_check(const zr_decoder_shape_t *shape, const zr_log_t *log);
@@ -87,14 +65,14 @@ size_t zr_decoder_n_params(const zr_decoder_shape_t *shape);
  *         for it
  */
 ZR_NODISCARD zr_status_t zr_decoder_create(zr_runtime_t *runtime, const zr_decoder_shape_t *shape,
-                                           const zr_decoder_options_t *options,
+                                           const zr_transformer_options_t *options,
                                            const zr_activation_options_t *activations,
                                            zr_model_t **model_p);
 
-/** zr_decoder_create with this shape and these options, for plans; both are borrowed for as long
- * as it is used. */
+/** zr_decoder_create with this shape and these options, for plans; what the options point to is
+ * borrowed for as long as it is used. */
 zr_model_maker_t zr_decoder_maker(const zr_decoder_shape_t *shape,
-                                  const zr_decoder_options_t *options);
+                                  const zr_transformer_options_t *options);
 
 /* A micro-batch's inputs are int32: tokens; targets, each the token that follows or
  * ZR_NN_TARGET_IGNORED; and of a model that has documents, where in its sequence the document of

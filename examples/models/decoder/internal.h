@@ -3,8 +3,7 @@
  */
 #pragma once
 
-#include "models/decoder/decoder.h"
-#include "models/parts.h"
+#include "models/internal.h"
 
 /* What all blocks are handed as their shape. */
 typedef struct zr_decoder_model {
@@ -20,3 +19,8 @@ ZR_NODISCARD zr_status_t zr_decoder_add_norm(zr_block_t *block, const zr_decoder
 
 /** A layer, with the residual stream: layer.c. Block 1 + i of a model is layer i. */
 extern const zr_block_type_t zr_decoder_layer_block;
+
+/** The model_types of a config.json, NULL behind the last; and zr_architecture_t.read_config. */
+extern const char *const zr_decoder_types[];
+ZR_NODISCARD zr_status_t zr_decoder_read_config(const json_t *root, const char *where,
+                                                const zr_log_t *log, zr_model_shape_t *shape_p);

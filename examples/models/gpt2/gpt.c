@@ -5,8 +5,6 @@
  */
 #include "models/gpt2/gpt.h"
 
-#include <string.h>
-
 #include "models/gpt2/internal.h"
 
 zr_status_t zr_gpt_add_param(zr_block_t *block, const zr_gpt_model_t *model, zr_gpt_kind_t kind,
@@ -76,25 +74,12 @@ static const zr_block_type_t head_block = {.name = "head",
 
 /* ---- the model ------------------------------------------------------------------------------- */
 
-static zr_status_t check_shape(const zr_gpt_shape_t *shape, const zr_log_t *log) {
-    if (shape->n_layers != 0 && shape->channels != 0 && shape->heads != 0 && shape->seq != 0 &&
-        shape->vocab != 0 && shape->channels % shape->heads == 0)
-        return ZR_OK;
-    return zr_fail(
-        log, ZR_ERR_ARGUMENT,
-        "invalid model of %s, %s, %s, %s and %s: sizes must be positive, and the number of "
-        "heads must divide the channels",
-        zr_count_text(shape->n_layers, "layer").text,
-        zr_count_text(shape->channels, "channel").text, zr_count_text(shape->heads, "head").text,
-        zr_count_text(shape->seq, "position").text, zr_count_text(shape->vocab, "word").text);
-}
-
 zr_status_t zr_gpt_create(zr_runtime_t *runtime, const zr_gpt_shape_t *shape,
-                          const zr_gpt_options_t *options,
+                          const zr_transformer_options_t *options,
                           const zr_activation_options_t *activations, zr_model_t **model_p) {
-    ZR_TRY(check_shape(shape, zr_runtime_log(runtime)));
-    zr_gpt_model_t own = {.base = {.encoding = options->encoding, .adapter = options->adapter},
-                          .shape = *shape};
+    const zr_model_shape_t model = {.kind = ZR_MODEL_GPT, .of.gpt = *shape};
+    ZR_TRY(zr_model_shape_check(&model, zr_runtime_log(runtime)));
+    zr_gpt_model_t own = {.shape = *shape};
     zr_part_model_desc_t desc = {.shape = &own,
                                  .shape_bytes = sizeof(own),
                                  .n_layers = shape->n_layers,
@@ -107,31 +92,14 @@ zr_status_t zr_gpt_create(zr_runtime_t *runtime, const zr_gpt_shape_t *shape,
                                  .head = &head_block,
                                  .layer_name = "h",
                                  .norm_name = "ln_f",
-                                 .seed = options->seed,
-                                 .weight_decay = options->weight_decay,
-                                 .freeze = options->freeze,
-                                 .has_documents = options->has_documents};
+                                 .options = options};
     return zr_part_model_create(runtime, &desc, activations, model_p);
 }
 
-/* What a maker's context holds. */
-typedef struct gpt_made {
-    zr_gpt_shape_t shape;
-    zr_gpt_options_t options;
-} gpt_made_t;
-_Static_assert(sizeof(gpt_made_t) <= ZR_MODEL_MAKER_BYTES, "a maker holds a model's sizes");
-
-static zr_status_t make(const void *context, zr_runtime_t *runtime,
-                        const zr_activation_options_t *activations, zr_model_t **model_p) {
-    const gpt_made_t *made = context;
-    return zr_gpt_create(runtime, &made->shape, &made->options, activations, model_p);
-}
-
-zr_model_maker_t zr_gpt_maker(const zr_gpt_shape_t *shape, const zr_gpt_options_t *options) {
-    zr_model_maker_t maker = {.make = make};
-    gpt_made_t made = {*shape, *options};
-    memcpy(maker.context, &made, sizeof(made));
-    return maker;
+zr_model_maker_t zr_gpt_maker(const zr_gpt_shape_t *shape,
+                              const zr_transformer_options_t *options) {
+    const zr_model_shape_t model = {.kind = ZR_MODEL_GPT, .of.gpt = *shape};
+    return zr_model_shape_maker(&model, options);
 }
 
 static zr_host_batch_t make_batch(const int32_t *tokens, const int32_t *targets, size_t b,

@@ -16,7 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "zero/zero.h"
+#include "models/parts.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -29,17 +29,6 @@ typedef struct zr_gpt_shape {
     size_t seq;   /* positions: the longest sequence */
     size_t vocab;
 } zr_gpt_shape_t;
-
-typedef struct zr_gpt_options {
-    uint64_t seed;       /* of the initial weights */
-    const char *freeze;  /* comma-separated parameters to freeze, by name or by the part of it
-                            before a dot ("wte,h.0"); NULL: none. Borrowed for calls */
-    double weight_decay; /* of matrices; vectors have none */
-    /* Of the layers' linear parts, as zr_part_linear_desc_t has them (models/parts.h). */
-    const zr_encoding_t *encoding;         /* of their weights; NULL: the runtime's */
-    const struct zr_part_adapter *adapter; /* NULL: none; borrowed as long as the model */
-    bool has_documents;                    /* a micro-batch has document starts, too */
-} zr_gpt_options_t;
 
 /**
  * Read a model's shape.
@@ -86,13 +75,13 @@ double zr_gpt_flops_per_token(const zr_gpt_shape_t *shape, size_t t);
  *         ZR_ERR_UNSUPPORTED when the device has no kernels for it
  */
 ZR_NODISCARD zr_status_t zr_gpt_create(zr_runtime_t *runtime, const zr_gpt_shape_t *shape,
-                                       const zr_gpt_options_t *options,
+                                       const zr_transformer_options_t *options,
                                        const zr_activation_options_t *activations,
                                        zr_model_t **model_p);
 
 /** zr_gpt_create with this shape and these options, for plans; options->freeze is borrowed for as
  * long as it is used. */
-zr_model_maker_t zr_gpt_maker(const zr_gpt_shape_t *shape, const zr_gpt_options_t *options);
+zr_model_maker_t zr_gpt_maker(const zr_gpt_shape_t *shape, const zr_transformer_options_t *options);
 
 /**
  * zr_model_train of one micro-batch.

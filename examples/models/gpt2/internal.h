@@ -5,7 +5,7 @@
 
 #include "models/gpt2/gpt.h"
 #include "models/gpt2/tensors.h"
-#include "models/parts.h"
+#include "models/internal.h"
 
 #define ZR_GPT_EPSILON 1e-5f /* of every norm */
 
@@ -32,3 +32,7 @@ ZR_NODISCARD zr_status_t zr_gpt_add_norm(zr_block_t *block, const zr_gpt_model_t
 
 /** A transformer's layer, with the residual stream: layer.c. Block 1 + i of a model is layer i. */
 extern const zr_block_type_t zr_gpt_layer_block;
+
+/** zr_architecture_t.read_config: config.c. */
+ZR_NODISCARD zr_status_t zr_gpt_read_config(const json_t *config, const char *where,
+                                            const zr_log_t *log, zr_model_shape_t *shape_p);

@@ -1,14 +1,9 @@
 /*
- * Shapes of models: their names, the text that describes one, and what follows from it.
+ * Shapes of GPTs: their names and sizes, and what follows from them.
  */
-#include <ctype.h>
-#include <errno.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "models/gpt2/gpt.h"
+#include "models/gpt2/internal.h"
 
 #define N_ELEMS(array) (sizeof(array) / sizeof((array)[0]))
 
@@ -21,34 +16,6 @@ static const struct {
     {"gpt3-6.7b", {32, 4096, 32, 2048, 50257}},  {"gpt3-13b", {40, 5120, 40, 2048, 50257}},
     {"gpt3-175b", {96, 12288, 96, 2048, 50257}},
 };
-
-/* The keys of a shape, where each goes, and the largest value that makes sense of it. */
-static const struct {
-    const char *name;
-    size_t offset;
-    unsigned long long largest;
-} keys[ZR_GPT_N_SIZES] = {
-    {"layers", offsetof(zr_gpt_shape_t, n_layers), 100000},
-    {"channels", offsetof(zr_gpt_shape_t, channels), 1000000},
-    {"heads", offsetof(zr_gpt_shape_t, heads), 1000000},
-    {"seq", offsetof(zr_gpt_shape_t, seq), 1000000000},
-    {"vocab", offsetof(zr_gpt_shape_t, vocab), INT32_MAX},
-};
-
-void zr_gpt_shape_sizes(const zr_gpt_shape_t *shape, zr_gpt_size_t sizes[ZR_GPT_N_SIZES]) {
-    for (size_t i = 0; i < ZR_GPT_N_SIZES; i++)
-        sizes[i] =
-            (zr_gpt_size_t){keys[i].name, *(const size_t *)((const char *)shape + keys[i].offset)};
-}
-
-static bool refuse(char *error, size_t error_size, const char *format, ...) ZR_PRINTF(3, 4);
-static bool refuse(char *error, size_t error_size, const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(error, error_size, format, arguments);
-    va_end(arguments);
-    return false;
-}
 
 /* ---- sizes --------------------------------------------------------------------------- */
 
@@ -74,95 +41,108 @@ double zr_gpt_flops_per_token(const zr_gpt_shape_t *shape, size_t t) {
            12.0 * (double)shape->n_layers * (double)shape->channels * keys_seen;
 }
 
-static bool check_shape(const zr_gpt_shape_t *shape, char *error, size_t error_size) {
+static bool check(const zr_model_shape_t *model, char *error, size_t error_size) {
+    const zr_gpt_shape_t *shape = &model->of.gpt;
+    if (shape->n_layers == 0 || shape->channels == 0 || shape->heads == 0 || shape->seq == 0 ||
+        shape->vocab == 0)
+        return zr_model_refuse(error, error_size, "%s, %s, %s, %s and %s: sizes must be positive",
+                               zr_count_text(shape->n_layers, "layer").text,
+                               zr_count_text(shape->channels, "channel").text,
+                               zr_count_text(shape->heads, "head").text,
+                               zr_count_text(shape->seq, "position").text,
+                               zr_count_text(shape->vocab, "word").text);
     if (shape->channels % shape->heads != 0)
-        return refuse(error, error_size,
-                      "heads=%zu does not divide channels=%zu; channels must be a multiple of it",
-                      shape->heads, shape->channels);
+        return zr_model_refuse(
+            error, error_size,
+            "heads=%zu does not divide channels=%zu; channels must be a multiple of it",
+            shape->heads, shape->channels);
     /* Twelve bytes of state for each parameter, and some room, must have addresses. */
     double n_params = count_params(shape);
     if (n_params > (double)(SIZE_MAX / 256))
-        return refuse(error, error_size,
-                      "a model of %.3g parameters is too large to address; use fewer layers, "
-                      "channels, positions or words",
-                      n_params);
+        return zr_model_refuse(
+            error, error_size,
+            "a model of %.3g parameters is too large to address; use fewer layers, "
+            "channels, positions or words",
+            n_params);
     return true;
 }
 
-/* ---- reading ----------------------------------------------------------------------------- */
+/* ---- the row ----------------------------------------------------------------------------- */
 
-static bool parse_value(const char *key, const char *value, unsigned long long largest,
-                        size_t *value_p, char *error, size_t error_size) {
-    char *end = NULL;
-    errno = 0;
-    unsigned long long number = strtoull(value, &end, 10);
-    if (!isdigit((unsigned char)value[0]) || *end != '\0' || errno != 0 || number == 0 ||
-        number > largest)
-        return refuse(error, error_size, "%s=%s: a whole number from 1 to %llu is needed", key,
-                      value, largest);
-    *value_p = (size_t)number;
-    return true;
+#define AT(member) offsetof(zr_model_shape_t, of.gpt.member)
+static const zr_model_key_t keys[] = {
+    {"layers", ZR_MODEL_SIZE, AT(n_layers), .most = 100000},
+    {"channels", ZR_MODEL_SIZE, AT(channels), .most = 1000000},
+    {"heads", ZR_MODEL_SIZE, AT(heads), .most = 1000000},
+    {"seq", ZR_MODEL_SIZE, AT(seq), .most = 1000000000},
+    {"vocab", ZR_MODEL_SIZE, AT(vocab), .most = INT32_MAX},
+};
+
+static const char *usual(size_t index, zr_model_shape_t *shape_p) {
+    if (index >= N_ELEMS(named_shapes))
+        return NULL;
+    *shape_p = (zr_model_shape_t){.kind = ZR_MODEL_GPT, .of.gpt = named_shapes[index].shape};
+    return named_shapes[index].name;
 }
 
-/* One "key=value", which it cuts in two. */
-static bool parse_pair(char *pair, zr_gpt_shape_t *shape, unsigned *seen, char *error,
-                       size_t error_size) {
-    char *value = strchr(pair, '=');
-    if (value == NULL)
-        return refuse(error, error_size,
-                      "\"%s\" is neither a model's name (gpt2, gpt2-medium, gpt2-large, gpt2-xl, "
-                      "gpt3-6.7b, gpt3-13b, gpt3-175b) nor key=value",
-                      pair);
-    *value++ = '\0';
-    for (size_t i = 0; i < N_ELEMS(keys); i++) {
-        if (strcmp(pair, keys[i].name) != 0)
-            continue;
-        if (*seen & (1u << i))
-            return refuse(error, error_size, "%s is given twice", pair);
-        *seen |= 1u << i;
-        return parse_value(pair, value, keys[i].largest, (size_t *)((char *)shape + keys[i].offset),
-                           error, error_size);
-    }
-    return refuse(error, error_size,
-                  "\"%s\" is no part of a model; known: layers, channels, heads, seq, vocab", pair);
+static zr_model_sizes_t sizes(const zr_model_shape_t *model) {
+    const zr_gpt_shape_t *shape = &model->of.gpt;
+    return (zr_model_sizes_t){.n_layers = shape->n_layers,
+                              .channels = shape->channels,
+                              .heads = shape->heads,
+                              .kv_heads = shape->heads,
+                              .head_size = shape->channels / shape->heads,
+                              .seq = shape->seq,
+                              .vocab = shape->vocab};
 }
 
-static bool parse_pairs(char *text, zr_gpt_shape_t *shape, char *error, size_t error_size) {
-    unsigned seen = 0;
-    for (char *pair = text; pair != NULL;) {
-        char *next = strchr(pair, ',');
-        if (next != NULL)
-            *next++ = '\0';
-        if (!parse_pair(pair, shape, &seen, error, error_size))
-            return false;
-        pair = next;
-    }
-    for (size_t i = 0; i < N_ELEMS(keys); i++) {
-        if (!(seen & (1u << i)))
-            return refuse(
-                error, error_size,
-                "%s is missing; a model is layers=..,channels=..,heads=..,seq=..,vocab=..",
-                keys[i].name);
-    }
-    return check_shape(shape, error, error_size);
+static size_t n_params(const zr_model_shape_t *shape) {
+    return zr_gpt_n_params(&shape->of.gpt);
 }
+
+static double flops_per_token(const zr_model_shape_t *shape, size_t t) {
+    return zr_gpt_flops_per_token(&shape->of.gpt, t);
+}
+
+static zr_status_t create(zr_runtime_t *runtime, const zr_model_shape_t *shape,
+                          const zr_transformer_options_t *options,
+                          const zr_activation_options_t *activations, zr_model_t **model_p) {
+    return zr_gpt_create(runtime, &shape->of.gpt, options, activations, model_p);
+}
+
+static const char *const types[] = {"gpt2", NULL};
+
+const zr_architecture_t zr_gpt_architecture = {.kind = ZR_MODEL_GPT,
+                                               .name = "gpt2",
+                                               .prefix = "",
+                                               .keys = keys,
+                                               .n_keys = N_ELEMS(keys),
+                                               .types = types,
+                                               .usual = usual,
+                                               .check = check,
+                                               .read_config = zr_gpt_read_config,
+                                               .sizes = sizes,
+                                               .n_params = n_params,
+                                               .flops_per_token = flops_per_token,
+                                               .create = create};
+
+/* ---- of GPTs alone ----------------------------------------------------------------------- */
 
 bool zr_gpt_shape_parse(const char *text, zr_gpt_shape_t *shape_p, char *error, size_t error_size) {
-    for (size_t i = 0; i < N_ELEMS(named_shapes); i++) {
-        if (strcmp(text, named_shapes[i].name) == 0) {
-            *shape_p = named_shapes[i].shape;
-            return true;
-        }
-    }
-    char copy[512];
-    if (strlen(text) >= sizeof(copy))
-        return refuse(error, error_size,
-                      "\"%.60s...\" has %zu characters; a model's description has %zu at most",
-                      text, strlen(text), sizeof(copy) - 1);
-    memcpy(copy, text, strlen(text) + 1);
-    zr_gpt_shape_t shape = {0};
-    if (!parse_pairs(copy, &shape, error, error_size))
+    zr_model_shape_t shape;
+    const char *name;
+    size_t i = 0;
+    while ((name = usual(i, &shape)) != NULL && strcmp(name, text) != 0)
+        i++;
+    if (name == NULL && !zr_model_keys_read(&zr_gpt_architecture, text, &shape, error, error_size))
         return false;
-    *shape_p = shape;
+    *shape_p = shape.of.gpt;
     return true;
+}
+
+void zr_gpt_shape_sizes(const zr_gpt_shape_t *shape, zr_gpt_size_t sizes_p[ZR_GPT_N_SIZES]) {
+    zr_model_shape_t model = {.kind = ZR_MODEL_GPT, .of.gpt = *shape};
+    for (size_t i = 0; i < ZR_GPT_N_SIZES; i++)
+        sizes_p[i] =
+            (zr_gpt_size_t){keys[i].name, *(const size_t *)((const char *)&model + keys[i].offset)};
 }

@@ -36,7 +36,7 @@ static zr_status_t find_shape(model_t *model) {
 
 static zr_status_t open_model(model_t *model, const char *path) {
     zr_config_t config = zr_config_default();
-    zr_gpt_options_t options = {.seed = 1};
+    zr_transformer_options_t options = {.seed = 1};
     zr_device_options_t device = {.log = model->log, .n_threads = 1}; /* models are tiny */
     ZR_TRY(zr_checkpoint_open(path, &model->log, &model->checkpoint));
     ZR_TRY(find_shape(model));

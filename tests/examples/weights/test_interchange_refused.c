@@ -190,10 +190,14 @@ TEST(test_who_says_the_shape) {
 #define CONFIG(more)                                                                               \
     "{\"n_layer\":1,\"n_embd\":4,\"n_head\":2,\"n_positions\":3,\"vocab_size\":7" more "}"
 
-static void refuse_config(const char *config, const char *said) {
+static void refuse_config_with(zr_status_t status, const char *config, const char *said) {
     made_file("config.json", config, strlen(config));
-    refuse(ZR_ERR_FORMAT, "x.safetensors", said);
+    refuse(status, "x.safetensors", said);
     assert_int_equal(unlink("config.json"), 0);
+}
+
+static void refuse_config(const char *config, const char *said) {
+    refuse_config_with(ZR_ERR_FORMAT, config, said);
 }
 
 static void accept_config(const char *config) {
@@ -211,7 +215,7 @@ TEST(test_configurations) {
                          "\"n_inner\":null,\"scale_attn_weights\":true,\"model_type\":\"gpt2\","
                          "\"resid_pdrop\":0.1,\"tie_word_embeddings\":true"));
     accept_config(CONFIG(",\"activation_function\":\"gelu_pytorch_tanh\",\"n_inner\":16"));
-    refuse_config("{", "config.json, line 1");
+    refuse_config("{", "config.json: line 1");
     refuse_config("[1]", "config.json: not an object");
     refuse_config("{\"n_layer\":1}", "\"n_embd\" is missing");
     refuse_config(CONFIG(",\"n_layer\":1"), "duplicate");
@@ -230,7 +234,8 @@ TEST(test_configurations) {
     refuse_config(CONFIG(",\"scale_attn_by_inverse_layer_idx\":true"), "is not false");
     refuse_config(CONFIG(",\"add_cross_attention\":true"), "\"add_cross_attention\" is not false");
     refuse_config(CONFIG(",\"tie_word_embeddings\":false"), "\"tie_word_embeddings\" is not true");
-    refuse_config(CONFIG(",\"model_type\":\"llama\""), "\"model_type\" is llama; only gpt2");
+    refuse_config_with(ZR_ERR_UNSUPPORTED, CONFIG(",\"model_type\":\"bert\""),
+                       "model_type is bert; supported are gpt2, llama");
     write_changed("x.safetensors", &(change_t){.model = TEXT});
     refuse_config("{\"n_layer\":1,\"n_embd\":4,\"n_head\":4,\"n_positions\":3,\"vocab_size\":7}",
                   "x.safetensors says " TEXT);

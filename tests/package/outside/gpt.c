@@ -18,7 +18,7 @@ typedef struct settings {
     zr_run_plan_t plan;
 } settings_t;
 
-static const zr_gpt_options_t gpt_options = {.seed = 5, .weight_decay = 0.1};
+static const zr_transformer_options_t gpt_options = {.seed = 5, .weight_decay = 0.1};
 
 /* Each token follows from the one before it. */
 static zr_status_t train_step(zr_rank_t *rank, zr_model_t *model, size_t step, double *loss_p) {
