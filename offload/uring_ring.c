@@ -8,6 +8,7 @@
 
 #include <liburing.h>
 
+#include "kernels/base/lived_internal.h"
 #include "offload/plain_ring_internal.h"
 
 struct zr_ring {
@@ -158,10 +159,11 @@ int zr_ring_next(zr_ring_t *ring, int timeout_ms, zr_ring_completion_t *completi
     int error = 0;
     if (ring->plain != NULL)
         return zr_plain_ring_next(ring->plain, completion_p);
+    zr_lived_t clock = {0};
     do
-        error = timeout_ms > 0 ? wait_for_completion(ring, timeout_ms, &cqe)
+        error = timeout_ms > 0 ? wait_for_completion(ring, ZR_LIVED_SLICE_MS, &cqe)
                                : io_uring_peek_cqe(&ring->ring, &cqe);
-    while (error == -EINTR);
+    while (error == -EINTR || (error == -ETIME && zr_lived_ms(&clock) < timeout_ms));
     if (error == -EAGAIN || error == -ETIME)
         return 0;
     if (error != 0)

@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 
 #include "allocator/allocator.h"
+#include "kernels/base/lived_internal.h"
 #include "kernels/kernels.h"
 #include "tests/common/test.h"
 #include "tests/emu/emu.h"
@@ -39,9 +40,17 @@ static const comm_suite_t suite = {
     .close_device = zr_device_close,
 };
 
+/* The clock that limits are measured by, how often it was read, and what has to be before it makes
+ * haste: from then on each look finds it as much later as counts (lived_internal.h). */
+static atomic_uint n_clock_reads;
+static atomic_size_t n_ready, n_wanted;
+static atomic_bool is_ready_by_meeting; /* as often as ranks have met */
+static _Atomic int64_t ahead_ms;
+
 static int set_up(void **state) {
     changes = zr_comm_options_default();
     n_gpus = 8;
+    n_wanted = SIZE_MAX;
     return 0;
 }
 
@@ -54,43 +63,42 @@ static zr_status_t gather(rank_t *self) {
 
 /* ---- time ---- */
 
-/* The clock that limits are measured by, which the test can move on, and how often it was read. */
-static atomic_uint clock_offset_s, n_clock_reads;
-
-WRAP(double, zr_comm_clock, void) {
-    double now = __real_zr_comm_clock() + clock_offset_s;
+WRAP(int, clock_gettime, clockid_t clock, struct timespec *now_p) {
+    int status = __real_clock_gettime(clock, now_p);
+    if (clock != CLOCK_MONOTONIC)
+        return status;
     n_clock_reads++;
-    return now;
+    if (n_ready >= n_wanted)
+        ahead_ms += ZR_LIVED_STEP_MS;
+    now_p->tv_sec += ahead_ms / 1000;
+    return status;
 }
 
-/* What has to be before time may pass, and how much of it is. */
-static atomic_size_t n_ready;
-
-typedef struct haste {
-    pthread_t thread;
-    size_t n_wanted;
-    atomic_bool is_over;
-} haste_t;
-
-static void *make_haste(void *argument) {
-    haste_t *haste = argument;
-    while (!haste->is_over) {
-        if (n_ready >= haste->n_wanted)
-            clock_offset_s += 3600;
-        usleep(1000);
-    }
-    return NULL;
+WRAP(zr_status_t, zr_control_arrive, zr_comm_t *comm, const zr_comm_call_t *call,
+     const void *payload, size_t payload_bytes, void *all) {
+    zr_status_t status = __real_zr_control_arrive(comm, call, payload, payload_bytes, all);
+    n_ready += is_ready_by_meeting;
+    return status;
 }
 
-/* Run the ranks; once so much is ready, hours pass in moments: whoever waits then has waited for as
- * long as is allowed, and nobody has before, however long anything really takes. */
-static void run_in_haste(size_t n_wanted, void (*body)(rank_t *), void *context) {
-    haste_t haste = {.n_wanted = n_wanted};
+/* Nobody waits long for the next look. */
+WRAP(int, pthread_cond_timedwait, pthread_cond_t *changed, pthread_mutex_t *lock,
+     const struct timespec *until) {
+    struct timespec soon;
+    __real_clock_gettime(CLOCK_MONOTONIC, &soon);
+    soon.tv_nsec += 1000000;
+    soon.tv_sec += soon.tv_nsec / 1000000000;
+    soon.tv_nsec %= 1000000000;
+    return __real_pthread_cond_timedwait(changed, lock, &soon);
+}
+
+/* Run the ranks; once so much is ready, minutes pass in moments: whoever waits then has waited for
+ * as long as is allowed, and nobody has before, however long anything really takes. */
+static void run_in_haste(size_t n, void (*body)(rank_t *), void *context) {
     n_ready = 0;
-    assert_int_equal(pthread_create(&haste.thread, NULL, make_haste, &haste), 0);
+    n_wanted = n;
     run_ranks(&suite, N_RANKS, LONG_MS, body, context);
-    haste.is_over = true;
-    pthread_join(haste.thread, NULL);
+    n_wanted = SIZE_MAX;
 }
 
 /* ---- sums ---- */
@@ -279,14 +287,17 @@ TEST_WITH(test_hanging_before_many, set_up, NULL) {
     run_in_haste(N_RANKS, hang_before_many, NULL);
 }
 
-/* Until all watches have looked some times, or one has ended its communicator. */
+/* Until all watches have looked for longer than the limit is, or one has ended its communicator. */
 static void wait_for_looks(size_t n_aborted) {
+    enum { ENOUGH = 4 * N_RANKS * LONG_MS / ZR_LIVED_STEP_MS }; /* each look reads it twice */
     unsigned begin = n_clock_reads;
-    while (n_clock_reads - begin < 5 * N_RANKS && emu_nccl_n_aborted() == n_aborted)
+    n_wanted = 0;
+    while (n_clock_reads - begin < ENOUGH && emu_nccl_n_aborted() == n_aborted)
         usleep(1000);
+    n_wanted = SIZE_MAX;
 }
 
-/* An hour behind other work is not the collective's. */
+/* Minutes behind other work are not the collective's. */
 static void come_late(rank_t *self) {
     size_t n_aborted = emu_nccl_n_aborted();
     CHECK(self, gather(self) == ZR_OK);
@@ -296,8 +307,6 @@ static void come_late(rank_t *self) {
     pthread_barrier_wait(self->together);
     CHECK(self, gather(self) == ZR_OK);
     if (pthread_barrier_wait(self->together) == PTHREAD_BARRIER_SERIAL_THREAD) {
-        wait_for_looks(n_aborted);
-        clock_offset_s += 3600;
         wait_for_looks(n_aborted);
         emu_hold(false);
     }
@@ -389,7 +398,9 @@ static void connect_in_vain(rank_t *self) {
 TEST_WITH(test_beginnings_that_fail, set_up, NULL) {
     const char *words = "to connect its ranks through NCCL";
     emu_nccl_stall(true);
-    run_in_haste(0, connect_in_vain, &words);
+    is_ready_by_meeting = true;
+    run_in_haste(N_RANKS, connect_in_vain, &words);
+    is_ready_by_meeting = false;
     emu_nccl_stall(false);
     words = "unhandled system error";
     for (int nth = 1; nth <= N_RANKS; nth++) {

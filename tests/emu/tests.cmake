@@ -107,7 +107,9 @@ add_test(NAME test_emu_comm_nccl_processes COMMAND test_emu_comm_nccl processes)
 zr_test_properties(test_emu_comm_nccl_processes NO_SANITIZERS)
 zr_add_emu_test(test_emu_nccl emu/test_emu_nccl.c zero/comm/comm_cases.c zero/comm/ranks.c
                 LABELS asan)
-target_link_options(test_emu_nccl PRIVATE LINKER:--wrap=zr_comm_clock)
+target_link_options(test_emu_nccl PRIVATE LINKER:--wrap=clock_gettime
+                                            LINKER:--wrap=pthread_cond_timedwait
+                                            LINKER:--wrap=zr_control_arrive)
 zr_add_emu_test(test_emu_comm_threads zero/comm/test_comm_threads_cuda.c ${COMM_SUITE} NO_SANITIZERS)
 add_test(NAME test_emu_parity_nccl COMMAND test_emu_parity nccl)
 zr_test_properties(test_emu_parity_nccl NO_SANITIZERS)

@@ -2,16 +2,14 @@
  * The control of ranks that are threads of one process: a roll that they share. See
  * control_internal.h.
  */
-#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "kernels/kernels.h"
+#include "kernels/base/lived_internal.h"
 #include "kernels/base/pause_internal.h"
 #include "zero/comm/control_internal.h"
-#include "zero/comm/deadline_internal.h"
 
 typedef struct memory_control memory_control_t;
 
@@ -88,7 +86,7 @@ static unsigned char *payload_of(const place_t *place, unsigned generation, int 
 static zr_status_t memory_arrive(zr_control_t *control, const zr_post_t *post, void *all) {
     place_t *place = place_of(control);
     zr_roll_t *roll = place->roll;
-    struct timespec deadline = zr_deadline_after(place->timeout_ms);
+    zr_lived_t clock = {0};
     pthread_mutex_lock(&place->mutex);
     unsigned generation = roll->generation;
     if (!atomic_load(&roll->is_dead)) {
@@ -100,8 +98,10 @@ static zr_status_t memory_arrive(zr_control_t *control, const zr_post_t *post, v
     look_for(place, generation);
     pthread_mutex_lock(&place->mutex);
     while (roll->generation == generation && !atomic_load(&roll->is_dead)) {
-        int error = pthread_cond_timedwait(&place->changed, &place->mutex, &deadline);
-        if (error == ETIMEDOUT && roll->generation == generation) {
+        if (zr_lived_ms(&clock) < place->timeout_ms) {
+            zr_lived_wait(&place->changed, &place->mutex,
+                          zr_lived_slice_ms(&clock, place->timeout_ms));
+        } else {
             zr_roll_kill_for_absence(roll, control->rank, place->timeout_ms);
             tell_if_changed(place, generation);
         }
@@ -201,7 +201,7 @@ static zr_status_t create_place(int n_ranks, int timeout_ms, bool is_nested, con
     place_t *place = calloc(1, all_bytes);
     if (place == NULL)
         return ZR_ERR_MEMORY;
-    if (!zr_deadline_init(&place->mutex, &place->changed)) {
+    if (!zr_lived_init(&place->mutex, &place->changed)) {
         free(place);
         return ZR_ERR_MEMORY;
     }

@@ -1,5 +1,6 @@
 /*
- * Meetings of processes of one machine in a page of memory (control_page_internal.h), without the hub.
+ * Meetings of processes of one machine in a page of memory (control_page_internal.h), without the
+ * hub.
  *
  * Every rank compares what all have posted, by the rules of the roll that threads and the hub have,
  * and comes to the same end. A rank that waits keeps the time limit itself. Why a communicator has
@@ -13,7 +14,6 @@
 #include "zero/comm/peer_internal.h"
 
 enum {
-    SLICE_MS = 100, /* how often time limits are looked at */
     DEAD_MS = 1000, /* for ranks to come to the end of a call that has failed */
     PAUSE_MS = 1
 };
@@ -45,14 +45,15 @@ static void end_for_lateness(zr_tcp_control_t *self, unsigned meeting, bool is_f
 
 /* Whether the meeting was complete before the communicator ended. */
 static bool await_meeting(zr_tcp_control_t *self, unsigned meeting, bool is_first) {
-    zr_lived_t clock = zr_wire_lived(self->line->timeout_ms);
+    zr_lived_t clock = {0};
+    (void)zr_lived_ms(&clock);
     while (!zr_page_is_complete(self->page, meeting)) {
         if (zr_page_has_ended(self->page))
             return zr_page_is_complete(self->page, meeting);
-        zr_page_wait(self->page, meeting, SLICE_MS);
+        zr_page_wait(self->page, meeting, ZR_LIVED_SLICE_MS);
         if (zr_page_is_complete(self->page, meeting))
             break;
-        if (zr_wire_lived_ms(&clock) >= self->line->timeout_ms)
+        if (zr_lived_ms(&clock) >= self->line->timeout_ms)
             end_for_lateness(self, meeting, is_first);
     }
     return true;

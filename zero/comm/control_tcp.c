@@ -14,12 +14,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "kernels/kernels.h"
 #include "zero/comm/control_tcp_internal.h"
-#include "zero/comm/deadline_internal.h"
 
 enum {
     LAST_WORDS_MS = 2000 /* for the hub to close the connection, when all is said */
@@ -60,9 +58,9 @@ static const char *words_for_loss(int error) {
 }
 
 static void lose_line(zr_line_t *line, const char *why) {
-    char reason[512], jump[ZR_JUMP_TEXT_BYTES];
+    char reason[512], gap[ZR_GAP_TEXT_BYTES];
     snprintf(reason, sizeof(reason), "the connection to rank 0 is lost (%s)%s", why,
-             zr_wire_describe_jump(&line->clock, jump, sizeof(jump)));
+             zr_wire_describe_gap(&line->clock, gap, sizeof(gap)));
     pthread_mutex_lock(&line->lock);
     line->is_lost = true;
     for (zr_tcp_control_t *control = line->controls; control != NULL; control = control->next)
@@ -134,14 +132,15 @@ static void beat(zr_line_t *line) {
  * another errno. */
 static int hear(zr_line_t *line, void *data, size_t length) {
     int beat_ms = zr_wire_beat_ms(line->timeout_ms);
+    int slice_ms = beat_ms / 2 < ZR_LIVED_SLICE_MS ? beat_ms / 2 : ZR_LIVED_SLICE_MS;
     for (size_t received = 0; received < length;) {
         ssize_t n = zr_wire_receive_some(line->socket, (char *)data + received, length - received,
-                                         beat_ms / 2);
-        int64_t now = zr_wire_lived_ms(&line->clock);
+                                         slice_ms);
+        int64_t now = zr_lived_ms(&line->clock);
         if (n < 0)
             return (int)-n;
         received += (size_t)n;
-        if (n > 0 || line->clock.has_jumped)
+        if (n > 0)
             line->heard_ms = now;
         if (now - line->heard_ms >= zr_wire_silence_ms(line->timeout_ms))
             return ETIMEDOUT;
@@ -355,11 +354,10 @@ static void close_line(zr_line_t *line) {
     struct timeval limit = {.tv_sec = LAST_WORDS_MS / 1000};
     (void)setsockopt(line->socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
     (void)shutdown(line->socket, SHUT_WR);
-    struct timespec deadline = zr_deadline_after(LAST_WORDS_MS);
+    zr_lived_t clock = {0};
     pthread_mutex_lock(&line->lock);
-    while (!line->is_lost &&
-           pthread_cond_timedwait(&line->changed, &line->lock, &deadline) != ETIMEDOUT)
-        ;
+    while (!line->is_lost && zr_lived_ms(&clock) < LAST_WORDS_MS)
+        zr_lived_wait(&line->changed, &line->lock, ZR_LIVED_SLICE_MS);
     pthread_mutex_unlock(&line->lock);
     (void)shutdown(line->socket, SHUT_RDWR); /* ends the reader */
     pthread_join(line->reader, NULL);
@@ -480,8 +478,8 @@ static zr_status_t connect_to_hub(const zr_launch_t *launch, int socket, const z
     int error = 0;
     line->socket = socket;
     if (socket < 0)
-        error = zr_wire_connect(launch->host, launch->port,
-                                zr_wire_now_ms() + start_ms(launch, line), &line->socket, &detail);
+        error = zr_wire_connect(launch->host, launch->port, start_ms(launch, line), &line->socket,
+                                &detail);
     if (error == 0)
         zr_wire_guard(line->socket, line->timeout_ms);
     if (error == 0)
@@ -562,7 +560,7 @@ zr_status_t zr_control_create_tcp(const zr_launch_t *launch, int socket, const z
     if (socket < 0)
         ZR_TRY(check_launch(launch, log));
     zr_line_t *line = calloc(1, sizeof(*line));
-    if (line == NULL || !zr_deadline_init(&line->lock, &line->changed)) {
+    if (line == NULL || !zr_lived_init(&line->lock, &line->changed)) {
         close_socket(socket);
         free(line);
         return zr_fail(log, ZR_ERR_MEMORY, "no memory for the connection to other ranks");
@@ -570,7 +568,6 @@ zr_status_t zr_control_create_tcp(const zr_launch_t *launch, int socket, const z
     line->socket = -1;
     line->n_ranks = launch->n_ranks;
     line->timeout_ms = timeout_ms;
-    line->clock = zr_wire_lived(timeout_ms);
     zr_status_t status = open_line(launch, socket, log, line);
     if (status != ZR_OK) {
         free_line(line);

@@ -11,39 +11,15 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/time.h>
-#include <time.h>
 #include <unistd.h>
 
-int64_t zr_wire_now_ms(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
-zr_lived_t zr_wire_lived(int timeout_ms) {
-    return (zr_lived_t){.most_step_ms = zr_wire_silence_ms(timeout_ms) / 2};
-}
-
-int64_t zr_wire_lived_ms(zr_lived_t *lived) {
-    int64_t now = zr_wire_now_ms();
-    int64_t step_ms = lived->looked_ms != 0 ? now - lived->looked_ms : 0;
-    lived->looked_ms = now;
-    lived->has_jumped = step_ms > lived->most_step_ms;
-    if (lived->has_jumped) {
-        lived->jump_ms = step_ms;
-        lived->jumped_at_ms = now;
-    }
-    lived->lived_ms += lived->has_jumped ? lived->most_step_ms : step_ms;
-    return lived->lived_ms;
-}
-
-const char *zr_wire_describe_jump(const zr_lived_t *lived, char *text, size_t text_bytes) {
-    bool is_recent =
-        lived->jump_ms > 0 && zr_wire_now_ms() - lived->jumped_at_ms < 2 * lived->most_step_ms;
+const char *zr_wire_describe_gap(const zr_lived_t *clock, char *text, size_t text_bytes) {
+    enum { RECENT_MS = 10000 };
+    bool is_recent = clock->gap_ms > 0 && zr_lived_machine_ms() - clock->gap_end_ms < RECENT_MS;
     text[0] = '\0';
     if (is_recent)
         snprintf(text, text_bytes, "; this process itself was stopped, or did not run, for %lld ms",
-                 (long long)lived->jump_ms);
+                 (long long)clock->gap_ms);
     return text;
 }
 
@@ -54,14 +30,6 @@ int zr_wire_silence_ms(int timeout_ms) {
 
 int zr_wire_beat_ms(int timeout_ms) {
     return zr_wire_silence_ms(timeout_ms) / 6;
-}
-
-/* Milliseconds that poll may wait. */
-static int left_ms(int64_t until_ms) {
-    int64_t left = until_ms - zr_wire_now_ms();
-    if (left < 0)
-        return 0;
-    return left > 60000 ? 60000 : (int)left;
 }
 
 /* ---- listening ---- */
@@ -135,19 +103,25 @@ void zr_wire_guard(int socket, int timeout_ms) {
     (void)setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
 }
 
-static int connect_once(const struct addrinfo *address, int64_t until_ms, int *socket_p) {
+/* Until a connection that has been begun is made, or failed. 0 or an errno. */
+static int await_connection(int socket, zr_lived_t *clock, int64_t limit_ms) {
+    struct pollfd ready = {.fd = socket, .events = POLLOUT};
+    int error = 0;
+    socklen_t length = sizeof(error);
+    while (poll(&ready, 1, zr_lived_slice_ms(clock, limit_ms)) <= 0)
+        if (zr_lived_ms(clock) >= limit_ms)
+            return ETIMEDOUT;
+    return getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &length) != 0 ? errno : error;
+}
+
+static int connect_once(const struct addrinfo *address, zr_lived_t *clock, int64_t limit_ms,
+                        int *socket_p) {
     int fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return errno;
     int error = connect(fd, address->ai_addr, address->ai_addrlen) == 0 ? 0 : errno;
-    if (error == EINPROGRESS) {
-        struct pollfd ready = {.fd = fd, .events = POLLOUT};
-        socklen_t length = sizeof(error);
-        if (poll(&ready, 1, left_ms(until_ms)) <= 0)
-            error = ETIMEDOUT;
-        else if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0)
-            error = errno;
-    }
+    if (error == EINPROGRESS)
+        error = await_connection(fd, clock, limit_ms);
     int flags = fcntl(fd, F_GETFL);
     if (error == 0 && (flags < 0 || fcntl(fd, F_SETFL, flags & ~O_NONBLOCK) != 0))
         error = errno;
@@ -160,32 +134,35 @@ static int connect_once(const struct addrinfo *address, int64_t until_ms, int *s
     return 0;
 }
 
-static int connect_to_host(const char *host, int port, int64_t until_ms, int *socket_p,
-                           const char **detail_p) {
+static int connect_to_host(const char *host, int port, zr_lived_t *clock, int64_t limit_ms,
+                           int *socket_p, const char **detail_p) {
     char service[16];
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
     struct addrinfo *addresses = NULL;
     snprintf(service, sizeof(service), "%d", port);
     int failure = getaddrinfo(host, service, &hints, &addresses);
+    (void)zr_lived_ms_behind(clock, limit_ms / 4); /* a resolver has limits of its own */
     if (failure != 0) {
         *detail_p = gai_strerror(failure);
         return EHOSTUNREACH;
     }
     int error = EHOSTUNREACH;
     for (struct addrinfo *a = addresses; a != NULL && error != 0; a = a->ai_next)
-        error = connect_once(a, until_ms, socket_p);
+        error = connect_once(a, clock, limit_ms, socket_p);
     freeaddrinfo(addresses);
     *detail_p = NULL;
     return error;
 }
 
-int zr_wire_connect(const char *host, int port, int64_t until_ms, int *socket_p,
+int zr_wire_connect(const char *host, int port, int64_t limit_ms, int *socket_p,
                     const char **detail_p) {
-    enum { FIRST_PAUSE_MS = 10, MOST_PAUSE_MS = 200 };
+    enum { FIRST_PAUSE_MS = 10, MOST_PAUSE_MS = ZR_LIVED_SLICE_MS };
+    zr_lived_t clock = {0};
+    (void)zr_lived_ms(&clock);
     for (int pause = FIRST_PAUSE_MS;;
          pause = pause * 2 > MOST_PAUSE_MS ? MOST_PAUSE_MS : pause * 2) {
-        int error = connect_to_host(host, port, until_ms, socket_p, detail_p);
-        if (error == 0 || zr_wire_now_ms() >= until_ms)
+        int error = connect_to_host(host, port, &clock, limit_ms, socket_p, detail_p);
+        if (error == 0 || zr_lived_ms(&clock) >= limit_ms)
             return error;
         wait_ms(pause);
     }
@@ -222,13 +199,15 @@ ssize_t zr_wire_receive_some(int socket, void *data, size_t length, int wait_ms)
     return n;
 }
 
-int zr_wire_receive(int socket, void *data, size_t length, int64_t until_ms) {
+int zr_wire_receive(int socket, void *data, size_t length, int64_t limit_ms) {
+    zr_lived_t clock = {0};
+    (void)zr_lived_ms(&clock);
     for (size_t received = 0; received < length;) {
         ssize_t n = zr_wire_receive_some(socket, (char *)data + received, length - received,
-                                         left_ms(until_ms));
+                                         zr_lived_slice_ms(&clock, limit_ms));
         if (n < 0)
             return (int)-n;
-        if (n == 0 && zr_wire_now_ms() >= until_ms)
+        if (zr_lived_ms(&clock) >= limit_ms && n == 0)
             return ETIMEDOUT;
         received += (size_t)n;
     }

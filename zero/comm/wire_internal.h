@@ -11,6 +11,7 @@
 
 #include <sys/types.h>
 
+#include "kernels/base/lived_internal.h"
 #include "zero/comm/roll_internal.h"
 
 #define ZR_WIRE_MAGIC 0x315A52454E49474Cu
@@ -64,35 +65,12 @@ typedef struct zr_end {
 #define ZR_WIRE_MOST_FROM_HUB(n_ranks)                                                             \
     (sizeof(zr_end_t) + sizeof(zr_outcome_t) + (size_t)(n_ranks)*ZR_PAYLOAD_BYTES)
 
-/** Milliseconds of a clock that only goes forward. */
-int64_t zr_wire_now_ms(void);
-
-/** Time as a thread lives it: while its process is stopped, or does not come to run, none passes.
- */
-typedef struct zr_lived {
-    int64_t looked_ms; /* of zr_wire_now_ms; 0: never */
-    int64_t lived_ms;
-    int64_t most_step_ms; /* that counts between two looks: half of the silence that is one's end */
-    bool has_jumped;      /* more has passed before the latest look */
-    int64_t jump_ms;      /* how much, when it last had; 0: it never has */
-    int64_t jumped_at_ms; /* of zr_wire_now_ms */
-} zr_lived_t;
-
-zr_lived_t zr_wire_lived(int timeout_ms);
-
-/**
- * Milliseconds lived, to be asked often. Who goes on after having been stopped, with all others as
- * a job is, or alone, does not take its own silence for theirs: where the clock has jumped, they
- * have all their time anew.
- */
-int64_t zr_wire_lived_ms(zr_lived_t *lived);
-
 /**
  * What to add to words on a connection that has ended: that this process itself stood still shortly
  * before, so that others have gone on without it; or nothing.
  */
-const char *zr_wire_describe_jump(const zr_lived_t *lived, char *text, size_t text_bytes);
-#define ZR_JUMP_TEXT_BYTES 96
+const char *zr_wire_describe_gap(const zr_lived_t *clock, char *text, size_t text_bytes);
+#define ZR_GAP_TEXT_BYTES 96
 
 /**
  * Both sides of a connection say that they are there, from a thread that does nothing else, when
@@ -113,11 +91,11 @@ int zr_wire_listen(int port, int *socket_p, int *port_p);
 /**
  * Connect, trying again until somebody listens.
  *
- * @param until_ms  of zr_wire_now_ms
+ * @param limit_ms  to live meanwhile (lived_internal.h)
  * @return 0, and the socket, which blocks; otherwise why not, by errno, and words for a resolver's
  *         failure in `detail` (a static string, else NULL)
  */
-int zr_wire_connect(const char *host, int port, int64_t until_ms, int *socket_p,
+int zr_wire_connect(const char *host, int port, int64_t limit_ms, int *socket_p,
                     const char **detail_p);
 
 /** Small messages go at once. */
@@ -141,8 +119,8 @@ int zr_wire_send(int socket, uint32_t kind, uint32_t group, const void *data, si
 ssize_t zr_wire_receive_some(int socket, void *data, size_t length, int wait_ms);
 
 /**
- * Receive exactly so many bytes, on a blocking socket.
+ * Receive exactly so many bytes, on a blocking socket, within so many milliseconds.
  *
  * @return 0; ECONNRESET when the other side has closed; ETIMEDOUT; another errno
  */
-int zr_wire_receive(int socket, void *data, size_t length, int64_t until_ms);
+int zr_wire_receive(int socket, void *data, size_t length, int64_t limit_ms);

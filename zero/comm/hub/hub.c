@@ -12,10 +12,7 @@
 
 #include "zero/comm/hub/hub_internal.h"
 
-enum {
-    STOP_MS = 5 * 1000, /* for ranks to go, once rank 0 has */
-    LOOK_MS = 100       /* how often time limits are looked at */
-};
+enum { STOP_MS = 5 * 1000 }; /* for ranks to go, once rank 0 has */
 
 /* ---- what ranks say ---- */
 
@@ -89,10 +86,10 @@ static void serve_rank(zr_hub_t *hub, int rank) {
         snprintf(reason, sizeof(reason), "sent what is no message, and was cut off: %s", why);
         zr_hub_lose_rank(hub, rank, reason);
     } else if (error != 0) {
-        char reason[256], jump[ZR_JUMP_TEXT_BYTES];
+        char reason[256], gap[ZR_GAP_TEXT_BYTES];
         snprintf(reason, sizeof(reason), "is gone: its connection has ended (%s)%s",
                  error == ECONNRESET ? "closed by its process or machine" : strerror(error),
-                 zr_wire_describe_jump(&hub->clock, jump, sizeof(jump)));
+                 zr_wire_describe_gap(&hub->clock, gap, sizeof(gap)));
         zr_hub_lose_rank(hub, rank, reason);
     }
 }
@@ -146,10 +143,8 @@ static void serve_connection(zr_hub_t *hub, zr_connection_t *connection,
 
 static void serve(zr_hub_t *hub) {
     int n_polled = fill_polled(hub);
-    int n_ready = poll(hub->polled, (nfds_t)n_polled, LOOK_MS);
-    hub->now_ms = zr_wire_lived_ms(&hub->clock);
-    for (int rank = 0; hub->clock.has_jumped && rank < hub->options.n_ranks; rank++)
-        hub->ranks[rank].heard_ms = hub->now_ms;
+    int n_ready = poll(hub->polled, (nfds_t)n_polled, ZR_LIVED_SLICE_MS);
+    hub->now_ms = zr_lived_ms(&hub->clock);
     if (n_ready < 0)
         return;
     char byte;
@@ -206,8 +201,7 @@ static bool is_over(zr_hub_t *hub) {
 
 static void *hub_main(void *argument) {
     zr_hub_t *hub = argument;
-    hub->clock = zr_wire_lived(hub->options.timeout_ms);
-    hub->now_ms = zr_wire_lived_ms(&hub->clock);
+    hub->now_ms = zr_lived_ms(&hub->clock);
     hub->gather_until_ms = hub->now_ms + hub->options.gather_ms;
     while (!is_over(hub)) {
         serve(hub);

@@ -16,7 +16,7 @@
 #include "zero/comm/wire_internal.h"
 
 enum {
-    WAIT_MS = 100,   /* for data, until the communicator is looked at */
+    TRY_MS = 500,    /* to connect, until the communicator is looked at */
     HELLO_MS = 2000, /* for who has connected to say who it is */
     WORD_MS = 2000   /* for the communicator's own word on a rank whose connection has ended */
 };
@@ -111,7 +111,6 @@ static zr_status_t connect_to(zr_links_t *links, zr_control_t *control, const zr
                              .rank = own->origin_rank,
                              .version = ZR_WIRE_VERSION};
     const char *address = place->address[0] != '\0' ? place->address : links->hub, *detail = NULL;
-    int64_t until_ms = zr_wire_now_ms() + links->timeout_ms;
     char other[ZR_RANK_TEXT_BYTES];
     int socket = -1, error = EHOSTUNREACH;
     if (place->port == 0) {
@@ -120,9 +119,10 @@ static zr_status_t connect_to(zr_links_t *links, zr_control_t *control, const zr
             zr_control_describe_other(control, card->origin_rank, other, sizeof(other)));
         return ZR_ERR_COMM;
     }
-    while (error != 0 && zr_wire_now_ms() < until_ms && !zr_control_is_dead(control))
-        error =
-            zr_wire_connect(address, place->port, zr_wire_now_ms() + 5 * WAIT_MS, &socket, &detail);
+    for (int tried_ms = 0;
+         error != 0 && tried_ms < links->timeout_ms && !zr_control_is_dead(control);
+         tried_ms += TRY_MS)
+        error = zr_wire_connect(address, place->port, TRY_MS, &socket, &detail);
     if (error == 0 && send(socket, &hello, sizeof(hello), MSG_NOSIGNAL) == (ssize_t)sizeof(hello))
         return adopt_socket(links, card->origin_rank, socket);
     error = error != 0 ? error : errno;
@@ -146,7 +146,7 @@ static zr_status_t accept_one(zr_links_t *links, zr_control_t *control,
     if (socket < 0)
         return ZR_OK;
     zr_wire_no_delay(socket);
-    int error = zr_wire_receive(socket, &hello, sizeof(hello), zr_wire_now_ms() + HELLO_MS);
+    int error = zr_wire_receive(socket, &hello, sizeof(hello), HELLO_MS);
     if (error != 0 || zr_peer_is_stranger(&hello, machines->cards[machines->rank].proof)) {
         close(socket);
         return ZR_OK;
@@ -175,16 +175,16 @@ static int first_missing(const zr_links_t *links, const zr_machines_t *machines)
 /* Ranks with higher numbers come by themselves. */
 static zr_status_t await_others(zr_links_t *links, zr_control_t *control,
                                 const zr_machines_t *machines) {
-    int64_t until_ms = zr_wire_now_ms() + links->timeout_ms;
+    zr_lived_t clock = {0};
     char other[ZR_RANK_TEXT_BYTES];
     int n_missing = 0;
     for (int rank = machines->rank + 1; rank < machines->n_ranks; rank++)
         n_missing += !zr_machines_is_neighbour(machines, rank);
     while (n_missing > 0) {
         struct pollfd ready = {.fd = links->listener, .events = POLLIN};
-        if (poll(&ready, 1, WAIT_MS) > 0)
+        if (poll(&ready, 1, ZR_LIVED_SLICE_MS) > 0)
             ZR_TRY(accept_one(links, control, machines, &n_missing));
-        if (n_missing > 0 && zr_wire_now_ms() >= until_ms)
+        if (n_missing > 0 && zr_lived_ms(&clock) >= links->timeout_ms)
             zr_control_kill(control, "has waited %d ms for %s to connect for data",
                             links->timeout_ms,
                             zr_control_describe_other(control, first_missing(links, machines),
@@ -282,9 +282,9 @@ void zr_links_post(zr_links_t *links, zr_mpi_transfer_t *transfers, size_t n_tra
  * communicator says of that comes first. */
 static void kill_for_loss(zr_control_t *control, int rank, int error) {
     char other[ZR_RANK_TEXT_BYTES];
-    int64_t until_ms = zr_wire_now_ms() + WORD_MS;
+    zr_lived_t clock = {0};
     struct timespec pause = {.tv_nsec = 5000000};
-    while (!zr_control_is_dead(control) && zr_wire_now_ms() < until_ms)
+    while (!zr_control_is_dead(control) && zr_lived_ms(&clock) < WORD_MS)
         nanosleep(&pause, NULL);
     zr_control_kill(control, "has lost the connection for data to %s: %s",
                     zr_control_describe_other(control, rank, other, sizeof(other)),
@@ -318,22 +318,21 @@ static int move_all(zr_links_t *links, zr_control_t *control, struct pollfd *pol
 zr_status_t zr_links_wait(zr_links_t *links, zr_control_t *control, zr_mpi_transfer_t *transfers,
                           size_t n_transfers) {
     struct pollfd polled[ZR_MAX_SUM_SOURCES];
-    int64_t until_ms = zr_wire_now_ms() + links->timeout_ms;
+    zr_lived_t clock = {0};
     (void)n_transfers; /* all that were posted are waited for */
     for (;;) {
         bool has_moved = false;
         int n = move_all(links, control, polled, &has_moved);
         if (n == 0)
             return ZR_OK;
-        int64_t now = zr_wire_now_ms();
         if (has_moved)
-            until_ms = now + links->timeout_ms;
-        else if (n > 0 && now >= until_ms)
+            clock = (zr_lived_t){0};
+        if (zr_lived_ms(&clock) >= links->timeout_ms && n > 0)
             zr_mpi_kill_for_lateness(control, transfers, links->timeout_ms, "");
         if (n < 0 || zr_control_is_dead(control)) {
             zr_links_cut(links);
             return ZR_ERR_COMM;
         }
-        (void)poll(polled, (nfds_t)n, WAIT_MS);
+        (void)poll(polled, (nfds_t)n, ZR_LIVED_SLICE_MS);
     }
 }

@@ -53,7 +53,7 @@ typedef struct zr_mpi_module {
     /* Begin transfers; borrowed until they are done. Those of one peer, tag and direction are made
      * in the order in which they are posted. */
     void (*post)(zr_mpi_transfer_t *transfers, size_t n_transfers);
-    /* Wait until these are done, for so long at most. *n_left_p: how many are not. */
+    /* Wait until some of these are done, for so long at most. *n_left_p: how many are not. */
     bool (*wait)(zr_mpi_transfer_t *transfers, size_t n_transfers, int wait_ms, size_t *n_left_p,
                  char *error);
     /* No call of MPI is made any more in this process: nothing that was posted is touched. */

@@ -18,7 +18,6 @@
 #endif
 
 /* For transfers, until the communicator is looked at. */
-enum { WAIT_MS = 100 };
 
 /* ---- the module ------------------------------------------------------------------------------ */
 
@@ -197,18 +196,19 @@ zr_status_t zr_mpi_site_wait(zr_mpi_site_t *site, zr_control_t *control,
                              zr_mpi_transfer_t *transfers, size_t n_transfers) {
     char error[ZR_MPI_ERROR_BYTES] = "";
     size_t n_left = n_transfers, n_before = n_transfers;
-    int64_t until_ms = zr_wire_now_ms() + site->timeout_ms;
+    zr_lived_t clock = {0};
     while (n_left > 0) {
-        bool is_fine = site->module->wait(transfers, n_transfers, WAIT_MS, &n_left, error);
+        bool is_fine =
+            site->module->wait(transfers, n_transfers, ZR_LIVED_SLICE_MS, &n_left, error);
         if (n_left == 0)
             return ZR_OK;
-        int64_t now = zr_wire_now_ms();
         if (n_left < n_before)
-            until_ms = now + site->timeout_ms;
+            clock = (zr_lived_t){0};
+        int64_t waited_ms = zr_lived_ms(&clock);
         n_before = n_left;
         if (!is_fine)
             zr_control_kill(control, "cannot exchange data through MPI: %s", error);
-        else if (now >= until_ms)
+        else if (waited_ms >= site->timeout_ms)
             zr_mpi_kill_for_lateness(control, transfers, site->timeout_ms, " through MPI");
         if (zr_control_is_dead(control)) {
             site->module->give_up();

@@ -77,22 +77,21 @@ zr_status_t zr_mpi_place_listen(const zr_log_t *log, zr_mpi_place_t *place, int 
 zr_status_t zr_mpi_place_connect(const zr_log_t *log, const zr_mpi_place_t *place, int timeout_ms,
                                  zr_launch_t *launch, int *socket_p) {
     char network[ZR_MPI_NETWORK_BYTES], tried[256] = "";
-    int64_t until_ms = zr_wire_now_ms() + timeout_ms;
-    int n = place->n_addresses, error = 0;
+    int n = place->n_addresses, error = 0, tried_ms = 0;
     const char *detail = NULL;
     describe_network(network, sizeof(network));
     bool is_same = network[0] != ' ' && strcmp(network, place->network) == 0;
     do {
         for (int i = 0; i < n; i++) {
             const char *address = place->addresses[is_same ? n - 1 - i : i];
-            int64_t limit_ms = zr_wire_now_ms() + TRY_MS;
-            error = zr_wire_connect(address, place->port, limit_ms < until_ms ? limit_ms : until_ms,
-                                    socket_p, &detail);
+            int left_ms = timeout_ms - tried_ms, limit_ms = left_ms < TRY_MS ? left_ms : TRY_MS;
+            error = zr_wire_connect(address, place->port, limit_ms, socket_p, &detail);
+            tried_ms += limit_ms;
             snprintf(launch->host, sizeof(launch->host), "%s", address);
             if (error == 0)
                 return ZR_OK;
         }
-    } while (zr_wire_now_ms() < until_ms);
+    } while (tried_ms < timeout_ms);
     for (int i = 0; i < n; i++)
         snprintf(tried + strlen(tried), sizeof(tried) - strlen(tried), "%s%s", i > 0 ? ", " : "",
                  place->addresses[i]);

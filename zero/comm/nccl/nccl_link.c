@@ -1,14 +1,12 @@
 /* See nccl_link.h. */
 #include "zero/comm/nccl/nccl_link.h"
 
-#include <errno.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
 #include "kernels/cuda/cuda_device.h"
-#include "zero/comm/deadline_internal.h"
 
 /* How often the watch looks while something is queued. */
 #define WATCH_MS 20
@@ -97,10 +95,10 @@ static cudaError_t count_passed(zr_nccl_link_t *link) {
  * held. */
 static bool is_late(zr_nccl_link_t *link) {
     zr_nccl_note_t *note = &link->notes[link->n_passed % ZR_NCCL_NOTES];
-    double now = zr_comm_clock();
-    if (note->begun == 0 && cudaEventQuery(note->begin) == cudaSuccess)
-        note->begun = now;
-    return note->begun > 0 && now - note->begun > 1e-3 * link->timeout_ms;
+    int64_t now_ms = zr_lived_ms(&link->clock);
+    if (note->begun_ms < 0 && cudaEventQuery(note->begin) == cudaSuccess)
+        note->begun_ms = now_ms;
+    return note->begun_ms >= 0 && now_ms - note->begun_ms > link->timeout_ms;
 }
 
 /* Look at everything once; abort where it is time to. Lock held. */
@@ -132,8 +130,7 @@ static void *watch_main(void *argument) {
             pthread_cond_wait(&link->changed, &link->lock);
             continue;
         }
-        struct timespec until = zr_deadline_after(WATCH_MS);
-        pthread_cond_timedwait(&link->changed, &link->lock, &until);
+        zr_lived_wait(&link->changed, &link->lock, WATCH_MS);
         look(link);
     }
     pthread_mutex_unlock(&link->lock);
@@ -147,7 +144,7 @@ static void *watch_main(void *argument) {
  * queueing. `what` is for the message.
  */
 static zr_status_t settle(zr_nccl_link_t *link, const char *call, const char *what) {
-    double start = zr_comm_clock();
+    zr_lived_t clock = {0};
     for (int n_looks = 0;; n_looks++) {
         ncclResult_t result = ncclSuccess, asked = ncclSuccess;
         pthread_mutex_lock(&link->lock);
@@ -162,7 +159,7 @@ static zr_status_t settle(zr_nccl_link_t *link, const char *call, const char *wh
             return is_aborted ? ZR_ERR_COMM : status;
         if (result == ncclSuccess)
             return ZR_OK;
-        if (zr_comm_clock() - start > 1e-3 * link->timeout_ms) {
+        if (zr_lived_ms(&clock) > link->timeout_ms) {
             fail_late(link, call, what);
             return ZR_ERR_COMM;
         }
@@ -200,7 +197,7 @@ static zr_status_t begin_note(zr_nccl_link_t *link, const char *call, cudaStream
         error = cudaEventRecord(note->begin, stream);
     if (error != cudaSuccess)
         return fail_cuda(link, call, "an event", error);
-    note->begun = 0;
+    note->begun_ms = -1;
     snprintf(note->call, sizeof(note->call), "%s", call);
     return ZR_OK;
 }
@@ -295,7 +292,7 @@ zr_status_t zr_nccl_link_open(const zr_nccl_library_t *nccl, zr_control_t *contr
                               zr_nccl_link_t **link_p) {
     char text[ZR_COMM_DESCRIPTION_BYTES];
     zr_nccl_link_t *link = calloc(1, sizeof(*link));
-    if (link == NULL || !zr_deadline_init(&link->lock, &link->changed)) {
+    if (link == NULL || !zr_lived_init(&link->lock, &link->changed)) {
         free(link);
         zr_control_kill(control, "has no memory for its part of NCCL's communicator");
         return ZR_ERR_MEMORY;

@@ -16,6 +16,7 @@
 #include <cuda_runtime_api.h>
 #include <pthread.h>
 
+#include "kernels/base/lived_internal.h"
 #include "zero/comm/control_internal.h"
 #include "zero/comm/nccl/nccl_library.h"
 
@@ -25,7 +26,8 @@
 /* A launch in a stream, between two events. */
 typedef struct zr_nccl_note {
     cudaEvent_t begin, end;
-    double begun; /* when it was first seen at the head of its stream; 0: not yet */
+    int64_t begun_ms; /* of the watch's clock, when it was first seen at the head of its stream;
+                         -1: not yet */
     char call[ZR_COMM_DESCRIPTION_BYTES];
 } zr_nccl_note_t;
 
@@ -35,6 +37,7 @@ typedef struct zr_nccl_link {
     int timeout_ms;
     int device; /* CUDA's number */
     pthread_t watch;
+    zr_lived_t clock; /* the watch's own */
 
     /* Guards what follows, and is held for each call of NCCL. Such calls are short. */
     pthread_mutex_t lock;

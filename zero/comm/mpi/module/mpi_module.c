@@ -1,7 +1,6 @@
 /* See ../mpi_module.h. Nothing else in the library includes mpi.h. */
 #include "zero/comm/mpi/mpi_module.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <mpi.h>
 #include <pthread.h>
@@ -11,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "zero/comm/deadline_internal.h"
+#include "kernels/base/lived_internal.h"
 
 enum {
     N_EAGER_LOOKS = 200,    /* at transfers, before a pause between two looks */
@@ -251,17 +250,17 @@ static void *thread_main(void *argument) {
 /* Have a job done. One at a time: who comes first. Lock held. False: it failed, or takes longer,
  * and then MPI is given up. */
 static bool ask(job_t job, int timeout_ms, const char *what, char *error) {
-    struct timespec deadline = zr_deadline_after(timeout_ms);
+    zr_lived_t clock = {0};
     self.job = job;
     self.job_failed = false;
     pthread_cond_broadcast(&self.asked);
     while (self.job != JOB_NONE && !self.is_given_up) {
-        if (pthread_cond_timedwait(&self.answered, &self.lock, &deadline) == ETIMEDOUT &&
-            self.job != JOB_NONE) {
+        if (zr_lived_ms(&clock) >= timeout_ms) {
             self.is_given_up = true;
             snprintf(error, ZR_MPI_ERROR_BYTES, "%s has not returned for %d ms", what, timeout_ms);
             return false;
         }
+        zr_lived_wait(&self.answered, &self.lock, ZR_LIVED_SLICE_MS);
     }
     if (self.job_failed || self.is_given_up) {
         snprintf(error, ZR_MPI_ERROR_BYTES, "%s",
@@ -289,8 +288,7 @@ static bool start_thread(char *error) {
     if (self.is_running)
         return true;
     if (self.posted_end == NULL) { /* the first time in this process */
-        if (!zr_deadline_init_condition(&self.asked) ||
-            !zr_deadline_init_condition(&self.answered)) {
+        if (!zr_lived_init_condition(&self.asked) || !zr_lived_init_condition(&self.answered)) {
             snprintf(error, ZR_MPI_ERROR_BYTES, "no memory for the thread that calls MPI");
             return false;
         }
@@ -362,14 +360,9 @@ static size_t count_left(const zr_mpi_transfer_t *transfers, size_t n_transfers)
 
 static bool module_wait(zr_mpi_transfer_t *transfers, size_t n_transfers, int wait_ms,
                         size_t *n_left_p, char *error) {
-    struct timespec deadline = zr_deadline_after(wait_ms);
     pthread_mutex_lock(&self.lock);
-    size_t n_left = count_left(transfers, n_transfers);
-    while (n_left > 0 && self.error[0] == '\0' && !self.is_given_up) {
-        if (pthread_cond_timedwait(&self.answered, &self.lock, &deadline) == ETIMEDOUT)
-            break;
-        n_left = count_left(transfers, n_transfers);
-    }
+    if (count_left(transfers, n_transfers) > 0 && self.error[0] == '\0' && !self.is_given_up)
+        zr_lived_wait(&self.answered, &self.lock, wait_ms);
     bool is_fine = check_state(error);
     if (is_fine && self.error[0] != '\0') {
         snprintf(error, ZR_MPI_ERROR_BYTES, "%s", self.error);
