@@ -210,9 +210,11 @@ static zr_status_t find_or_make_room(zr_allocator_t *allocator, zr_attempt_t *at
         if (*block_p != NULL)
             return ZR_OK;
         zr_status_t status = zr_tier_make_room(allocator, attempt);
-        if (status == ZR_ERR_BUDGET &&
-            (zr_replay_drop(allocator) || zr_tier_evict(allocator, attempt)))
-            status = zr_tier_retry(allocator, attempt);
+        if (status == ZR_ERR_BUDGET && zr_replay_drop(allocator)) {
+            attempt->is_frugal = allocator->is_frugal; /* anew, with what the plan had */
+            attempt->is_machine_full = attempt->has_planned_afresh = false;
+            continue;
+        }
         ZR_TRY(status);
     }
 }
@@ -396,13 +398,6 @@ zr_status_t zr_allocator_trim(zr_allocator_t *allocator, zr_tier_t tier) {
         return zr_fail(&allocator->log, status, "%s memory: no metadata to unmap idle memory with",
                        zr_tier_name(tier));
     return status;
-}
-
-void zr_allocator_set_evict(zr_allocator_t *allocator, zr_evict_fn evict, void *context) {
-    pthread_mutex_lock(&allocator->lock);
-    allocator->evict = evict;
-    allocator->evict_context = context;
-    pthread_mutex_unlock(&allocator->lock);
 }
 
 /* ---- statistics ----------------------------------------------------------------------------- */

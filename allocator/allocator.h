@@ -5,9 +5,8 @@
  * Each tier is one reserved address range per lifetime class; memory is mapped
  * granule by granule as it is needed and kept for reuse. What counts against the
  * budget is what is mapped ("reserved"), so that holes count too. When a request
- * would exceed the budget, pending frees are waited for, idle granules of any class
- * are moved to where they are needed, and whoever can free more is asked to
- * (zr_allocator_set_evict). docs/allocator.md tells how to read its error.
+ * would exceed the budget, pending frees are waited for, and idle granules of any class
+ * are moved to where they are needed. docs/allocator.md tells how to read its error.
  */
 #ifndef ZR_ALLOCATOR_ALLOCATOR_H
 #define ZR_ALLOCATOR_ALLOCATOR_H
@@ -125,30 +124,6 @@ ZR_NODISCARD zr_status_t zr_allocate(zr_allocator_t *allocator,
  * A pointer that is not live is logged as an error and otherwise ignored, also in value.
  */
 void zr_free(zr_allocator_t *allocator, void **pointer, zr_stream_t *stream);
-
-/**
- * Make room in a tier, because a request does not fit whatever the allocator does by itself.
- *
- * @param size_bytes  what is missing, in whole granules unless the machine has no addresses so
- * large. Where holes are the cause, freeing that much need not be enough
- * @return true: something may have been freed, look again; false: give up, and refuse the request
- */
-typedef bool (*zr_evict_fn)(void *context, zr_tier_t tier, size_t size_bytes);
-
-/**
- * Have somebody asked to free memory before a request is refused for want of room.
- *
- * @param evict    NULL: nobody. It may free and allocate in the same allocator and tier. What it
- *                 frees behind a stream counts: the allocator waits for it
- * @param context  borrowed until another one is set or the allocator destroyed
- *
- * While one request is being served it is called again only if less is live in the tier than
- * at its last call. A request of its own that does not fit is refused without calling it.
- *
- * Threads: called by the thread that allocates, without the allocator's lock, and by several at
- * once if several run out of room. When this returns, calls of what was set before may still run.
- */
-void zr_allocator_set_evict(zr_allocator_t *allocator, zr_evict_fn evict, void *context);
 
 #define ZR_NO_UNIT ((size_t)-1)
 

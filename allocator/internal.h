@@ -3,8 +3,8 @@
  *
  * zr_allocate looks for a fit among what is mapped; when there is none, it maps; when
  * that would exceed the budget, it waits for pending frees, then moves idle granules to
- * where they are needed, then asks the evict hook, and only then refuses. A plan of offsets, once
- * there is one, stands before the first of these steps and hands to it whatever it does not cover.
+ * where they are needed, and only then refuses. A plan of offsets, once there is one, stands
+ * before the first of these steps and hands to it whatever it does not cover.
  */
 #pragma once
 
@@ -32,8 +32,6 @@ typedef struct zr_tier_memory {
         is_at_peak; /* nothing was freed since live rose to its peak: holes are as they were then */
 } zr_tier_memory_t;
 
-typedef struct zr_eviction zr_eviction_t;
-
 struct zr_allocator {
     zr_heap_t *heap;      /* of its tables and itself; what recordings and plans have counts here */
     pthread_mutex_t lock; /* innermost: only device calls and the device's log are made under it */
@@ -52,9 +50,6 @@ struct zr_allocator {
     zr_replay_t *replay;       /* NULL: off */
     zr_plan_cache_t *plans;    /* borrowed; NULL: each is made */
     uint32_t tape_epoch;       /* of the last replay: what was on its tape is on none after it */
-    zr_evict_fn evict;         /* NULL: none */
-    void *evict_context;
-    zr_eviction_t *evictions; /* calls of the hook that are not over */
     /* Growth beyond what is live at the peak first takes what is idle anywhere, at the price of a
      * call into the device per piece: reserved.peak stays near live.peak although classes have
      * their peaks at different times. For steps that are observed, not for steady ones. */
@@ -73,8 +68,6 @@ typedef struct zr_attempt {
     bool is_machine_full;    /* mapping was refused by the machine, not by the budget */
     bool has_planned_afresh; /* idle granules of its own were moved from one place to another */
     size_t missing_bytes;    /* when it is refused: mapped bytes more would be enough */
-    bool has_evicted;        /* the hook was called, */
-    size_t live_bytes;       /* when so much was live in the tier */
 } zr_attempt_t;
 
 /* Blocks taken from the pool by one map call and one allocation, at most. */
@@ -134,12 +127,6 @@ bool zr_tier_could_fit(const zr_tier_memory_t *memory, const zr_arena_t *arena, 
  * @return ZR_OK: look again; ZR_ERR_BUDGET: there is nothing left to do; or what failed
  */
 ZR_NODISCARD zr_status_t zr_tier_make_room(zr_allocator_t *allocator, zr_attempt_t *attempt);
-
-/** Ask the evict hook, without the lock, when nothing else helps; true: look again. */
-bool zr_tier_evict(zr_allocator_t *allocator, zr_attempt_t *attempt);
-
-/** Begin an attempt anew, after memory that it could not have has become free. ZR_ERR_MEMORY. */
-ZR_NODISCARD zr_status_t zr_tier_retry(zr_allocator_t *allocator, zr_attempt_t *attempt);
 
 /* ---- report.c -------------------------------------------------------------------- */
 

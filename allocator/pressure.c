@@ -1,7 +1,6 @@
 /*
  * What is done when no mapped hole fits, in this order: map more within the budget, wait for
- * pending frees, move idle granules to where they are needed, ask the evict hook, and only then
- * refuse.
+ * pending frees, move idle granules to where they are needed, and only then refuse.
  *
  * Each step ends with another look. There is an end to it: a step that maps or moves makes the best
  * place cheaper by as much, a wait has fewer frees to wait for, memory that a move has lost is not
@@ -183,48 +182,4 @@ zr_status_t zr_tier_make_room(zr_allocator_t *allocator, zr_attempt_t *attempt) 
     if (attempt->has_no_addresses)
         return ZR_ERR_BUDGET;
     return use_idle(allocator, attempt, &place, allowed_bytes, is_refused);
-}
-
-/* ---- the evict hook ------------------------------------------------------------------ */
-
-/* A call of the hook that is not over, on the stack of its thread. */
-struct zr_eviction {
-    pthread_t thread;
-    zr_eviction_t *next;
-};
-
-static bool is_evicting(const zr_allocator_t *allocator) {
-    const zr_eviction_t *eviction = allocator->evictions;
-    while (eviction != NULL && !pthread_equal(eviction->thread, pthread_self()))
-        eviction = eviction->next;
-    return eviction != NULL;
-}
-
-bool zr_tier_evict(zr_allocator_t *allocator, zr_attempt_t *attempt) {
-    zr_evict_fn evict = allocator->evict;
-    void *context = allocator->evict_context;
-    size_t live_bytes = attempt->memory->statistics.live.live;
-    if (evict == NULL || is_evicting(allocator) ||
-        (attempt->has_evicted && live_bytes >= attempt->live_bytes))
-        return false;
-    attempt->has_evicted = true;
-    attempt->live_bytes = live_bytes;
-    zr_eviction_t eviction = {.thread = pthread_self(), .next = allocator->evictions};
-    allocator->evictions = &eviction;
-
-    pthread_mutex_unlock(&allocator->lock);
-    bool may_fit = evict(context, attempt->memory->tier, attempt->missing_bytes);
-    pthread_mutex_lock(&allocator->lock);
-
-    zr_eviction_t **link = &allocator->evictions;
-    while (*link != &eviction)
-        link = &(*link)->next;
-    *link = eviction.next;
-    return may_fit;
-}
-
-zr_status_t zr_tier_retry(zr_allocator_t *allocator, zr_attempt_t *attempt) {
-    attempt->is_frugal = allocator->is_frugal;
-    attempt->is_machine_full = attempt->has_planned_afresh = false;
-    return zr_block_table_reserve(&allocator->table); /* the hook may have allocated */
 }
