@@ -8,14 +8,11 @@
  * would exceed the budget, pending frees are waited for, and idle granules of any class
  * are moved to where they are needed. docs/allocator.md tells how to read its error.
  */
-#ifndef ZR_ALLOCATOR_ALLOCATOR_H
-#define ZR_ALLOCATOR_ALLOCATOR_H
+#pragma once
 
 #include "kernels/device.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 typedef struct zr_allocator zr_allocator_t;
 
@@ -194,7 +191,4 @@ void zr_allocator_reset_peaks(zr_allocator_t *allocator);
 /** Whether all invariants hold (every block, list and sum is walked); logs the first that fails. */
 bool zr_allocator_is_valid(zr_allocator_t *allocator);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

@@ -1,8 +1,7 @@
 /*
  * Tables of a rank are counted together: those of its allocator, and of what stands on it.
  */
-#ifndef ZR_ALLOCATOR_HEAP_INTERNAL_H
-#define ZR_ALLOCATOR_HEAP_INTERNAL_H
+#pragma once
 
 #include "allocator/allocator.h"
 #include "kernels/base/heap_internal.h"
@@ -15,4 +14,3 @@ ZR_NODISCARD zr_status_t zr_allocator_create_in(zr_heap_t *counted_in, zr_device
 /** For heaps that are counted with the allocator's, which has to outlive them. */
 zr_heap_t *zr_allocator_heap(const zr_allocator_t *allocator);
 
-#endif

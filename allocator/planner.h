@@ -7,8 +7,7 @@
  * and to an exact search, which can also prove that there is no lower plan. A plan that was
  * found is kept: whenever the planner is stopped, the result is valid and the best so far.
  */
-#ifndef ZR_ALLOCATOR_PLANNER_H
-#define ZR_ALLOCATOR_PLANNER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -16,9 +15,7 @@
 
 #include "kernels/base/log.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 /** Most buffers of one plan. */
 #define ZR_PLAN_MAX_BUFFERS ((size_t)1 << 24)
@@ -97,7 +94,4 @@ ZR_NODISCARD zr_status_t zr_plan_offsets(const zr_plan_buffer_t *buffers, size_t
 /** The most bytes that are alive at once; 0 for input that zr_plan_offsets refuses. */
 size_t zr_plan_max_live(const zr_plan_buffer_t *buffers, size_t n_buffers);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

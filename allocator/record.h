@@ -8,16 +8,13 @@
  * have the same times, however fast they are. Recording starts at time 0, with all that is live
  * then.
  */
-#ifndef ZR_ALLOCATOR_RECORD_H
-#define ZR_ALLOCATOR_RECORD_H
+#pragma once
 
 #include <stdint.h>
 
 #include "allocator/allocator.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 typedef struct zr_recording zr_recording_t;
 
@@ -85,7 +82,4 @@ void zr_recording_info(const zr_recording_t *recording, zr_recording_info_t *inf
 /** The life of a number below n_lives. */
 void zr_recording_life(const zr_recording_t *recording, size_t id, zr_life_t *life_p);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

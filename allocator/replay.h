@@ -13,17 +13,14 @@
  * differ, the later one waits for the earlier one on the device, by an event; the CPU waits for
  * nothing. Places, peaks and bits are therefore the same on every run.
  */
-#ifndef ZR_ALLOCATOR_REPLAY_H
-#define ZR_ALLOCATOR_REPLAY_H
+#pragma once
 
 #include <stdint.h>
 
 #include "allocator/allocator.h"
 #include "allocator/planner.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 /** Allocations of a step that are planned at most, unless told otherwise. */
 #define ZR_REPLAY_MAX_ALLOCATIONS ((size_t)1 << 20)
@@ -137,7 +134,4 @@ typedef struct zr_replay_reach {
 bool zr_allocator_replay_reach(zr_allocator_t *allocator, zr_replay_reach_t *reach_p,
                                size_t n_micro_batches);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

@@ -7,16 +7,13 @@
  *
  * All three are in the recording's virtual time. docs/allocator.md tells what to see in them.
  */
-#ifndef ZR_ALLOCATOR_SNAPSHOT_H
-#define ZR_ALLOCATOR_SNAPSHOT_H
+#pragma once
 
 #include <stdio.h>
 
 #include "allocator/record.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 /*
  * Each writer writes where the file stands and neither flushes nor closes it.
@@ -70,7 +67,4 @@ bool zr_snapshot_form_of(const char *path, zr_snapshot_form_t *form_p);
 ZR_NODISCARD zr_status_t zr_snapshot_save(const zr_recording_t *recording, const char *path,
                                           const zr_log_t *log);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

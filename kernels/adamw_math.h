@@ -11,8 +11,7 @@
  * root) and none may be contracted or reordered, so that all backends give the same
  * bits. What is the same for all elements is computed once per call, in double.
  */
-#ifndef ZR_KERNELS_ADAMW_MATH_H
-#define ZR_KERNELS_ADAMW_MATH_H
+#pragma once
 
 #include <math.h>
 
@@ -71,4 +70,3 @@ static inline ZR_HOST_DEVICE void zr_adamw_element(const zr_adamw_factors_t *fac
     *master = fmaf(factors->minus_step_size, new_m / denominator, kept);
 }
 
-#endif

@@ -9,8 +9,7 @@
  * Memory comes as address ranges whose granules are mapped one by one; the
  * allocator (allocator/allocator.h) is what turns them into tensors.
  */
-#ifndef ZR_KERNELS_DEVICE_H
-#define ZR_KERNELS_DEVICE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -20,9 +19,7 @@
 #include "kernels/base/status.h"
 #include "kernels/base/trace.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 /** Where bytes live. */
 typedef enum zr_tier {
@@ -291,7 +288,4 @@ typedef enum zr_copy {
 ZR_NODISCARD zr_status_t zr_copy_async(zr_stream_t *stream, void *dst, const void *src,
                                        size_t size_bytes, zr_copy_t kind);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

@@ -5,8 +5,7 @@
  * the costs, so a backend sees valid calls only: sizes > 0 (but sum_of_squares of 0
  * elements, whose result is 0), known dtypes, known tiers, ranges that it reserved.
  */
-#ifndef ZR_KERNELS_DEVICE_BACKEND_H
-#define ZR_KERNELS_DEVICE_BACKEND_H
+#pragma once
 
 #include <pthread.h>
 
@@ -15,9 +14,7 @@
 #include "kernels/kernels.h"
 #include "kernels/update.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 struct zr_nn_backend;
 
@@ -219,8 +216,5 @@ extern const zr_device_backend_t zr_cuda_backend; /* where CUDA is built (ZR_HAV
 /** What zr_device_open looks in; ends with NULL (backends.c). */
 extern const zr_device_backend_t *const zr_device_backends[];
 
-#ifdef __cplusplus
-}
-#endif
+ZR_END_C
 
-#endif

@@ -8,15 +8,12 @@
  * timers it is two of those, which are read when they have passed. On any other it is when the work
  * was queued, and the file says so.
  */
-#ifndef ZR_KERNELS_DEVICE_TRACE_H
-#define ZR_KERNELS_DEVICE_TRACE_H
+#pragma once
 
 #include "kernels/device.h"
 #include "kernels/kernels.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 /* With a recorder only: before and after a kernel or copy is queued. Within a group: nothing. */
 void zr_stream_trace_begin(zr_stream_t *stream);
@@ -42,7 +39,4 @@ void zr_stream_group_end(zr_stream_t *stream, const zr_trace_slice_t *slice);
 void zr_device_waited(const zr_device_t *device, double begin, const char *name,
                       const char *subject);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

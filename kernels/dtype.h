@@ -2,16 +2,15 @@
  * Element types, and the one conversion between fp32 and bf16 that every
  * backend shares: round to nearest, ties to even, NaN stays NaN.
  */
-#ifndef ZR_KERNELS_DTYPE_H
-#define ZR_KERNELS_DTYPE_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "kernels/base/status.h"
+
+ZR_BEGIN_C
 
 #if defined(__CUDACC__)
 #define ZR_HOST_DEVICE __host__ __device__
@@ -80,7 +79,4 @@ static inline ZR_HOST_DEVICE zr_bf16_t zr_bf16_from_f32(float value) {
     return (zr_bf16_t)((int32_t)(bits & 0x7fffffffu) > 0x7f800000 ? quiet_nan : rounded);
 }
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

@@ -8,14 +8,11 @@
  * An array of n elements has ceil(n / block_elems) blocks, one behind the other; the last one may
  * have fewer elements.
  */
-#ifndef ZR_KERNELS_ENCODING_H
-#define ZR_KERNELS_ENCODING_H
+#pragma once
 
 #include "kernels/kernels.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 typedef struct zr_encoding {
     const char *name;   /* "fp32": in manifests, reports and messages */
@@ -65,7 +62,4 @@ static inline size_t zr_encoding_elems(const zr_encoding_t *encoding, size_t n_b
 zr_cost_t zr_encode_cost(const zr_encoding_t *encoding, size_t n_elems);
 zr_cost_t zr_decode_cost(const zr_encoding_t *encoding, size_t n_elems);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

@@ -1,6 +1,5 @@
 /* What the dispatch of kernels shares: checks of arguments, and the call. Internal to kernels/. */
-#ifndef ZR_KERNELS_KERNEL_CHECKS_H
-#define ZR_KERNELS_KERNEL_CHECKS_H
+#pragma once
 
 #include "kernels/device_backend.h"
 
@@ -13,4 +12,3 @@ ZR_NODISCARD zr_status_t zr_check_array(const zr_stream_t *stream, const char *k
 ZR_NODISCARD zr_status_t zr_kernel_run(zr_stream_t *stream, const zr_kernel_work_t *work,
                                        const zr_charge_t *charge);
 
-#endif

@@ -10,14 +10,11 @@
  * Each kernel states its cost, which is what a simulated device charges and what
  * a benchmark divides by.
  */
-#ifndef ZR_KERNELS_KERNELS_H
-#define ZR_KERNELS_KERNELS_H
+#pragma once
 
 #include "kernels/device.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 /** What a kernel costs: floating point operations, and bytes read plus written. */
 typedef struct zr_cost {
@@ -118,7 +115,4 @@ ZR_NODISCARD zr_status_t zr_kernel_spread(zr_stream_t *stream, void *const *dsts
                                           const void *const *sources, int n_sources,
                                           zr_dtype_t dtype, size_t n_elems);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

@@ -9,8 +9,7 @@
  *
  * Source: Chen et al. 2023, Symbolic Discovery of Optimization Algorithms, algorithm 2.
  */
-#ifndef ZR_KERNELS_LION_MATH_H
-#define ZR_KERNELS_LION_MATH_H
+#pragma once
 
 #include <math.h>
 
@@ -68,4 +67,3 @@ static inline ZR_HOST_DEVICE void zr_lion_element(const zr_lion_factors_t *facto
     *master = fmaf(factors->minus_lr, zr_lion_sign(c), kept);
 }
 
-#endif

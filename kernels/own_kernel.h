@@ -1,14 +1,11 @@
 /*
  * Kernels of a caller's own: one description that runs on every device, in the order of a stream.
  */
-#ifndef ZR_KERNELS_OWN_KERNEL_H
-#define ZR_KERNELS_OWN_KERNEL_H
+#pragma once
 
 #include "kernels/kernels.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 typedef struct zr_own_kernel {
     const char *name; /* static */
@@ -32,7 +29,4 @@ typedef struct zr_own_kernel {
 ZR_NODISCARD zr_status_t zr_kernel_own(zr_stream_t *stream, const zr_own_kernel_t *kernel,
                                        const void *args, size_t args_bytes, zr_cost_t cost);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

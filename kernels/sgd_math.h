@@ -10,8 +10,7 @@
  *
  * Source: Sutskever et al. 2013, in PyTorch's form.
  */
-#ifndef ZR_KERNELS_SGD_MATH_H
-#define ZR_KERNELS_SGD_MATH_H
+#pragma once
 
 #include <math.h>
 
@@ -54,4 +53,3 @@ static inline ZR_HOST_DEVICE void zr_sgd_element(const zr_sgd_factors_t *factors
     *master = fmaf(factors->minus_lr, step, *master);
 }
 
-#endif

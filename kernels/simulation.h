@@ -10,15 +10,12 @@
  *
  * Threads: a clock belongs to one thread at a time, the rank's.
  */
-#ifndef ZR_KERNELS_SIMULATION_H
-#define ZR_KERNELS_SIMULATION_H
+#pragma once
 
 #include "kernels/device.h"
 #include "kernels/base/hardware.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 /** What can be busy, each with one piece of work at a time. */
 typedef enum zr_sim_part {
@@ -87,7 +84,4 @@ const zr_hardware_t *zr_sim_hardware_of(const zr_device_t *device);
 /** Queue work of a part on a stream of a simulated device, like a kernel. Gives its end. */
 double zr_sim_queue(zr_stream_t *stream, zr_sim_part_t part, const char *name, double seconds);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

@@ -14,8 +14,7 @@
  * elements at once; a CPU keeps as many of them in registers as it likes, because
  * lanes are independent.
  */
-#ifndef ZR_KERNELS_SUM_OF_SQUARES_MATH_H
-#define ZR_KERNELS_SUM_OF_SQUARES_MATH_H
+#pragma once
 
 #include <stddef.h>
 
@@ -35,4 +34,3 @@ static inline double zr_sum_of_squares_add_lanes(double *lanes) {
     return lanes[0];
 }
 
-#endif

@@ -8,14 +8,11 @@
  * the time of the cost. zero/optim/ has the rules of the library as parts of optimizers; one of a
  * user's own is another such struct, with a loop, a launcher, or both.
  */
-#ifndef ZR_KERNELS_UPDATE_H
-#define ZR_KERNELS_UPDATE_H
+#pragma once
 
 #include "kernels/encoding.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 #define ZR_MAX_STATE_ARRAYS 8
 #define ZR_MAX_HYPERS 8
@@ -110,7 +107,4 @@ size_t zr_state_bytes(const zr_update_rule_t *rule, size_t n_elems);
 /** Where an array begins in the state of n elements. */
 size_t zr_state_array_offset(const zr_update_rule_t *rule, size_t array, size_t n_elems);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

@@ -3,15 +3,14 @@
  * one that the processor has is taken. A library of the system has it for the oldest processors
  * only.
  */
-#ifndef ZR_OFFLOAD_CHECKSUM_H
-#define ZR_OFFLOAD_CHECKSUM_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "kernels/base/status.h"
+
+ZR_BEGIN_C
 
 typedef uint64_t (*zr_checksum_t)(const void *bytes, size_t size_bytes);
 
@@ -23,7 +22,4 @@ typedef uint64_t (*zr_checksum_t)(const void *bytes, size_t size_bytes);
  */
 zr_checksum_t zr_checksum_find(const char *name);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

@@ -10,15 +10,12 @@
  * tiers. All are spread evenly over the order of the pieces, so that whoever works through them has
  * transfers and work to do at the same time.
  */
-#ifndef ZR_OFFLOAD_PLACEMENT_H
-#define ZR_OFFLOAD_PLACEMENT_H
+#pragma once
 
 #include "kernels/base/heap_internal.h"
 #include "kernels/encoding.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 #define ZR_PLACEMENT_MAX_ARRAYS 8
 
@@ -83,7 +80,4 @@ static inline size_t zr_piece_bytes(const zr_placement_t *placement, const zr_pi
     return n_bytes;
 }
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

@@ -3,14 +3,11 @@
  * are as large as needed, aligned as the store's files ask for, registered with the store, and
  * counted in the host tier's budget.
  */
-#ifndef ZR_OFFLOAD_STAGING_H
-#define ZR_OFFLOAD_STAGING_H
+#pragma once
 
 #include "offload/store.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 typedef struct zr_staging {
     zr_allocator_t *allocator;
@@ -52,7 +49,4 @@ static inline char *zr_staging_buffer(const zr_staging_t *staging, size_t number
     return staging->base + number * staging->stride;
 }
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

@@ -17,14 +17,11 @@
  *
  * Threads: one at a time, the one of allocator's device.
  */
-#ifndef ZR_OFFLOAD_STASH_H
-#define ZR_OFFLOAD_STASH_H
+#pragma once
 
 #include "offload/store.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 typedef struct zr_stash zr_stash_t;
 
@@ -131,7 +128,4 @@ typedef struct zr_stash_statistics {
 } zr_stash_statistics_t;
 void zr_stash_statistics(const zr_stash_t *stash, zr_stash_statistics_t *statistics_p);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

@@ -22,8 +22,7 @@
  *
  * Threads: a handle belongs to one thread at a time.
  */
-#ifndef ZR_OFFLOAD_STORE_H
-#define ZR_OFFLOAD_STORE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -33,9 +32,7 @@
 #include "kernels/base/log.h"
 #include "kernels/base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 typedef struct zr_store zr_store_t;
 
@@ -316,7 +313,4 @@ void zr_store_statistics(const zr_store_t *store, zr_store_statistics_t *statist
 void zr_store_account_statistics(const zr_store_t *store, size_t account,
                                  zr_store_statistics_t *statistics_p);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

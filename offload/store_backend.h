@@ -8,14 +8,11 @@
  * zr_store_piece_begins before its bytes are taken or brought, zr_store_piece_ended when they
  * have been, or have failed. Pieces end in any order.
  */
-#ifndef ZR_OFFLOAD_STORE_BACKEND_H
-#define ZR_OFFLOAD_STORE_BACKEND_H
+#pragma once
 
 #include "offload/store.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 typedef enum zr_transfer_state {
     ZR_TRANSFER_FREE = 0,
@@ -218,7 +215,4 @@ void zr_store_memory_free(zr_store_t *store, zr_store_memory_t *memory);
 /** The bounce buffers that the options ask for, one behind the other. */
 ZR_NODISCARD zr_status_t zr_store_bounce_allocate(zr_store_t *store, zr_store_memory_t *memory_p);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

@@ -18,14 +18,11 @@
  *
  * Threads: the store's own.
  */
-#ifndef ZR_OFFLOAD_SWAP_H
-#define ZR_OFFLOAD_SWAP_H
+#pragma once
 
 #include "offload/store.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 typedef struct zr_swap zr_swap_t;
 
@@ -145,7 +142,4 @@ typedef struct zr_swap_statistics {
 /** Counts since creation. */
 void zr_swap_statistics(const zr_swap_t *swap, zr_swap_statistics_t *statistics_p);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

@@ -2,8 +2,7 @@
  * What a run is asked to do. A plain struct that the caller fills, or that is read
  * from DeepSpeed's JSON; nothing in it is ever ignored or quietly changed.
  */
-#ifndef ZR_ZERO_CONFIG_H
-#define ZR_ZERO_CONFIG_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -12,9 +11,7 @@
 #include "kernels/base/log.h"
 #include "zero/optim/optimizer.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 /** When gradients are reduced over the ranks. */
 typedef enum zr_reduce {
@@ -242,7 +239,4 @@ int zr_config_n_shards(const zr_config_t *config, int n_ranks);
  */
 double zr_config_lr(const zr_config_t *config, size_t step);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

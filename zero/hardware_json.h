@@ -15,14 +15,11 @@
  * All figures are given, but those of a device and its links where kind is "host". Sources say
  * where a figure is from, and are for people.
  */
-#ifndef ZR_ZERO_HARDWARE_JSON_H
-#define ZR_ZERO_HARDWARE_JSON_H
+#pragma once
 
 #include "kernels/base/hardware.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 /**
  * Read a description.
@@ -50,7 +47,4 @@ ZR_NODISCARD zr_status_t zr_hardware_write_json(const zr_hardware_t *hardware,
                                                 const char *const *sources, const char *path,
                                                 const zr_log_t *log);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

@@ -6,16 +6,13 @@
  *
  * A program's own options are rows of the same type, of a struct of its own.
  */
-#ifndef ZR_ZERO_OPTIONS_H
-#define ZR_ZERO_OPTIONS_H
+#pragma once
 
 #include <stdint.h>
 
 #include "zero/config.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 /** How a value is stored at a row's offset, and what is written for it. */
 typedef enum zr_option_type {
@@ -182,7 +179,4 @@ ZR_NODISCARD zr_status_t zr_config_read_json_given(const char *path, const zr_lo
  */
 const char *zr_name_nearest(const char *word, const char *const *names, size_t n_names);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

@@ -10,16 +10,13 @@
  *
  * What the function returns that is no success ends the other ranks.
  */
-#ifndef ZR_ZERO_RANKS_H
-#define ZR_ZERO_RANKS_H
+#pragma once
 
 #include "zero/comm/comm.h"
 #include "zero/config.h"
 #include "zero/runtime.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 /** A rank, as its function sees it. All of it is the library's, and there until the function
  * returns. */
@@ -96,7 +93,4 @@ ZR_NODISCARD zr_status_t zr_rank_open(const zr_run_options_t *options, zr_rank_t
  */
 void zr_rank_close(zr_rank_t **rank, const char *reason);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

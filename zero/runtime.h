@@ -16,8 +16,7 @@
  * All pointers are device memory, valid on the compute stream (zr_runtime_stream).
  * Threads: a runtime and all that belongs to it: one thread, the rank's own.
  */
-#ifndef ZR_ZERO_RUNTIME_H
-#define ZR_ZERO_RUNTIME_H
+#pragma once
 
 #include "allocator/allocator.h"
 #include "allocator/replay.h"
@@ -25,9 +24,7 @@
 #include "zero/comm/comm.h"
 #include "zero/config.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 typedef struct zr_runtime zr_runtime_t;
 typedef struct zr_unit zr_unit_t;   /* owned by its runtime */
@@ -384,7 +381,4 @@ typedef struct zr_offload_report {
 } zr_offload_report_t;
 void zr_runtime_offload(const zr_runtime_t *runtime, zr_offload_report_t *report_p);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

@@ -25,8 +25,7 @@
  * examples/library/regression.c is a whole program of them. Every call that can fail returns a
  * status, and has said why by then: on standard error, or in a log of the program's own.
  */
-#ifndef ZR_ZERO_ZERO_H
-#define ZR_ZERO_ZERO_H
+#pragma once
 
 /* What most programs need. */
 #include "kernels/base/log.h"
@@ -67,9 +66,7 @@
 #include "zero/plan/run_plan.h"
 #include "zero/plan/run_search.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 #define ZR_VERSION_MAJOR 0
 #define ZR_VERSION_MINOR 1
@@ -81,7 +78,4 @@ const char *zr_version(void);
 /** How this library was built: "cuda", "nccl", ... found or not, for people; static. */
 const char *zr_build_description(void);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

@@ -4,14 +4,11 @@
  *
  * Every tensor is dropped as soon as the last kernel that reads it is queued.
  */
-#ifndef ZR_MODELS_PARTS_H
-#define ZR_MODELS_PARTS_H
+#pragma once
 
 #include "zero/zero.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 /** What the kernels of a model have in common; a part of its shape. */
 typedef struct zr_part_types {
@@ -225,7 +222,4 @@ ZR_NODISCARD zr_status_t zr_part_model_create(zr_runtime_t *runtime,
                                               const zr_activation_options_t *activations,
                                               zr_model_t **model_p);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

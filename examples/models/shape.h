@@ -5,15 +5,12 @@
  *
  * An architecture is one row: internal.h.
  */
-#ifndef ZR_MODELS_SHAPE_H
-#define ZR_MODELS_SHAPE_H
+#pragma once
 
 #include "models/decoder/decoder.h"
 #include "models/gpt2/gpt.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 typedef enum zr_model_kind { ZR_MODEL_GPT = 0, ZR_MODEL_DECODER = 1 } zr_model_kind_t;
 #define ZR_N_MODEL_KINDS 2
@@ -167,7 +164,4 @@ ZR_NODISCARD zr_status_t zr_model_shape_create(zr_runtime_t *runtime, const zr_m
 zr_model_maker_t zr_model_shape_maker(const zr_model_shape_t *shape,
                                       const zr_transformer_options_t *options);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

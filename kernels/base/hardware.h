@@ -5,8 +5,7 @@
  * processors and drives. Rates are what real work reaches, not what a data sheet promises.
  * zr_hardware_read_json (zero/hardware_json.h) reads one from a file.
  */
-#ifndef ZR_KERNELS_BASE_HARDWARE_H
-#define ZR_KERNELS_BASE_HARDWARE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -14,9 +13,7 @@
 #include "kernels/base/log.h"
 #include "kernels/base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 /** The device that a simulated one stands for: it has that one's properties and workspaces. */
 typedef enum zr_hardware_kind {
@@ -116,7 +113,4 @@ double zr_hardware_figure(const zr_hardware_t *hardware, const zr_figure_t *figu
 /** Set it; of types that are whole numbers the fraction is dropped. */
 void zr_hardware_set_figure(zr_hardware_t *hardware, const zr_figure_t *figure, double value);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

@@ -10,17 +10,14 @@
  * Threads: externally locked; two heaps may be counted together and belong to two threads. One is
  * best destroyed by the thread that created it: another one goes through its blocks.
  */
-#ifndef ZR_KERNELS_BASE_HEAP_INTERNAL_H
-#define ZR_KERNELS_BASE_HEAP_INTERNAL_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 
 #include "kernels/base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 typedef struct zr_heap zr_heap_t;
 
@@ -59,7 +56,4 @@ typedef struct zr_heap_count {
 /** Threads: any. */
 zr_heap_count_t zr_heap_count(const zr_heap_t *heap);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

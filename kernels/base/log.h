@@ -5,16 +5,13 @@
  * and the rank that stands in the prefix. Objects copy the one they are given,
  * so there is no global log and eight ranks of one process keep eight.
  */
-#ifndef ZR_KERNELS_BASE_LOG_H
-#define ZR_KERNELS_BASE_LOG_H
+#pragma once
 
 #include <stdint.h>
 
 #include "kernels/base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 typedef enum zr_log_level {
     ZR_LOG_ERROR = 0,
@@ -95,7 +92,4 @@ zr_count_text_t zr_count_text(uint64_t n, const char *noun);
 /** "error", "warning", "info" or "debug". */
 const char *zr_log_level_name(zr_log_level_t level);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

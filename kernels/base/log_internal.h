@@ -1,14 +1,11 @@
 /*
  * The last error of a thread, for those of the library who hand it from one thread to another.
  */
-#ifndef ZR_KERNELS_BASE_LOG_INTERNAL_H
-#define ZR_KERNELS_BASE_LOG_INTERNAL_H
+#pragma once
 
 #include "kernels/base/log.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 /** Of a message, with the terminating zero. */
 #define ZR_LOG_MESSAGE_BYTES 4096
@@ -16,7 +13,4 @@ extern "C" {
 /** Make this the calling thread's last error, without logging it. What is longer is cut. */
 void zr_last_error_set(const char *message);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

@@ -2,8 +2,7 @@
  * Between two looks at what another thread will change: tells the processor that this one waits,
  * so that it takes less from what runs beside it.
  */
-#ifndef ZR_KERNELS_BASE_PAUSE_H
-#define ZR_KERNELS_BASE_PAUSE_H
+#pragma once
 
 static inline void zr_pause(void) {
 #if defined(__x86_64__) || defined(__i386__)
@@ -13,4 +12,3 @@ static inline void zr_pause(void) {
 #endif
 }
 
-#endif

@@ -4,12 +4,18 @@
  * Every function that can fail returns one. The place that detects an error
  * logs it once, with its numbers; callers hand the status on.
  */
-#ifndef ZR_KERNELS_BASE_STATUS_H
-#define ZR_KERNELS_BASE_STATUS_H
+#pragma once
 
+/* What stands between these has the names of C, also in C++. */
 #ifdef __cplusplus
-extern "C" {
+#define ZR_BEGIN_C extern "C" {
+#define ZR_END_C }
+#else
+#define ZR_BEGIN_C
+#define ZR_END_C
 #endif
+
+ZR_BEGIN_C
 
 #if defined(__GNUC__)
 #define ZR_NODISCARD __attribute__((warn_unused_result))
@@ -49,7 +55,4 @@ const char *zr_status_name(zr_status_t status);
             return zr_try_status;                                                                  \
     } while (0)
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

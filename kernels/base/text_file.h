@@ -1,17 +1,14 @@
 /*
  * Files that a user names, read whole.
  */
-#ifndef ZR_KERNELS_BASE_TEXT_FILE_H
-#define ZR_KERNELS_BASE_TEXT_FILE_H
+#pragma once
 
 #include <stddef.h>
 
 #include "kernels/base/log.h"
 #include "kernels/base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 /**
  * Read a file. A pipe that has a writer is waited for, until a signal comes; one without is empty.
@@ -29,7 +26,4 @@ extern "C" {
 ZR_NODISCARD zr_status_t zr_text_file_read(const char *path, size_t max_bytes, const zr_log_t *log,
                                            char **text_p, size_t *n_bytes_p);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

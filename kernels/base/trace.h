@@ -15,8 +15,7 @@
  *
  * Threads: a recorder may be used by several at once.
  */
-#ifndef ZR_KERNELS_BASE_TRACE_H
-#define ZR_KERNELS_BASE_TRACE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -26,9 +25,7 @@
 #include "kernels/base/log.h"
 #include "kernels/base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 typedef struct zr_trace zr_trace_t;
 
@@ -158,7 +155,4 @@ void zr_trace_info(const zr_trace_t *trace, zr_trace_info_t *info_p);
 ZR_NODISCARD zr_status_t zr_trace_save(zr_trace_t *const *traces, size_t n_traces, const char *path,
                                        const zr_log_t *log);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

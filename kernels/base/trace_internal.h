@@ -1,8 +1,7 @@
 /*
  * What the recorder (trace.c) and the writer of its file (trace_save.c) share.
  */
-#ifndef ZR_KERNELS_BASE_TRACE_INTERNAL_H
-#define ZR_KERNELS_BASE_TRACE_INTERNAL_H
+#pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -89,4 +88,3 @@ static inline const char *zr_trace_text(const zr_trace_t *trace, zr_trace_name_t
     return name == 0 ? NULL : trace->names[name - 1];
 }
 
-#endif

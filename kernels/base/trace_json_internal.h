@@ -2,8 +2,7 @@
  * Files of the Trace Event Format, event by event: made with jansson, so that every name is quoted
  * right, and written at once, so that a long trace needs no memory.
  */
-#ifndef ZR_KERNELS_BASE_TRACE_JSON_H
-#define ZR_KERNELS_BASE_TRACE_JSON_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -38,4 +37,3 @@ ZR_NODISCARD zr_status_t zr_trace_json_end(zr_trace_json_t *json);
  */
 const char *zr_trace_json_name(const char *name, char *buffer, size_t buffer_bytes);
 
-#endif

@@ -6,8 +6,7 @@
  *   cuda_driver.c    the driver's calls, found when a device is opened
  *   *_cuda.cu        kernels and their launches
  */
-#ifndef ZR_KERNELS_CUDA_CUDA_DEVICE_H
-#define ZR_KERNELS_CUDA_CUDA_DEVICE_H
+#pragma once
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -15,9 +14,7 @@
 
 #include "kernels/device_backend.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 /* ---- the driver's calls --------------------------------------------------------------- */
 
@@ -152,7 +149,4 @@ zr_status_t zr_cuda_fill(zr_stream_t *stream, void *x, zr_dtype_t dtype, size_t 
                          float value);
 zr_status_t zr_cuda_spread(zr_stream_t *stream, const zr_spread_t *args, const char *name);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

@@ -9,8 +9,7 @@
  * The calling thread does its work itself, on all other streams. It waits for an event of a stream
  * beside it where it would queue something behind it, and the seconds of that are counted.
  */
-#ifndef ZR_KERNELS_HOST_HOST_BESIDE_H
-#define ZR_KERNELS_HOST_HOST_BESIDE_H
+#pragma once
 
 #include "kernels/host/host_device.h"
 
@@ -55,4 +54,3 @@ typedef struct zr_host_work {
 /** Queue it on a stream that has a thread. ZR_ERR_MEMORY, logged. */
 ZR_NODISCARD zr_status_t zr_host_queue(zr_stream_t *stream, const zr_host_work_t *work);
 
-#endif

@@ -1,8 +1,7 @@
 /*
  * The host device: what its files share.
  */
-#ifndef ZR_KERNELS_HOST_HOST_DEVICE_H
-#define ZR_KERNELS_HOST_HOST_DEVICE_H
+#pragma once
 
 #include "kernels/device_backend.h"
 #include "kernels/host/host_isa.h"
@@ -25,4 +24,3 @@ zr_status_t zr_host_run(zr_stream_t *stream, const zr_kernel_work_t *work);
 zr_status_t zr_host_copy_async(zr_stream_t *stream, void *dst, const void *src, size_t size_bytes,
                                zr_copy_t kind);
 
-#endif

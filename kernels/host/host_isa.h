@@ -5,8 +5,7 @@
  * best table that the processor can run. A loop works on one piece of a kernel's
  * arrays; host_kernels.c cuts the arrays into pieces and shares them among threads.
  */
-#ifndef ZR_KERNELS_HOST_HOST_ISA_H
-#define ZR_KERNELS_HOST_HOST_ISA_H
+#pragma once
 
 #include "kernels/device_backend.h"
 #include "kernels/kernels.h"
@@ -46,4 +45,3 @@ extern const zr_host_isa_t zr_host_isa_avx512;
 ZR_NODISCARD zr_status_t zr_host_isa_find(const zr_log_t *log, const char *name,
                                           const zr_host_isa_t **isa_p);
 
-#endif

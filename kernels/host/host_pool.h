@@ -1,8 +1,7 @@
 /*
  * The threads of a host device, which share the work of one kernel.
  */
-#ifndef ZR_KERNELS_HOST_HOST_POOL_H
-#define ZR_KERNELS_HOST_HOST_POOL_H
+#pragma once
 
 #include <stddef.h>
 
@@ -44,4 +43,3 @@ void zr_host_pool_destroy(zr_host_pool_t **pool);
 void zr_host_pool_run(zr_host_pool_t *pool, bool is_beside, size_t n_tasks,
                       void (*task)(void *context, size_t index), void *context);
 
-#endif

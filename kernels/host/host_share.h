@@ -11,8 +11,7 @@
  * A granule's place in the file follows from its address until it is moved: then the two places are
  * exchanged, so that a move is two views changed, and nothing is copied.
  */
-#ifndef ZR_KERNELS_HOST_HOST_SHARE_H
-#define ZR_KERNELS_HOST_HOST_SHARE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -80,4 +79,3 @@ int zr_host_open_huge_file(char *why, size_t why_bytes);
  */
 void *zr_host_reserve_apart(size_t size_bytes);
 
-#endif

@@ -5,14 +5,11 @@
  *
  * Queries look at a device's info alone.
  */
-#ifndef ZR_KERNELS_NN_CUDA_SIZES_H
-#define ZR_KERNELS_NN_CUDA_SIZES_H
+#pragma once
 
 #include "kernels/nn/nn.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 #define ZR_CUDA_ROWS_PER_PARTIAL 128 /* of a bias' gradient */
 
@@ -55,7 +52,4 @@ zr_status_t zr_cuda_nn_activation_dtype(const zr_device_t *device, zr_dtype_t pa
 size_t zr_cuda_nn_workspace_bytes(const zr_device_t *device, zr_nn_kernel_t kernel,
                                   const void *args);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

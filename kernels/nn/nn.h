@@ -24,17 +24,14 @@
  *   ZR_ERR_DEVICE, ZR_ERR_MEMORY  the work could not be queued or done.
  * Sizes of 0 are fine: there is then nothing to do. Threads: those of the stream.
  */
-#ifndef ZR_KERNELS_NN_NN_H
-#define ZR_KERNELS_NN_NN_H
+#pragma once
 
 #include <stdint.h>
 
 #include "kernels/device.h"
 #include "kernels/kernels.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 #define ZR_NN_WORKSPACE_ALIGNMENT 256 /* bytes; what cuBLASLt asks for */
 
@@ -505,7 +502,4 @@ const zr_nn_backend_t *zr_nn_backend_of(const zr_device_t *device);
 /** This library's kernels; ends with NULL (kernels/nn/backends.c). */
 extern const zr_nn_backend_t *const zr_nn_backends[];
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

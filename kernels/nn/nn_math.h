@@ -3,8 +3,7 @@
  * that compilers vectorise loops over them on every instruction set and all of them give the same
  * bits.
  */
-#ifndef ZR_KERNELS_NN_NN_MATH_H
-#define ZR_KERNELS_NN_NN_MATH_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -156,4 +155,3 @@ static inline ZR_HOST_DEVICE float zr_nn_normalise_slope(float d, float normalis
     return rstd * ((d - average) - normalised * average_normalised);
 }
 
-#endif

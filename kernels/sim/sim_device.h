@@ -1,8 +1,7 @@
 /*
  * The simulated device: what its files share.
  */
-#ifndef ZR_KERNELS_SIM_SIM_DEVICE_H
-#define ZR_KERNELS_SIM_SIM_DEVICE_H
+#pragma once
 
 #include "kernels/device_backend.h"
 #include "kernels/simulation.h"
@@ -56,4 +55,3 @@ zr_status_t zr_sim_range_move(zr_device_t *device, zr_tier_t tier, void *from, v
 bool zr_sim_has_address(const zr_sim_device_t *sim, const void *address);
 
 
-#endif

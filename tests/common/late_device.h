@@ -1,8 +1,7 @@
 /*
  * A device for tests whose streams run late, in any order that events allow.
  */
-#ifndef ZR_TESTS_COMMON_LATE_DEVICE_H
-#define ZR_TESTS_COMMON_LATE_DEVICE_H
+#pragma once
 
 #include "allocator/allocator.h"
 #include "kernels/device_backend.h"
@@ -32,4 +31,3 @@ void late_device_check_free(zr_allocator_t *allocator, const void *pointer,
 /** From now on the waits of all late devices are ignored: what a schedule without events does. */
 void late_device_ignore_waits(bool ignore);
 
-#endif

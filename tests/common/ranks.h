@@ -1,8 +1,7 @@
 /*
  * For tests that need several ranks: each is a thread with a device and a communicator.
  */
-#ifndef ZR_TESTS_COMMON_RANKS_H
-#define ZR_TESTS_COMMON_RANKS_H
+#pragma once
 
 #include "zero/zero.h"
 
@@ -37,4 +36,3 @@ typedef struct test_ranks {
 /* Run all ranks to their end. Aborts the program when it cannot start them. */
 void test_run_ranks(test_ranks_t *ranks);
 
-#endif

@@ -17,16 +17,15 @@
  * pointer arguments are checked), the host touching device memory at the very moment when another
  * thread's kernels do, and blocks of one kernel that rely on each other's order but by chance.
  */
-#ifndef ZR_TESTS_EMU_EMU_H
-#define ZR_TESTS_EMU_EMU_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "kernels/base/status.h"
+
+ZR_BEGIN_C
 
 typedef struct emu_options {
     int n_devices;           /* 0: as on a machine without a GPU */
@@ -94,7 +93,4 @@ size_t emu_n_misuses(void);
 /** Devices as after a restart of the process: failures of queued work are forgotten. */
 void emu_forget_failures(void);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

@@ -8,8 +8,7 @@
  *   emu_nccl.cc     NCCL: calls, and gates in streams
  *   emu_nccl_meeting.cc  where its ranks meet
  */
-#ifndef ZR_TESTS_EMU_EMU_INTERNAL_H
-#define ZR_TESTS_EMU_EMU_INTERNAL_H
+#pragma once
 
 #include <cuda.h>
 #include <cuda_runtime.h>
@@ -102,4 +101,3 @@ unsigned draw(unsigned below);
 
 } // namespace emu
 
-#endif

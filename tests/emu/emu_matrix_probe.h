@@ -1,15 +1,12 @@
 /* Kernels that show what the emulation does with matrix instructions, dynamic shared memory and
  * copies to it. */
-#ifndef ZR_TESTS_EMU_EMU_MATRIX_PROBE_H
-#define ZR_TESTS_EMU_EMU_MATRIX_PROBE_H
+#pragma once
 
 #include <stdbool.h>
 
 #include "kernels/cuda/cuda_device.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 /** How the second matrix of a product lies in memory. */
 typedef enum probe_layout { PROBE_ROWS_OF_N, PROBE_ROWS_OF_K } probe_layout_t;
@@ -36,7 +33,4 @@ zr_status_t probe_shared(zr_stream_t *stream, float *out, bool too_far);
 /** The same with so much shared memory, asked for or not. */
 zr_status_t probe_much_shared(zr_stream_t *stream, float *out, size_t size_bytes, bool asked_for);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

@@ -6,8 +6,7 @@
  * The memory is a file that the maker of the id makes and the last rank to join removes. One lock
  * guards all but the data; that it outlives its owner is why a rank may be killed anywhere.
  */
-#ifndef ZR_TESTS_EMU_NCCL_MEETING_H
-#define ZR_TESTS_EMU_NCCL_MEETING_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -71,4 +70,3 @@ class meeting_t {
 
 } // namespace emu
 
-#endif

@@ -1,14 +1,11 @@
 /* Kernels that show what the emulation does with barriers and shuffles. */
-#ifndef ZR_TESTS_EMU_EMU_PROBE_H
-#define ZR_TESTS_EMU_EMU_PROBE_H
+#pragma once
 
 #include <stdbool.h>
 
 #include "kernels/cuda/cuda_device.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 /** out[i] = in[255 - i] for 256 elements, through shared memory, with or without its barrier. */
 zr_status_t probe_reverse(zr_stream_t *stream, float *out, const float *in, bool with_barrier);
@@ -25,7 +22,4 @@ zr_status_t probe_copy_one(zr_stream_t *stream, float *out, const float *in);
 /** Two elements as one access, which faults where one of the addresses is no multiple of 8. */
 zr_status_t probe_copy_words(zr_stream_t *stream, float *out, const float *in);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

@@ -2,8 +2,7 @@
  * The emulation's threads: what a thread of a kernel can do with others of its block, and how a
  * kernel is queued. For those who have included <cuda_runtime.h>, the emulation's or CUDA's own.
  */
-#ifndef ZR_TESTS_EMU_EMU_THREAD_H
-#define ZR_TESTS_EMU_EMU_THREAD_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -80,4 +79,3 @@ inline size_t emu_shared_bytes(const emu_launch_t &launch) {
 void emu_queue_kernel(const emu_launch_t &launch, std::function<void()> thread,
                       std::vector<const void *> pointers);
 
-#endif

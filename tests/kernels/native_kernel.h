@@ -3,13 +3,11 @@
 
 #include <stddef.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "kernels/base/status.h"
+
+ZR_BEGIN_C
 
 /** x[i] = 2 x[i] + 1, queued on the handle; NULL: done at once. */
 void native_kernel(void *handle, float *x, size_t n_elems);
 
-#ifdef __cplusplus
-}
-#endif
+ZR_END_C

@@ -12,8 +12,7 @@
  *   ptx_launch.cc     kernels by their names; launches
  *   races.cc          accesses that nothing orders
  */
-#ifndef ZR_TESTS_PTX_PTX_H
-#define ZR_TESTS_PTX_PTX_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -92,4 +91,3 @@ void ptx_copy_wait(size_t n_groups, const char *here);
 void ptx_wait_for_block(const char *here);
 void ptx_wait_for_warp(uint32_t mask, const char *here);
 
-#endif

@@ -11,8 +11,7 @@
  * What the manual leaves open: x / 0 of integers is all ones, x % 0 is x; a result that is
  * saturated is never -0; with .ftz results are flushed after they were rounded.
  */
-#ifndef ZR_TESTS_PTX_PTX_THREAD_H
-#define ZR_TESTS_PTX_PTX_THREAD_H
+#pragma once
 
 #include <cuda_runtime.h>
 #include <limits.h>
@@ -734,4 +733,3 @@ inline void mma_bf16(uint32_t *d, const uint32_t *a, const uint32_t *b, const ui
 
 } // namespace ptx
 
-#endif

@@ -9,8 +9,7 @@
  *
  * One thread: the one that runs kernels.
  */
-#ifndef ZR_TESTS_PTX_RACES_H
-#define ZR_TESTS_PTX_RACES_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -55,4 +54,3 @@ void begin_anew(FILE *reports);
 
 } // namespace races
 
-#endif

@@ -1,11 +1,10 @@
 /* Every kernel of the CUDA device once or a few times, on sizes that are small, and still take each
  * through all its barriers more than once. */
-#ifndef ZR_TESTS_PTX_TOUR_H
-#define ZR_TESTS_PTX_TOUR_H
+#pragma once
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "kernels/base/status.h"
+
+ZR_BEGIN_C
 
 #include "tests/kernels/device_fixture.h"
 
@@ -13,7 +12,4 @@ extern "C" {
 enum { TOUR_N_PARTS = 7 };
 void tour(fixture_t *fixture, int part);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

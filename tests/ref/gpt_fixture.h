@@ -1,8 +1,7 @@
 /*
  * A model on one rank, for tests: everything that zr_gpt_create needs, and its insides.
  */
-#ifndef ZR_TESTS_REF_GPT_FIXTURE_H
-#define ZR_TESTS_REF_GPT_FIXTURE_H
+#pragma once
 
 #include "models/gpt2/internal.h"
 #include "tests/common/test.h"
@@ -54,4 +53,3 @@ double **fixture_read_gradients(fixture_t *fixture);
 /** b * t tokens and their successors, from a seed. */
 void fixture_tokens(size_t vocab, uint64_t seed, size_t n, int32_t *tokens, int32_t *targets);
 
-#endif

@@ -3,8 +3,7 @@
  * the textbook formulas, with bounds on how far fp32 may be away from them. Shares no
  * code with kernels/.
  */
-#ifndef ZR_TESTS_REF_REF_KERNELS_H
-#define ZR_TESTS_REF_REF_KERNELS_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -57,4 +56,3 @@ double ref_bf16_value(uint16_t bits);
 float ref_add(float a, float b);
 float ref_multiply(float a, float b);
 
-#endif

@@ -3,8 +3,7 @@
  * are a function of the parameters, the rank and the micro-batch. It reads and writes device
  * memory through copies alone, so it runs on every device.
  */
-#ifndef ZR_TESTS_ZERO_TOY_H
-#define ZR_TESTS_ZERO_TOY_H
+#pragma once
 
 #include "allocator/replay.h"
 #include "tests/common/ranks.h"
@@ -123,4 +122,3 @@ void toy_expect_hash(const toy_options_t *options, uint64_t hash);
 /** Train, quietly: a rank ends with this status, and a message that has this in it. */
 void toy_expect_error(toy_options_t *options, zr_status_t status, const char *text);
 
-#endif

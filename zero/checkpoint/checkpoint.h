@@ -12,14 +12,11 @@
  * pieces, so that a run of another number of ranks, stage, placement or dtype reads just what it
  * needs.
  */
-#ifndef ZR_ZERO_CHECKPOINT_CHECKPOINT_H
-#define ZR_ZERO_CHECKPOINT_CHECKPOINT_H
+#pragma once
 
 #include "zero/runtime.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 /* ---- saving ---------------------------------------------------------------------------------- */
 
@@ -291,7 +288,4 @@ ZR_NODISCARD zr_status_t zr_checkpoint_list(const char *folder, const zr_log_t *
 ZR_NODISCARD zr_status_t zr_runtime_restore(zr_runtime_t *runtime,
                                             const zr_checkpoint_t *checkpoint);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

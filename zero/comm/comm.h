@@ -23,17 +23,14 @@
  *
  * Threads: a handle belongs to the thread of its rank, zr_comm_abort excepted.
  */
-#ifndef ZR_ZERO_COMM_COMM_H
-#define ZR_ZERO_COMM_COMM_H
+#pragma once
 
 #include <stdint.h>
 
 #include "kernels/encoding.h"
 #include "zero/comm/launch.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 typedef struct zr_comm zr_comm_t;
 struct zr_allocator;
@@ -346,7 +343,4 @@ typedef struct zr_comm_statistics {
 /** What this rank has sent since creation. */
 void zr_comm_statistics(const zr_comm_t *comm, zr_comm_statistics_t *statistics_p);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

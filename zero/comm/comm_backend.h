@@ -14,16 +14,13 @@
  * one thread, so this is allowed only while the event's owner is held in the same
  * collective call: it records before the ranks meet and leaves after they have met again.
  */
-#ifndef ZR_ZERO_COMM_COMM_BACKEND_H
-#define ZR_ZERO_COMM_COMM_BACKEND_H
+#pragma once
 
 #include <pthread.h>
 
 #include "zero/comm/comm.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 /** One rank's part in a collective. Ranks must agree in all above the line, and on nothing below.
  */
@@ -136,7 +133,4 @@ size_t zr_comm_piece_elems(const zr_comm_t *comm, const zr_comm_call_t *call);
 /** Seconds of a clock that only goes forward, for the statistics. */
 double zr_comm_clock(void);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

@@ -2,16 +2,13 @@
  * How a process that is one rank of several finds the others: what torchrun and its like, mpirun or
  * srun tell it in the environment.
  */
-#ifndef ZR_ZERO_COMM_LAUNCH_H
-#define ZR_ZERO_COMM_LAUNCH_H
+#pragma once
 
 #include <stdbool.h>
 
 #include "kernels/base/log.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 typedef struct zr_launch {
     char host[256];       /* of rank 0: MASTER_ADDR */
@@ -43,7 +40,4 @@ typedef struct zr_launch {
 ZR_NODISCARD zr_status_t zr_launch_from_environment(const zr_log_t *log, zr_launch_t *launch_p,
                                                     bool *is_launched_p);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

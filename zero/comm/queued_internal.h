@@ -12,9 +12,7 @@
 
 #include "zero/comm/comm_backend.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 void zr_comm_queue_init(zr_comm_queue_t *queue);
 /** Waits for what is queued. */
@@ -34,6 +32,4 @@ ZR_NODISCARD zr_status_t zr_comm_queue_status(zr_comm_queue_t *queue);
 /** Seconds of the rank's own thread, and of queued calls. */
 void zr_comm_queue_seconds(zr_comm_queue_t *queue, zr_comm_statistics_t *statistics_p);
 
-#ifdef __cplusplus
-}
-#endif
+ZR_END_C

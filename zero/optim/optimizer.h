@@ -4,14 +4,11 @@
  * checkpoints, plans and configurations read it, so that an optimizer of a user's own is a struct
  * like these, that zr_config_set_optimizer is given.
  */
-#ifndef ZR_ZERO_OPTIM_OPTIMIZER_H
-#define ZR_ZERO_OPTIM_OPTIMIZER_H
+#pragma once
 
 #include "kernels/update.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 typedef struct zr_optimizer_type {
     const char *name;  /* in configurations (optimizer.type, --optimizer; compared without case) and
@@ -34,7 +31,4 @@ const zr_optimizer_type_t *zr_optimizer_find(const char *name);
 /** [*n_p] all of the library. */
 const zr_optimizer_type_t *const *zr_optimizers(size_t *n_p);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

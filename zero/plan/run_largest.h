@@ -1,14 +1,11 @@
 /*
  * How large a model trains: the largest of a family that fits, found by planning.
  */
-#ifndef ZR_ZERO_PLAN_RUN_LARGEST_H
-#define ZR_ZERO_PLAN_RUN_LARGEST_H
+#pragma once
 
 #include "zero/plan/run_search.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 /** Models in a row, each with more parameters than the one before. */
 typedef struct zr_run_family {
@@ -72,7 +69,4 @@ typedef struct zr_run_largest {
  */
 ZR_NODISCARD zr_status_t zr_run_find_largest(zr_run_largest_t *search);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

@@ -2,8 +2,7 @@
  * What training a model will need and take: its own training, run on simulated hardware, where
  * nothing is stored or moved. Peaks of memory are those of the real run, to the byte.
  */
-#ifndef ZR_ZERO_PLAN_RUN_PLAN_H
-#define ZR_ZERO_PLAN_RUN_PLAN_H
+#pragma once
 
 #include "allocator/replay.h"
 #include "kernels/base/hardware.h"
@@ -11,9 +10,7 @@
 #include "zero/plan/run_times.h"
 #include "zero/schedule/model.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 /** Blocks of micro-batches that are simulated before all that is left becomes one step. */
 #define ZR_RUN_MOST_BLOCKS 65536
@@ -126,7 +123,4 @@ bool zr_run_fits(const zr_run_request_t *request);
  * Where there is one memory, host memory is what the device leaves. */
 size_t zr_run_there(const zr_run_request_t *request, zr_tier_t tier, const zr_run_plan_t *plan);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

@@ -2,14 +2,11 @@
  * Choosing by planning: where things live so that as much as fits is in the faster tier, and of
  * many plans the one that is best.
  */
-#ifndef ZR_ZERO_PLAN_RUN_SEARCH_H
-#define ZR_ZERO_PLAN_RUN_SEARCH_H
+#pragma once
 
 #include "zero/plan/run_plan.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 /* ---- placement ------------------------------------------------------------------------------- */
 
@@ -115,7 +112,4 @@ int zr_run_row_group_size(const zr_run_ask_t *ask, const zr_run_row_t *row);
 /** Whether anything of a plan is on drives. */
 bool zr_run_row_uses_nvme(const zr_run_ask_t *ask, const zr_run_row_t *row);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

@@ -2,14 +2,11 @@
  * What a planned step's time went to: the work that its virtual clock tells of, by part, and how
  * much of each part nothing else hid.
  */
-#ifndef ZR_ZERO_PLAN_RUN_TIMES_H
-#define ZR_ZERO_PLAN_RUN_TIMES_H
+#pragma once
 
 #include "kernels/simulation.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 /** In the order in which an instant is attributed where several work at once. */
 typedef enum zr_run_part {
@@ -42,7 +39,4 @@ typedef struct zr_run_spans {
 } zr_run_spans_t;
 void zr_run_spans_free(zr_run_spans_t *spans);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

@@ -17,8 +17,7 @@
  *
  * Threads: a model and all that belongs to it: one thread, its runtime's.
  */
-#ifndef ZR_ZERO_SCHEDULE_MODEL_H
-#define ZR_ZERO_SCHEDULE_MODEL_H
+#pragma once
 
 #include <stdint.h>
 
@@ -26,9 +25,7 @@
 #include "zero/runtime.h"
 #include "zero/schedule/order.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 typedef struct zr_model zr_model_t;
 typedef struct zr_block zr_block_t; /* owned by its model */
@@ -276,7 +273,4 @@ size_t zr_model_input_bytes(const zr_model_t *model, size_t rows);
 size_t zr_model_n_blocks(const zr_model_t *model);
 zr_runtime_t *zr_model_runtime(const zr_model_t *model);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

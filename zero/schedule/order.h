@@ -5,16 +5,13 @@
  * In a turn, a block's parameters are gathered once, and its gradients reduced once, for all of the
  * turn's micro-batches.
  */
-#ifndef ZR_ZERO_SCHEDULE_ORDER_H
-#define ZR_ZERO_SCHEDULE_ORDER_H
+#pragma once
 
 #include <stddef.h>
 
 #include "kernels/base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 typedef enum zr_turn_pass {
     ZR_TURN_FORWARD = 0,
@@ -49,7 +46,4 @@ ZR_NODISCARD zr_status_t zr_order_through(size_t n_blocks, size_t first_trained,
 ZR_NODISCARD zr_status_t zr_order_forward(size_t n_blocks, zr_order_t *order_p);
 void zr_order_clear(zr_order_t *order);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

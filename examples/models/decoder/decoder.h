@@ -5,8 +5,7 @@
  *
  * Parameters have the names and shapes of Hugging Face's; weights of linear layers are [out, in].
  */
-#ifndef ZR_MODELS_DECODER_DECODER_H
-#define ZR_MODELS_DECODER_DECODER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -14,9 +13,7 @@
 
 #include "models/parts.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 #define ZR_DECODER_MAX_LAYERS 256
 
@@ -78,7 +75,4 @@ zr_model_maker_t zr_decoder_maker(const zr_decoder_shape_t *shape,
  * ZR_NN_TARGET_IGNORED; and of a model that has documents, where in its sequence the document of
  * each position begins: positions count from there, and attention sees nothing before it. */
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

@@ -9,8 +9,7 @@
  * Parameters have the names and shapes of Hugging Face's GPT-2; weights of linear layers are
  * [in, out].
  */
-#ifndef ZR_MODELS_GPT2_GPT_H
-#define ZR_MODELS_GPT2_GPT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -18,9 +17,7 @@
 
 #include "models/parts.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 typedef struct zr_gpt_shape {
     size_t n_layers;
@@ -98,7 +95,4 @@ ZR_NODISCARD zr_status_t zr_gpt_evaluate(zr_model_t *gpt, const int32_t *tokens,
                                          const int32_t *targets, size_t b, size_t t,
                                          double *loss_p);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

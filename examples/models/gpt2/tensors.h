@@ -5,14 +5,11 @@
  * A kind is what each layer has one of, or the model. Their order is that of the model's data
  * flow, which is also the order in which llm.c keeps them.
  */
-#ifndef ZR_MODELS_GPT2_TENSORS_H
-#define ZR_MODELS_GPT2_TENSORS_H
+#pragma once
 
 #include "models/gpt2/gpt.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 typedef enum zr_gpt_kind {
     ZR_GPT_WTE,
@@ -66,7 +63,4 @@ bool zr_gpt_split_layer(const char *name, size_t n_layers, size_t *layer_p, cons
 /** Which parameter of a shape has this name; false: none. */
 bool zr_gpt_tensor_find(const zr_gpt_shape_t *shape, const char *name, zr_gpt_tensor_t *tensor_p);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

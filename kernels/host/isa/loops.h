@@ -2,8 +2,7 @@
  * What files have in common that are compiled once per instruction set, with ZR_HOST_ISA its name:
  * elements of either dtype as fp32, and the loops of updates for any mix of dtypes.
  */
-#ifndef ZR_KERNELS_HOST_ISA_LOOPS_H
-#define ZR_KERNELS_HOST_ISA_LOOPS_H
+#pragma once
 
 #include "kernels/update.h"
 
@@ -44,4 +43,3 @@ ZR_INLINE void store(void *x, zr_dtype_t dtype, size_t i, float value) {
             loop(update, factors, ZR_DTYPE_BF16, ZR_DTYPE_BF16);                                   \
     }
 
-#endif

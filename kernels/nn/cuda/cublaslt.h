@@ -3,17 +3,14 @@
  * linked with the library does not start where there is none, and takes longer to start where
  * there is.
  */
-#ifndef ZR_KERNELS_NN_CUDA_CUBLASLT_H
-#define ZR_KERNELS_NN_CUDA_CUBLASLT_H
+#pragma once
 
 #include <cublasLt.h>
 
 #include "kernels/base/log.h"
 #include "kernels/base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 #define ZR_CUBLASLT_CALLS(CALL)                                                                    \
     CALL(cublasLtCreate)                                                                           \
@@ -48,7 +45,4 @@ typedef struct zr_cublaslt {
 ZR_NODISCARD zr_status_t zr_cublaslt_find(const zr_log_t *log, zr_cublaslt_t *lt_p);
 void zr_cublaslt_forget(zr_cublaslt_t *lt);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

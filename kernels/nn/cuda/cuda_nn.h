@@ -15,16 +15,13 @@
  * Activations have the dtype of the parameters. Arithmetic is fp32. No sum has an order that the
  * run could change: there are no atomics.
  */
-#ifndef ZR_KERNELS_NN_CUDA_CUDA_NN_H
-#define ZR_KERNELS_NN_CUDA_CUDA_NN_H
+#pragma once
 
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/nn/cuda_sizes_internal.h"
 #include "kernels/nn/nn.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 extern const zr_nn_backend_t zr_cuda_nn_backend;
 
@@ -34,7 +31,4 @@ zr_nn_run_fn zr_cuda_nn_matmul, zr_cuda_nn_bias_grad, zr_cuda_nn_layernorm,
     zr_cuda_nn_attention_backward, zr_cuda_nn_embedding, zr_cuda_nn_embedding_backward,
     zr_cuda_nn_lm_head;
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

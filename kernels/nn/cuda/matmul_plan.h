@@ -10,16 +10,13 @@
  * algorithms whose sums have one order: what it splits along k is kept in the workspace, in fp32,
  * and added in a step of its own.
  */
-#ifndef ZR_KERNELS_NN_CUDA_MATMUL_PLAN_H
-#define ZR_KERNELS_NN_CUDA_MATMUL_PLAN_H
+#pragma once
 
 #include "kernels/nn/cuda/cublaslt.h"
 #include "kernels/nn/cuda/cuda_nn.h"
 #include "kernels/nn/cuda/matmul_cuda.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+ZR_BEGIN_C
 
 /* What a plan is for. Compared as bytes: made of zeros, each member then set. */
 typedef struct zr_matmul_key {
@@ -78,7 +75,4 @@ ZR_NODISCARD cublasStatus_t zr_matmul_set_pointers(const zr_cublaslt_t *lt,
 zr_status_t zr_matmul_fail(zr_device_t *device, const zr_cuda_blas_t *blas,
                            const zr_nn_matmul_t *args, const char *call, cublasStatus_t status);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+ZR_END_C

@@ -6,8 +6,7 @@
  * results are the same in every run. Within a task, matrix products run on the task's
  * own thread.
  */
-#ifndef ZR_KERNELS_NN_HOST_HOST_NN_H
-#define ZR_KERNELS_NN_HOST_HOST_NN_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -109,4 +108,3 @@ extern const zr_nn_backend_t zr_host_nn_backend;
 /** Of the device that stands for others (kernels/nn/sim/). */
 extern const zr_nn_backend_t zr_sim_nn_backend;
 
-#endif

@@ -5,8 +5,7 @@
  * these tables, and the device's instruction set chooses among them at run time. Sums
  * have 16 lanes on every instruction set, so all tables give the same bits.
  */
-#ifndef ZR_KERNELS_NN_HOST_HOST_NN_LOOPS_H
-#define ZR_KERNELS_NN_HOST_HOST_NN_LOOPS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -79,4 +78,3 @@ extern const zr_host_nn_loops_t zr_host_nn_loops_baseline;
 extern const zr_host_nn_loops_t zr_host_nn_loops_avx2;
 extern const zr_host_nn_loops_t zr_host_nn_loops_avx512;
 
-#endif
