@@ -477,8 +477,7 @@ void zr_allocator_mark(zr_allocator_t *allocator, const zr_mark_t *mark) {
     pthread_mutex_unlock(&allocator->lock);
 }
 
-/* ---- destruction ------------------------------------------------------------------------------
- */
+/* ---- destruction ---------------------------------------------------------------------------- */
 
 /* Wait for what is pending. Work that failed never runs again, so its memory may go as well. */
 static void drain(zr_allocator_t *allocator, zr_tier_memory_t *memory) {

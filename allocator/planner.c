@@ -52,8 +52,7 @@ static zr_plan_clock_t clock_start(const zr_plan_options_t *options) {
     return clock;
 }
 
-/* ---- the input --------------------------------------------------------------------------------
- */
+/* ---- the input ------------------------------------------------------------------------------ */
 
 zr_plan_options_t zr_plan_options_default(void) {
     return (zr_plan_options_t){.log = zr_log_default(), .max_seconds = 1.0};
@@ -129,8 +128,7 @@ static zr_status_t find_max_live(zr_heap_t *heap, const zr_plan_buffer_t *buffer
     return ZR_OK;
 }
 
-/* ---- spending the time --------------------------------------------------------------------------
- */
+/* ---- spending the time ---------------------------------------------------------------------- */
 
 typedef struct run {
     zr_plan_parts_t parts;

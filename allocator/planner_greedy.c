@@ -119,8 +119,7 @@ static bool placer_create(placer_t *placer, const zr_plan_part_t *part) {
     return placer->placed != NULL && placer->offsets != NULL;
 }
 
-/* ---- the portfolio ----------------------------------------------------------------------------
- */
+/* ---- the portfolio -------------------------------------------------------------------------- */
 
 /* Larger comes first. */
 typedef struct ranked {

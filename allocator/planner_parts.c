@@ -216,8 +216,7 @@ static zr_status_t find_twins(zr_plan_parts_t *parts) {
     return ZR_OK;
 }
 
-/* ---- the whole ---------------------------------------------------------------------------------
- */
+/* ---- the whole ------------------------------------------------------------------------------ */
 
 /* Number the times in order. */
 static zr_status_t rank_times(zr_plan_parts_t *parts) {

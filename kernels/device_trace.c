@@ -25,8 +25,7 @@ typedef struct zr_trace_timing {
 
 #define LOOK_EVERY 64 /* spans */
 
-/* ---- calls: queued before and behind work, where the stream takes them -------------------------
- */
+/* ---- calls: queued before and behind work, where the stream takes them ---------------------- */
 
 static void note_begin(void *context, zr_stream_t *stream) {
     span_t *span = context;
@@ -43,8 +42,7 @@ static void note_end(void *context, zr_stream_t *stream) {
     free(span);
 }
 
-/* ---- timers ------------------------------------------------------------------------------------
- */
+/* ---- timers --------------------------------------------------------------------------------- */
 
 static void destroy_span(span_t *span) {
     if (span == NULL)
@@ -146,8 +144,7 @@ void zr_device_trace_close(zr_device_t *device) {
     device->timing = NULL;
 }
 
-/* ---- both --------------------------------------------------------------------------------------
- */
+/* ---- both ----------------------------------------------------------------------------------- */
 
 static zr_status_t queue_begin(zr_stream_t *stream, span_t *span) {
     if (span->timers[0] != NULL)
@@ -203,8 +200,7 @@ static bool end_span(zr_stream_t *stream, const zr_trace_slice_t *slice) {
     return false;
 }
 
-/* ---- all work ----------------------------------------------------------------------------------
- */
+/* ---- all work ------------------------------------------------------------------------------- */
 
 /* What was begun on the stream has been queued. */
 static void record(zr_stream_t *stream, zr_trace_slice_t slice) {

@@ -3,8 +3,7 @@
 
 #include <string.h>
 
-/* ---- fp32 and bf16: what devices cast ----------------------------------------------------------
- */
+/* ---- fp32 and bf16: what devices cast ------------------------------------------------------- */
 
 static zr_dtype_t dtype_of(const zr_encoding_t *encoding) {
     return encoding == &zr_encoding_fp32 ? ZR_DTYPE_F32 : ZR_DTYPE_BF16;

@@ -215,8 +215,7 @@ zr_status_t zr_kernel_fill(zr_stream_t *stream, void *x, zr_dtype_t dtype, size_
     return run_on_one(stream, &work, "fill", 0.0, 1.0);
 }
 
-/* ---- kernels of a caller's own -----------------------------------------------------------------
- */
+/* ---- kernels of a caller's own -------------------------------------------------------------- */
 
 zr_status_t zr_stream_launched(zr_stream_t *stream, const zr_charge_t *charge) {
     const zr_device_backend_t *backend = stream->device->backend;

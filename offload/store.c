@@ -281,8 +281,7 @@ void zr_store_statistics(const zr_store_t *store, zr_store_statistics_t *statist
     *statistics_p = sum;
 }
 
-/* ---- starting a transfer ----------------------------------------------------------------------
- */
+/* ---- starting a transfer -------------------------------------------------------------------- */
 
 /* Everything that a put or get has been told. */
 typedef struct call {
@@ -504,8 +503,7 @@ zr_status_t zr_store_get_unverified(zr_store_t *store, size_t extent, size_t off
     return start(store, &call);
 }
 
-/* ---- checksums at another time ------------------------------------------------------------------
- */
+/* ---- checksums at another time -------------------------------------------------------------- */
 
 zr_status_t zr_store_verify(zr_store_t *store, size_t extent, size_t offset_bytes,
                             size_t size_bytes, const void *buffer) {
@@ -533,8 +531,7 @@ zr_status_t zr_store_hash(zr_store_t *store, size_t extent, size_t offset_bytes,
     return ZR_OK;
 }
 
-/* ---- ending it ----------------------------------------------------------------------------------
- */
+/* ---- ending it ------------------------------------------------------------------------------ */
 
 static zr_status_t find_transfer(zr_store_t *store, zr_store_ticket_t ticket, const char *verb,
                                  zr_store_transfer_t **transfer_p) {

@@ -161,8 +161,7 @@ void zr_store_abandon_rest(zr_store_t *store, zr_store_transfer_t *transfer) {
         end_bytes(store, transfer, rest_bytes);
 }
 
-/* ---- host memory -------------------------------------------------------------------------------
- */
+/* ---- host memory ---------------------------------------------------------------------------- */
 
 zr_status_t zr_store_memory_allocate(zr_store_t *store, zr_tag_t tag, const char *name,
                                      size_t size_bytes, size_t align_bytes,

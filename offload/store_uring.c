@@ -201,8 +201,7 @@ static zr_status_t reserve(zr_store_t *store) {
     return ZR_OK;
 }
 
-/* ---- memory ------------------------------------------------------------------------------------
- */
+/* ---- memory --------------------------------------------------------------------------------- */
 
 static zr_status_t make_uring_tables(zr_store_t *store) {
     zr_uring_store_t *uring = (zr_uring_store_t *)store;
@@ -333,8 +332,7 @@ static zr_status_t register_buffers(zr_store_t *store) {
     return ZR_OK;
 }
 
-/* ---- the backend
- * --------------------------------------------------------------------------------- */
+/* ---- the backend ---------------------------------------------------------------------------- */
 
 static zr_status_t open_uring(zr_store_t *store) {
     zr_uring_store_t *uring = (zr_uring_store_t *)store;

@@ -130,8 +130,7 @@ static bool begin_piece(zr_uring_store_t *uring) {
     return true;
 }
 
-/* ---- ending them --------------------------------------------------------------------------------
- */
+/* ---- ending them ---------------------------------------------------------------------------- */
 
 static void end_request(zr_uring_store_t *uring, uint32_t number, zr_status_t status) {
     zr_uring_request_t *request = &uring->requests[number];
@@ -219,8 +218,7 @@ static void take_completion(zr_uring_store_t *uring, const zr_ring_completion_t 
         fail_request(uring, number, strerror(-result), -result);
 }
 
-/* ---- waiting ------------------------------------------------------------------------------------
- */
+/* ---- waiting -------------------------------------------------------------------------------- */
 
 /* A buffer that the system has cannot be given back, so there is no end to waiting, but it is
  * said what for. The kernel itself ends requests of most drives after half a minute or so. */
@@ -235,8 +233,7 @@ static int wait_for_completion(const zr_uring_store_t *uring, zr_ring_completion
     return result;
 }
 
-/* ---- the whole store fails ----------------------------------------------------------------------
- */
+/* ---- the whole store fails ------------------------------------------------------------------ */
 
 /* What the system has comes back by itself; the caller may not free a buffer before. */
 static void take_back(zr_uring_store_t *uring) {
@@ -280,8 +277,7 @@ static void fail_store(zr_uring_store_t *uring, const char *operation, int error
     }
 }
 
-/* ---- going on
- * ------------------------------------------------------------------------------------- */
+/* ---- going on ------------------------------------------------------------------------------- */
 
 /* Hand over what is noted. When the system is short of memory and has none of ours that could
  * end, try again for a while. */

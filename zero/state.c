@@ -14,8 +14,7 @@
 #define GROUP_UNIT_ELEMS ((size_t)1 << 16)
 #define SMALL_GROUP_UNIT_ELEMS ZR_CONFIG_LEAST_SUB_GROUP_ELEMS
 
-/* ---- placement ----------------------------------------------------------------------------------
- */
+/* ---- placement ------------------------------------------------------------------------------ */
 
 static zr_tier_t lower_tier(const zr_config_t *config) {
     static const zr_tier_t tiers[] = {ZR_TIER_DEVICE, ZR_TIER_HOST, ZR_TIER_NVME};
@@ -103,8 +102,7 @@ static zr_status_t cut(zr_state_t *state) {
     return status;
 }
 
-/* ---- the store ----------------------------------------------------------------------------------
- */
+/* ---- the store ------------------------------------------------------------------------------ */
 
 /* How it needs less room there. */
 static const char *const *advice(const zr_state_t *state) {
@@ -187,8 +185,7 @@ static zr_status_t create_swap(zr_state_t *state) {
     return zr_swap_create(&options, state->store, &state->swap);
 }
 
-/* ---- where the update runs ----------------------------------------------------------------------
- */
+/* ---- where the update runs ------------------------------------------------------------------ */
 
 /* Kernels on host memory: of the device itself where it has them, else of a host device. */
 static zr_status_t create_host(zr_state_t *state) {
@@ -241,8 +238,7 @@ static zr_status_t create_copies(zr_state_t *state) {
     return ZR_OK;
 }
 
-/* ---- life ---------------------------------------------------------------------------------------
- */
+/* ---- life ----------------------------------------------------------------------------------- */
 
 zr_status_t zr_state_create(zr_state_t *state, zr_store_t *store) {
     if (state->n_lowered != 0) {
@@ -289,8 +285,7 @@ void zr_state_destroy(zr_state_t *state) {
     *state = (zr_state_t){0};
 }
 
-/* ---- initial values -----------------------------------------------------------------------------
- */
+/* ---- initial values ------------------------------------------------------------------------- */
 
 zr_status_t zr_state_begin_fill(zr_state_t *state) {
     if (state->swap == NULL)
@@ -366,8 +361,7 @@ zr_status_t zr_state_fill(zr_state_t *state, zr_unit_t *unit, const zr_state_val
                                   target);
 }
 
-/* ---- looking at it ------------------------------------------------------------------------------
- */
+/* ---- looking at it -------------------------------------------------------------------------- */
 
 /* Bring the master of a piece to a buffer: its first array, to the end of a chunk. */
 static zr_status_t load_master(const zr_state_t *state, const zr_unit_t *unit,
@@ -417,8 +411,7 @@ zr_status_t zr_state_read(zr_state_t *state, const zr_unit_t *unit, size_t first
     return ZR_OK;
 }
 
-/* ---- report -------------------------------------------------------------------------------------
- */
+/* ---- report --------------------------------------------------------------------------------- */
 
 static void report_store(const zr_state_t *state, zr_offload_report_t *report) {
     zr_swap_statistics_t swap;

@@ -35,8 +35,7 @@ typedef struct offload_bench {
     bench_times_t times[N_PARTS], cpu_times[N_PARTS];
 } offload_bench_t;
 
-/* ---- the runtime -------------------------------------------------------------------------------
- */
+/* ---- the runtime ---------------------------------------------------------------------------- */
 
 /* Of the optimizer, of all units. */
 static size_t state_bytes(const offload_bench_t *b) {
@@ -118,8 +117,7 @@ static zr_status_t time_adam(offload_bench_t *b, spent_t *spent_p) {
     return ZR_OK;
 }
 
-/* ---- the store alone
- * ----------------------------------------------------------------------------- */
+/* ---- the store alone ------------------------------------------------------------------------ */
 
 /* With the settings that the runtime has, and as many bytes, rounded up to whole requests. */
 static zr_status_t open_io(offload_bench_t *b) {
@@ -147,8 +145,7 @@ static zr_status_t time_io(offload_bench_t *b, spent_t *spent_p) {
     return ZR_OK;
 }
 
-/* ---- measuring
- * --------------------------------------------------------------------------------------- */
+/* ---- measuring ------------------------------------------------------------------------------ */
 
 static zr_status_t set_up(offload_bench_t *b) {
     if (b->options->offload == ZR_OFFLOAD_NVME)
@@ -194,8 +191,7 @@ static zr_status_t measure(offload_bench_t *b) {
     return ZR_OK;
 }
 
-/* ---- the report
- * --------------------------------------------------------------------------------------- */
+/* ---- the report ----------------------------------------------------------------------------- */
 
 static json_t *describe(offload_bench_t *b) {
     static const char *const names[N_PARTS][2] = {{"update_seconds", "step_cpu_seconds"},

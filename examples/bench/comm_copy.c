@@ -84,8 +84,7 @@ void comm_copy_run(comm_copy_t copy, crew_t *crew, int n_threads, void *dst, con
     crew_run(crew, size_bytes, part_bytes, copy_part, &job);
 }
 
-/* ---- reading ---------------------------------------------------------------------------------
- */
+/* ---- reading -------------------------------------------------------------------------------- */
 
 /* The loop, for each instruction set. Nobody wants the sum, but it is there to be made. */
 static inline __attribute__((always_inline)) void read_numbers(const uint64_t *numbers, size_t n) {

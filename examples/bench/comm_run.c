@@ -6,8 +6,7 @@
 
 #include "examples/bench/comm_rank.h"
 
-/* ---- MPI's own --------------------------------------------------------------------------------
- */
+/* ---- MPI's own ------------------------------------------------------------------------------ */
 
 /* Whether all ranks have something; `why` is for those that have. */
 static zr_status_t agree_on_having(comm_rank_t *rank, bool has, char *why, bool *have_all_p) {
@@ -54,8 +53,7 @@ static zr_status_t prepare_mpi(comm_rank_t *rank) {
     return ZR_OK;
 }
 
-/* ---- a rank -----------------------------------------------------------------------------------
- */
+/* ---- a rank --------------------------------------------------------------------------------- */
 
 static zr_status_t set_up(comm_rank_t *rank) {
     const comm_options_t *o = rank->options;
@@ -105,8 +103,7 @@ static zr_status_t run_rank(zr_rank_t *of) {
     return status;
 }
 
-/* ---- all ranks --------------------------------------------------------------------------------
- */
+/* ---- all ranks ------------------------------------------------------------------------------ */
 
 static zr_status_t run_ranks(const comm_options_t *options, comm_rank_t *all) {
     zr_run_options_t run = zr_run_options_default();

@@ -24,8 +24,7 @@ zr_status_t comm_agree_on_most(comm_rank_t *rank, double own, double *most_p) {
     return ZR_OK;
 }
 
-/* ---- time -------------------------------------------------------------------------------------
- */
+/* ---- time ----------------------------------------------------------------------------------- */
 
 /* Of one call, on the slowest rank. All begin together; what does not end together waits. */
 static zr_status_t time_work(comm_rank_t *rank, const comm_row_t *row, int work, size_t n_calls,

@@ -27,8 +27,7 @@ typedef struct compare {
     bench_times_t hashes[N_HASHES];
 } compare_t;
 
-/* ---- who takes part ---------------------------------------------------------------------------
- */
+/* ---- who takes part ------------------------------------------------------------------------- */
 
 static bool takes_part(const compare_t *c, io_contender_t who) {
     return c->stores[who] != NULL || c->fios[who].n_files > 0;
@@ -96,8 +95,7 @@ static void close_all(compare_t *c) {
     free(c->cold);
 }
 
-/* ---- measuring --------------------------------------------------------------------------------
- */
+/* ---- measuring ------------------------------------------------------------------------------ */
 
 static zr_status_t keep(compare_t *c, io_contender_t who, io_pattern_t pattern,
                         const io_speed_t *speed) {

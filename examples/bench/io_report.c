@@ -84,8 +84,7 @@ json_t *io_describe(const io_options_t *o, const io_best_t *best, const io_compa
     return object;
 }
 
-/* ---- the settings' file ------------------------------------------------------------------------
- */
+/* ---- the settings' file --------------------------------------------------------------------- */
 
 zr_status_t io_check_save(const io_options_t *o) {
     if (o->save_path == NULL)

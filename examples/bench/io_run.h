@@ -48,8 +48,7 @@ ZR_NODISCARD zr_status_t io_store_pass(io_store_t *io, io_pattern_t pattern, uin
                                        io_speed_t *speed_p);
 const zr_store_info_t *io_store_info(const io_store_t *io);
 
-/* ---- fio ---------------------------------------------------------------------------------------
- */
+/* ---- fio ------------------------------------------------------------------------------------ */
 
 /** fio's files: a descriptor each. */
 typedef struct io_fio {

@@ -19,8 +19,7 @@ typedef struct making {
     const machine_options_t *options;
 } making_t;
 
-/* ---- figures and their sources ----------------------------------------------------------------
- */
+/* ---- figures and their sources -------------------------------------------------------------- */
 
 static size_t index_of(const char *name) {
     size_t n = 0;
@@ -61,8 +60,7 @@ static void leave(making_t *making, const char *name, const char *why) {
     say(making, name, "not measured: %s; a value of the order of a server's", why);
 }
 
-/* ---- from measurements to figures -------------------------------------------------------------
- */
+/* ---- from measurements to figures ----------------------------------------------------------- */
 
 static double mean_of(const double values[2]) {
     return 0.5 * (values[0] + values[1]);
@@ -178,8 +176,7 @@ static void compose(making_t *making, const machine_figures_t *measured) {
     take_drives(making, measured);
 }
 
-/* ---- ranks ------------------------------------------------------------------------------------
- */
+/* ---- ranks ---------------------------------------------------------------------------------- */
 
 /* All figures are doubles, and a rank's share is the mean of what the ranks have seen. */
 static void average(const machine_rank_t *ranks, int n_ranks, machine_figures_t *mean_p) {

@@ -281,8 +281,7 @@ static zr_status_t measure_update(machine_rank_t *rank, on_device_t *on, int dty
     return status;
 }
 
-/* ---- next to nothing --------------------------------------------------------------------------
- */
+/* ---- next to nothing ------------------------------------------------------------------------ */
 
 #define N_SMALL 100
 
@@ -306,8 +305,7 @@ static zr_status_t measure_queueing(machine_rank_t *rank, on_device_t *on, int d
     return status != ZR_OK ? status : passed;
 }
 
-/* ---- all of it --------------------------------------------------------------------------------
- */
+/* ---- all of it ------------------------------------------------------------------------------ */
 
 zr_status_t machine_rank_processor(machine_rank_t *rank, const on_device_options_t *on_options,
                                    machine_processor_t *processor) {

@@ -74,8 +74,7 @@ zr_status_t machine_rank_time(machine_rank_t *rank, work_t *works, size_t n_work
     return ZR_OK;
 }
 
-/* ---- collectives ------------------------------------------------------------------------------
- */
+/* ---- collectives ---------------------------------------------------------------------------- */
 
 typedef struct collective {
     zr_comm_t *comm;
@@ -147,8 +146,7 @@ static zr_status_t measure_collectives(machine_rank_t *rank,
     return status;
 }
 
-/* ---- the host link ----------------------------------------------------------------------------
- */
+/* ---- the host link -------------------------------------------------------------------------- */
 
 typedef struct link_copy {
     void *device, *host;

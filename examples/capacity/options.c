@@ -85,8 +85,7 @@ const char *capacity_axis_name(capacity_axis_t axis) {
     return names[axis];
 }
 
-/* ---- sweeps and verification ------------------------------------------------------------------
- */
+/* ---- sweeps and verification ---------------------------------------------------------------- */
 
 static zr_status_t take_value(capacity_sweep_t *sweep, const char *text, const zr_log_t *log) {
     char key[64];

@@ -344,8 +344,7 @@ static zr_status_t cuda_timer_read(zr_event_t *timer, double *seconds_p) {
     return ZR_OK;
 }
 
-/* ---- copies ------------------------------------------------------------------------------------
- */
+/* ---- copies --------------------------------------------------------------------------------- */
 
 /*
  * cudaMemcpyDefault: the addresses say where they are, so that pinned memory may stand on either
@@ -373,8 +372,7 @@ static zr_status_t cuda_copy_async(zr_stream_t *stream, void *dst, const void *s
     return ZR_OK;
 }
 
-/* ---- updates ----------------------------------------------------------------------------------
- */
+/* ---- updates -------------------------------------------------------------------------------- */
 
 static bool cuda_has_update(const zr_update_rule_t *rule) {
     return rule->cuda != NULL;

@@ -82,8 +82,7 @@ static zr_status_t no_room(const zr_cuda_device_t *cuda, zr_tier_t tier, size_t 
     return ZR_ERR_BUDGET;
 }
 
-/* ---- what the device can -----------------------------------------------------------------------
- */
+/* ---- what the device can -------------------------------------------------------------------- */
 
 static CUmemAllocationProp allocation_of(const zr_cuda_device_t *cuda) {
     CUmemAllocationProp properties = {0};
@@ -164,8 +163,7 @@ size_t zr_cuda_copy_piece(const zr_cuda_device_t *cuda, const void *address, siz
     return left < size_bytes ? left : size_bytes;
 }
 
-/* ---- addresses
- * ----------------------------------------------------------------------------------- */
+/* ---- addresses ------------------------------------------------------------------------------ */
 
 /* Pages that begin at a multiple of the granule: more than enough, less what lies around it. */
 static zr_status_t reserve_pages(zr_device_t *device, size_t size_bytes, void **base_p) {
@@ -282,8 +280,7 @@ static zr_status_t make_notes(const zr_cuda_device_t *cuda, stretch_t stretch) {
     return ZR_OK;
 }
 
-/* ---- granules of the device tier
- * -------------------------------------------------------------------- */
+/* ---- granules of the device tier ------------------------------------------------------------ */
 
 /* Put an allocation behind a granule; it can be accessed after `grant`. */
 static CUresult map_handle(zr_cuda_device_t *cuda, zr_cuda_range_t *range, size_t index,
@@ -362,8 +359,7 @@ static zr_status_t fill(zr_cuda_device_t *cuda, stretch_t stretch) {
     return driver_fail(cuda, result, call, size_bytes);
 }
 
-/* ---- granules of the host tier
- * ------------------------------------------------------------------------ */
+/* ---- granules of the host tier -------------------------------------------------------------- */
 
 static void unpin_granule(zr_cuda_device_t *cuda, zr_cuda_range_t *range, size_t index) {
     if (!range->granules[index].is_mapped)
@@ -401,8 +397,7 @@ static zr_status_t pin(zr_cuda_device_t *cuda, stretch_t stretch) {
     return ZR_OK;
 }
 
-/* ---- entries of the table
- * ------------------------------------------------------------------------------- */
+/* ---- entries of the table ------------------------------------------------------------------- */
 
 zr_status_t zr_cuda_range_map(zr_device_t *device, zr_tier_t tier, void *base, size_t offset_bytes,
                               size_t size_bytes) {

@@ -51,8 +51,7 @@ static __device__ inline void zr_store_words(T *x, const float *values) {
     *zr_access<zr_words_t<T, N>>(x) = words;
 }
 
-/* ---- eight elements side by side --------------------------------------------------------------
- */
+/* ---- eight elements side by side ------------------------------------------------------------ */
 
 /** Read elements [first, first + n), n <= 8; `wide`: x is 16-byte aligned and first a multiple
  * of 8. */

@@ -6,8 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- how far a stream has come -----------------------------------------------------------------
- */
+/* ---- how far a stream has come -------------------------------------------------------------- */
 
 /* It outlives its stream where an event, or another stream's work, still looks at it. */
 typedef struct zr_host_progress {
@@ -56,8 +55,7 @@ static zr_status_t await(zr_host_progress_t *progress, uint64_t ticket) {
     return failed;
 }
 
-/* ---- the queue ---------------------------------------------------------------------------------
- */
+/* ---- the queue ------------------------------------------------------------------------------ */
 
 typedef struct item {
     struct item *next;
@@ -124,8 +122,7 @@ zr_status_t zr_host_queue(zr_stream_t *stream, const zr_host_work_t *work) {
     return ZR_OK;
 }
 
-/* ---- streams -----------------------------------------------------------------------------------
- */
+/* ---- streams -------------------------------------------------------------------------------- */
 
 zr_status_t zr_host_stream_create(zr_device_t *device, const char *name, zr_stream_t **stream_p) {
     zr_host_stream_t *stream = calloc(1, sizeof(*stream));
@@ -214,8 +211,7 @@ zr_status_t zr_host_stream_call(zr_stream_t *stream, zr_stream_fn fn, void *cont
     return zr_host_queue(stream, &work);
 }
 
-/* ---- waiting -----------------------------------------------------------------------------------
- */
+/* ---- waiting -------------------------------------------------------------------------------- */
 
 /* Hold the calling thread, and count it where it has to wait. */
 static zr_status_t hold(zr_device_t *device, zr_host_progress_t *progress, uint64_t ticket) {
@@ -244,8 +240,7 @@ static zr_status_t run_wait(zr_stream_t *stream, const zr_host_work_t *work) {
     return status;
 }
 
-/* ---- events ------------------------------------------------------------------------------------
- */
+/* ---- events --------------------------------------------------------------------------------- */
 
 typedef struct host_event {
     zr_event_t base;

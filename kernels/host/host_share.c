@@ -36,8 +36,7 @@ struct zr_host_share {
     range_t *ranges;
 };
 
-/* ---- places ------------------------------------------------------------------------------------
- */
+/* ---- places --------------------------------------------------------------------------------- */
 
 static range_t *find_range(const zr_host_share_t *share, const void *address) {
     range_t *range = share->ranges;
@@ -88,8 +87,7 @@ static int view(const zr_host_share_t *share, void *address, size_t size_bytes, 
     return 0;
 }
 
-/* ---- ranges ------------------------------------------------------------------------------------
- */
+/* ---- ranges --------------------------------------------------------------------------------- */
 
 /* As far behind a huge page's begin in the file as in addresses. */
 static uint64_t next_offset(const zr_host_share_t *share, const void *base) {
@@ -210,8 +208,7 @@ int zr_host_share_unmap(zr_host_share_t *share, void *address, size_t size_bytes
     return error;
 }
 
-/* ---- moving ------------------------------------------------------------------------------------
- */
+/* ---- moving --------------------------------------------------------------------------------- */
 
 /* Pages of a range, and where they lie in the file. */
 typedef struct stretch {
@@ -272,8 +269,7 @@ int zr_host_share_move(zr_host_share_t *share, void *from, void *to, size_t size
     return error;
 }
 
-/* ---- life --------------------------------------------------------------------------------------
- */
+/* ---- life ----------------------------------------------------------------------------------- */
 
 zr_host_share_t *zr_host_share_create(size_t most_bytes, char *why, size_t why_bytes) {
     zr_host_share_t *share = calloc(1, sizeof(*share));
@@ -310,8 +306,7 @@ void zr_host_share_destroy(zr_host_share_t **share) {
     *share = NULL;
 }
 
-/* ---- for communicators -------------------------------------------------------------------------
- */
+/* ---- for communicators ---------------------------------------------------------------------- */
 
 static zr_host_share_t *share_of(zr_device_t *device) {
     return ((zr_host_device_t *)device)->share;

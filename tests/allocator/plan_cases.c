@@ -22,8 +22,7 @@ void plan_random_buffers(plan_random_t *random, zr_plan_buffer_t *buffers, size_
     }
 }
 
-/* ---- cut rectangles ----------------------------------------------------------------------------
- */
+/* ---- cut rectangles ------------------------------------------------------------------------- */
 
 typedef struct rectangle {
     size_t left, right, bottom, top;
@@ -107,8 +106,7 @@ size_t plan_full_sections(plan_random_t *random, zr_plan_buffer_t *buffers, size
     return n;
 }
 
-/* ---- training
- * ------------------------------------------------------------------------------------ */
+/* ---- training ------------------------------------------------------------------------------- */
 
 size_t plan_micro_batches(plan_random_t *random, zr_plan_buffer_t *buffers, size_t n_layers,
                           size_t n_micro_batches) {
@@ -134,8 +132,7 @@ size_t plan_micro_batches(plan_random_t *random, zr_plan_buffer_t *buffers, size
     return n;
 }
 
-/* ---- oracles
- * ------------------------------------------------------------------------------------- */
+/* ---- oracles -------------------------------------------------------------------------------- */
 
 static bool live_together(const zr_plan_buffer_t *a, const zr_plan_buffer_t *b) {
     return a->lower < b->upper && b->lower < a->upper;

@@ -184,8 +184,7 @@ TEST(test_twins) {
     assert_int_equal(offsets[N * N_COPIES], 0);
 }
 
-/* ---- large -------------------------------------------------------------------------------------
- */
+/* ---- large ---------------------------------------------------------------------------------- */
 
 TEST(test_large) {
     static const size_t counts[] = {1000, 3000, 7000};
@@ -203,8 +202,7 @@ TEST(test_large) {
     }
 }
 
-/* ---- the same again
- * ------------------------------------------------------------------------------ */
+/* ---- the same again ------------------------------------------------------------------------- */
 
 TEST(test_same_plan) {
     static size_t first[MAX_BUFFERS];
@@ -222,8 +220,7 @@ TEST(test_same_plan) {
     }
 }
 
-/* ---- stopping
- * ------------------------------------------------------------------------------------ */
+/* ---- stopping ------------------------------------------------------------------------------- */
 
 /* A clock that ticks each time it is looked at, and ends the work at a tick. */
 typedef struct ticks {
@@ -278,8 +275,7 @@ TEST(test_capacity) {
     assert_true(impossible.is_proven);
 }
 
-/* ---- hostile input
- * --------------------------------------------------------------------------------- */
+/* ---- hostile input -------------------------------------------------------------------------- */
 
 static void assert_refused(zr_plan_buffer_t bad) {
     kept_log_t kept;

@@ -630,8 +630,7 @@ TEST(test_too_many_allocations_are_said_once) {
     steps_close(&steps);
 }
 
-/* ---- what is left out -------------------------------------------------------------------------
- */
+/* ---- what is left out ----------------------------------------------------------------------- */
 
 TEST(test_what_outlives_its_step_is_left_out) {
     for (int is_late = 0; is_late < 2; is_late++) {
@@ -709,8 +708,7 @@ TEST(test_other_steps_do_not_enlarge_each_other) {
     steps_close(&steps);
 }
 
-/* ---- stopping and starting ----------------------------------------------------------------------
- */
+/* ---- stopping and starting ------------------------------------------------------------------ */
 
 static void do_part(steps_t *steps, const step_t *step, size_t from, size_t to) {
     for (size_t i = from; i < to; i++)
@@ -827,8 +825,7 @@ TEST(test_leaks_of_planned_memory_are_told) {
     }
 }
 
-/* ---- budgets
- * -------------------------------------------------------------------------------------- */
+/* ---- budgets -------------------------------------------------------------------------------- */
 
 static step_op_t persistent(int slot, size_t size_bytes) {
     return (step_op_t){.kind = STEP_ALLOCATE,
@@ -956,8 +953,7 @@ TEST(test_each_map_call_fails) {
     assert_true(n > 8);
 }
 
-/* ---- recording
- * -------------------------------------------------------------------------------------- */
+/* ---- recording ------------------------------------------------------------------------------ */
 
 /* Lives of a recording that began with n_live and then saw n_allocations. */
 static void check_recording(steps_t *steps, size_t n_live, size_t n_made, size_t peak) {
@@ -1034,8 +1030,7 @@ TEST(test_recordings_see_planned_memory) {
     }
 }
 
-/* ---- streams that are late
- * ------------------------------------------------------------------------------ */
+/* ---- streams that are late ------------------------------------------------------------------ */
 
 /* How many waits a clean step queues; the events there are then. */
 static size_t waits_of(const step_t *step, size_t *n_events_p) {
@@ -1143,8 +1138,7 @@ TEST(test_a_late_free_is_waited_for_in_the_next_step) {
     steps_close(&steps);
 }
 
-/* ---- failures
- * ------------------------------------------------------------------------------------------ */
+/* ---- failures ------------------------------------------------------------------------------- */
 
 typedef enum failing { CREATE, RECORD, WAIT, STREAM_WAIT, N_FAILING } failing_t;
 

@@ -257,8 +257,7 @@ static void go_astray(training_t *training, step_t *step) {
     }
 }
 
-/* ---- running -----------------------------------------------------------------------------------
- */
+/* ---- running -------------------------------------------------------------------------------- */
 
 static void do_persistent(training_t *training) {
     steps_t *steps = training->steps;
@@ -343,8 +342,7 @@ static size_t count_clean(training_t *training, size_t n_so_far) {
     return is_clean ? n_so_far + 1 : 0;
 }
 
-/* ---- waits -------------------------------------------------------------------------------------
- */
+/* ---- waits ---------------------------------------------------------------------------------- */
 
 #define MAX_UNITS 65536 /* of 256 bytes, that a plan is high */
 #define MAX_ENTRIES 1024
@@ -431,8 +429,7 @@ static void settle(training_t *training) {
     }
 }
 
-/* ---- trainings
- * ------------------------------------------------------------------------------------ */
+/* ---- trainings ------------------------------------------------------------------------------ */
 
 static void restart(training_t *training, const zr_replay_options_t *how) {
     zr_allocator_replay_stop(training->steps->allocator);

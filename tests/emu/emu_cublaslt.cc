@@ -289,8 +289,7 @@ size_t n_live_blas() {
     return (cublasStatus_t)wanted
 #define ENTER_TO_GIVE_BACK std::lock_guard<std::mutex> lock(emu::mutex)
 
-/* ---- names -------------------------------------------------------------------------------------
- */
+/* ---- names ---------------------------------------------------------------------------------- */
 
 #define STATUSES(STATUS)                                                                           \
     STATUS(CUBLAS_STATUS_SUCCESS, "success")                                                       \
@@ -317,8 +316,7 @@ const char *cublasLtGetStatusString(cublasStatus_t status) {
     return "unknown";
 }
 
-/* ---- objects ------------------------------------------------------------------------------------
- */
+/* ---- objects -------------------------------------------------------------------------------- */
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle) {
     ENTER;
@@ -416,8 +414,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* ---- choosing and multiplying ------------------------------------------------------------------
- */
+/* ---- choosing and multiplying --------------------------------------------------------------- */
 
 cublasStatus_t
 cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t description,
@@ -515,9 +512,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     return is_queued ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 
-/* ---- in place of kernels/nn/cuda/cublaslt_find.c
- * -------------------------------------------------
- */
+/* ---- in place of kernels/nn/cuda/cublaslt_find.c -------------------------------------------- */
 
 zr_status_t zr_cublaslt_find(const zr_log_t *log, zr_cublaslt_t *lt_p) {
     if (!emu::options.has_cublaslt)

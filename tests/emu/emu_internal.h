@@ -59,8 +59,7 @@ bool may_access(int device, const void *address, size_t size_bytes, bool or_page
 bool is_device_address(const void *address);
 size_t n_live_memory();
 
-/* ---- matrix products (emu_cublaslt.cc) --------------------------------------------------------
- */
+/* ---- matrix products (emu_cublaslt.cc) ------------------------------------------------------ */
 
 size_t n_live_blas(); /* handles, and descriptions of matrices and products */
 /* ---- gates in streams, for collectives (emu_streams.cc, emu_nccl.cc) ------------------------- */
@@ -80,8 +79,7 @@ int failure_to_return(const char *name);
 /* Communicators that are not destroyed. */
 size_t n_live_comms();
 
-/* ---- kernels (emu_kernels.cc) ------------------------------------------------------------------
- */
+/* ---- kernels (emu_kernels.cc) --------------------------------------------------------------- */
 
 /* From one to the other, faults of what runs below are caught. */
 void catch_faults();

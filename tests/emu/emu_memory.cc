@@ -275,8 +275,7 @@ size_t n_live_memory() {
 
 using namespace emu;
 
-/* ---- the driver's calls -----------------------------------------------------------------------
- */
+/* ---- the driver's calls --------------------------------------------------------------------- */
 
 #define ENTER                                                                                      \
     std::lock_guard<std::mutex> lock(emu::mutex);                                                  \
@@ -354,8 +353,7 @@ CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc 
     return set_access(address, size, accesses, count);
 }
 
-/* ---- the runtime's calls
- * ------------------------------------------------------------------------- */
+/* ---- the runtime's calls -------------------------------------------------------------------- */
 
 /* Without virtual memory management an address has one allocation, and is mapped at once. */
 cudaError_t cudaMalloc(void **address, size_t size) {
@@ -447,8 +445,7 @@ cudaError_t cudaHostUnregister(void *address) {
     return returned(failure);
 }
 
-/* ---- for tests
- * -------------------------------------------------------------------------------------- */
+/* ---- for tests ------------------------------------------------------------------------------ */
 
 size_t emu_used_bytes(int device) {
     std::lock_guard<std::mutex> lock(emu::mutex);

@@ -349,8 +349,7 @@ using namespace emu;
     std::lock_guard<std::mutex> lock(emu::mutex);                                                  \
     cudaError_t failure = called(__func__)
 
-/* ---- names -------------------------------------------------------------------------------------
- */
+/* ---- names ---------------------------------------------------------------------------------- */
 
 #define ERRORS(ERROR)                                                                              \
     ERROR(cudaSuccess, "no error")                                                                 \
@@ -400,8 +399,7 @@ cudaError_t cudaGetLastError(void) {
     return error;
 }
 
-/* ---- devices
- * --------------------------------------------------------------------------------------- */
+/* ---- devices -------------------------------------------------------------------------------- */
 
 cudaError_t cudaGetDeviceCount(int *count) {
     std::lock_guard<std::mutex> lock(emu::mutex);
@@ -494,8 +492,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **function
     return cudaSuccess;
 }
 
-/* ---- streams and events
- * ------------------------------------------------------------------------------- */
+/* ---- streams and events --------------------------------------------------------------------- */
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {
     ENTER;
@@ -604,9 +601,7 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end) 
     return returned(machine.failed[(size_t)first->device]);
 }
 
-/* ---- work
- * ------------------------------------------------------------------------------------------------
- */
+/* ---- work ----------------------------------------------------------------------------------- */
 
 static bool is_to_fail(size_t size) {
     return size > 0 && size == options.fail_copy_bytes;
@@ -693,8 +688,7 @@ void emu_queue_kernel(const emu_launch_t &launch, std::function<void()> thread,
     queue(launch.stream, std::move(work));
 }
 
-/* ---- for tests
- * --------------------------------------------------------------------------------------------- */
+/* ---- for tests ------------------------------------------------------------------------------ */
 
 emu_options_t emu_options_default(void) {
     const char *seed = getenv("EMU_SEED"), *granule = getenv("EMU_GRANULE_BYTES");

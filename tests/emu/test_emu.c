@@ -191,8 +191,7 @@ static void a_stream_that_is_destroyed_has_passed(void **state) {
     }
 }
 
-/* ---- failures of queued work ------------------------------------------------------------------
- */
+/* ---- failures of queued work ---------------------------------------------------------------- */
 
 static void assert_says(const fixture_t *f, const char *text) {
     if (strstr(f->last_error, text) == NULL)
@@ -311,8 +310,7 @@ static void work_on_memory_that_is_gone_fails(void **state) {
     zr_range_release(f->device, ZR_TIER_DEVICE, &base, 4 * granule);
 }
 
-/* ---- memory -------------------------------------------------------------------------------------
- */
+/* ---- memory --------------------------------------------------------------------------------- */
 
 static void exactly_what_is_mapped_is_used_and_pinned(void **state) {
     fixture_t *f = *state;
@@ -360,8 +358,7 @@ static void what_cannot_be_pinned_is_refused_whole(void **state) {
     emu_configure(&machine);
 }
 
-/* ---- other machines
- * --------------------------------------------------------------------------------- */
+/* ---- other machines ------------------------------------------------------------------------- */
 
 static void assert_no_device(const emu_options_t *machine, int index, zr_status_t expected,
                              const char *text) {
@@ -430,8 +427,7 @@ static void devices_reach_their_peers(void **state) {
     }
 }
 
-/* ---- every call fails
- * ---------------------------------------------------------------------------------- */
+/* ---- every call fails ----------------------------------------------------------------------- */
 
 /* All that the device does, in one go; the first failure ends it. */
 typedef struct everything {

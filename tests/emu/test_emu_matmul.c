@@ -74,8 +74,7 @@ TEST(test_shapes_are_forgotten) {
     assert_ok(zr_stream_synchronize(fixture.stream));
 }
 
-/* ---- failures ---------------------------------------------------------------------------------
- */
+/* ---- failures ------------------------------------------------------------------------------- */
 
 /* Each call that a product of a new shape makes fails once: it is refused, says so once, and the
  * next product is well again. */

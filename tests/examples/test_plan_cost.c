@@ -11,8 +11,7 @@
 #include "kernels/simulation.h"
 #include "tests/common/test.h"
 
-/* ---- what is counted (--wrap) ----------------------------------------------------------------
- */
+/* ---- what is counted (--wrap) --------------------------------------------------------------- */
 
 static size_t n_works;   /* pieces of simulated work */
 static uint64_t n_steps; /* of searches for places in memory */
@@ -35,8 +34,7 @@ WRAP(zr_status_t, zr_plan_offsets_in, zr_heap_t *counted_in, const zr_plan_buffe
     return status;
 }
 
-/* ---- the largest question --------------------------------------------------------------------
- */
+/* ---- the largest question ------------------------------------------------------------------- */
 
 /* It took 18.7 million and 3.3 million when this was written. */
 enum { MOST_WORKS = 25000000, MOST_STEPS = 5000000, MOST_KIB = 200 * 1024 };

@@ -62,8 +62,7 @@ TEST(as_much_as_fits_stays_up) {
     }
 }
 
-/* ---- the stage --------------------------------------------------------------------------------
- */
+/* ---- the stage ------------------------------------------------------------------------------ */
 
 #define TWO "--ranks 2 --stage auto "
 
@@ -188,8 +187,7 @@ TEST(rates_of_a_file) {
                 "--hardware slow.json: nothing is chosen");
 }
 
-/* ---- several machines --------------------------------------------------------------------------
- */
+/* ---- several machines ----------------------------------------------------------------------- */
 
 /* Four ranks, of which so many are said to be on each machine. The object of rank 0. */
 static json_t *train_on_machines(const char *n_local, const char *options) {

@@ -16,8 +16,7 @@
 
 #define WHILE_SECONDS 1000000
 
-/* ---- clocks (--wrap) --------------------------------------------------------------------------
- */
+/* ---- clocks (--wrap) ------------------------------------------------------------------------ */
 
 static int slow_rank;
 static _Thread_local bool is_slow;
@@ -63,8 +62,7 @@ WRAP(int, pthread_mutex_unlock, pthread_mutex_t *mutex) {
     return __real_pthread_mutex_unlock(mutex);
 }
 
-/* ---- a run ------------------------------------------------------------------------------------
- */
+/* ---- a run ---------------------------------------------------------------------------------- */
 
 static void train(const char *n_ranks, const char *stage, train_result_t *result) {
     char *words[] = {"zero-train",
@@ -133,8 +131,7 @@ TEST(test_runs) {
     }
 }
 
-/* ---- arithmetic -------------------------------------------------------------------------------
- */
+/* ---- arithmetic ----------------------------------------------------------------------------- */
 
 static void check_slowest(const double *own_seconds, int n_ranks, int rank, double excess) {
     double copy[8];

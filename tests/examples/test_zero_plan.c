@@ -90,8 +90,7 @@ TEST(parts_are_planned) {
     expect_recommended(planned, "", "options");
 }
 
-/* ---- the picture ------------------------------------------------------------------------------
- */
+/* ---- the picture ---------------------------------------------------------------------------- */
 
 #define PICTURED                                                                                   \
     "--model layers=8,channels=256,heads=4,seq=64,vocab=256 --ranks 2 --dtype bf16 --micro-batch " \
@@ -140,8 +139,7 @@ TEST(a_picture_needs_gnuplot) {
     expect_out("recommended");
 }
 
-/* ---- DeepSpeed's JSON -------------------------------------------------------------------------
- */
+/* ---- DeepSpeed's JSON ----------------------------------------------------------------------- */
 
 static bool have_same(json_t *a, json_t *b, const char *path) {
     return json_equal(field_at(a, path), field_at(b, path));

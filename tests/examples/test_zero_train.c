@@ -85,8 +85,7 @@ TEST(promised_fields) {
                           "planned_peak_bytes.nvme=absent");
 }
 
-/* ---- weights ----------------------------------------------------------------------------------
- */
+/* ---- weights -------------------------------------------------------------------------------- */
 
 /* Runs that end in the weights of the first of their kind. Sanitizers meet some of the many. */
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
@@ -200,8 +199,7 @@ TEST(collectives_beside_compute) {
     }
 }
 
-/* ---- offload -----------------------------------------------------------------------------------
- */
+/* ---- offload -------------------------------------------------------------------------------- */
 
 /* Parameters are read forward and backward, and written once. */
 TEST(what_is_moved_of_parameters_is_reported) {

@@ -95,8 +95,7 @@ TEST(files_may_not_be_many) {
     assert_true(n_of_the_store > 0 || !has_drive);
 }
 
-/* ---- the end -----------------------------------------------------------------------------------
- */
+/* ---- the end -------------------------------------------------------------------------------- */
 
 TEST(killed_runs_leave_nothing) {
     static const char *const moments[] = {"step 10/", "step 20/"};

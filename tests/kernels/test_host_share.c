@@ -188,8 +188,7 @@ TEST(test_no_more_than_the_machine_has) {
     zr_range_release(f->device, ZR_TIER_DEVICE, &base, granule);
 }
 
-/* ---- moving: a model of which granule holds what ----------------------------------------------
- */
+/* ---- moving: a model of which granule holds what -------------------------------------------- */
 
 enum { N_GRANULES = 24 };
 

@@ -567,8 +567,7 @@ TEST(test_sum_refusals) {
     assert_ok(zr_kernel_sum(f->stream, x, sources, 2, ZR_DTYPE_F32, 0));
 }
 
-/* ---- to several places ------------------------------------------------------------------------
- */
+/* ---- to several places ---------------------------------------------------------------------- */
 
 /* Sum `n_sources` arrays to `n_dsts` others, of which the first is source number `source_dst`,
  * unless that is -1. Every third array begins where no cache line does. */

@@ -302,8 +302,7 @@ TEST(test_host_beside) {
     zr_device_close(&m.device);
 }
 
-/* ---- memory ------------------------------------------------------------------------------------
- */
+/* ---- memory --------------------------------------------------------------------------------- */
 
 /* What a child that reads an address dies of; 0: of nothing. */
 static int touch(const char *address) {
@@ -371,8 +370,7 @@ TEST(test_memory_is_limited) {
     check_tier(ZR_HARDWARE_HOST, ZR_TIER_HOST, (size_t)5 << 30);
 }
 
-/* ---- workspaces ---------------------------------------------------------------------------------
- */
+/* ---- workspaces ----------------------------------------------------------------------------- */
 
 /* As large as those of the device that it stands for, at any number of threads. */
 static void check_workspaces(int n_threads, size_t rows, zr_dtype_t param) {
@@ -496,8 +494,7 @@ TEST(test_workspaces_grow) {
     check_growth(ZR_HARDWARE_HOST, ZR_DTYPE_BF16, 6);
 }
 
-/* ---- the clock alone ----------------------------------------------------------------------------
- */
+/* ---- the clock alone ------------------------------------------------------------------------ */
 
 typedef struct seen {
     zr_sim_span_t spans[400];

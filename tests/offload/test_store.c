@@ -358,8 +358,7 @@ TEST_WITH(test_ranks_in_threads, setup, teardown) {
     }
 }
 
-/* ---- accounts ---------------------------------------------------------------------------------
- */
+/* ---- accounts ------------------------------------------------------------------------------- */
 
 static zr_store_statistics_t of_account(const fixture_t *f, size_t account) {
     zr_store_statistics_t s;
@@ -475,8 +474,7 @@ TEST_WITH(test_unregister, setup, teardown) {
     free_buffer(from);
 }
 
-/* ---- refusals ----------------------------------------------------------------------------------
- */
+/* ---- refusals ------------------------------------------------------------------------------- */
 
 TEST_WITH(test_refused_transfers, setup, teardown) {
     fixture_t *f = *state;
@@ -512,8 +510,7 @@ TEST_WITH(test_refused_transfers, setup, teardown) {
     free_buffer(buffer);
 }
 
-/* ---- checksums at another time ----------------------------------------------------------------
- */
+/* ---- checksums at another time -------------------------------------------------------------- */
 
 #define N_CHUNKS ((size_t)7)
 static const size_t later_bytes = (N_CHUNKS - 1) * CHUNK + 333;
@@ -651,8 +648,7 @@ TEST_WITH(test_refused_stores, setup, teardown) {
     assert_null(f->store);
 }
 
-/* ---- memory
- * -------------------------------------------------------------------------------------- */
+/* ---- memory --------------------------------------------------------------------------------- */
 
 /* Buffers come out of the host tier's budget, and go back to it. */
 TEST_WITH(test_budget, setup, teardown) {

@@ -180,8 +180,7 @@ TEST_WITH(test_patience_ends, setup, teardown) {
     free_buffer(buffer);
 }
 
-/* ---- the ring ---------------------------------------------------------------------------------
- */
+/* ---- the ring ------------------------------------------------------------------------------- */
 
 /* How many requests are handed over at once depends on when others end; but each chunk that is got
  * in the end is a submission of its own, and after so many transfers there are as many as it takes.
@@ -250,8 +249,7 @@ TEST_WITH(test_a_silent_drive, setup, teardown) {
     free_buffer(buffer);
 }
 
-/* ---- making a store -----------------------------------------------------------------------------
- */
+/* ---- making a store ------------------------------------------------------------------------- */
 
 typedef struct creation {
     fault_kind_t kind;

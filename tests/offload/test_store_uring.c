@@ -152,8 +152,7 @@ TEST_WITH(test_two_stores_on_one_path, setup, teardown) {
     free_buffer(got);
 }
 
-/* ---- in a process of its own --------------------------------------------------------------------
- */
+/* ---- in a process of its own ---------------------------------------------------------------- */
 
 enum { CHILD_OK = 0, CHILD_WRONG = 1, CHILD_CANNOT = 2 };
 

@@ -496,8 +496,7 @@ TEST(a_budget_holds) {
     tear_down(&f);
 }
 
-/* ---- stores that are late, or fail ------------------------------------------------------------
- */
+/* ---- stores that are late, or fail ---------------------------------------------------------- */
 
 /* The store "memory" behind a backend that ends transfers only when somebody waits, and fails one
  * of them. One store at a time. */

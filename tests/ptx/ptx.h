@@ -19,8 +19,7 @@
 
 #include <vector>
 
-/* ---- what translated files say of themselves ---------------------------------------------------
- */
+/* ---- what translated files say of themselves ------------------------------------------------ */
 
 /* Of a kernel's parameters, laid out as PTX says: where in `params` each begins. */
 struct ptx_param_t {
@@ -51,8 +50,7 @@ struct ptx_module_t {
 /* Called once by each translated file, before main. */
 void ptx_add_module(const ptx_module_t *module);
 
-/* ---- for tests ----------------------------------------------------------------------------------
- */
+/* ---- for tests ------------------------------------------------------------------------------ */
 
 const std::vector<const ptx_module_t *> &ptx_modules();
 /* Launches of a kernel so far, by its mangled name. */
@@ -68,8 +66,7 @@ void ptx_take_away(const char *place);
 /* Who is told of each barrier that a thread comes to; NULL: nobody. */
 void ptx_note_barriers(void (*note)(const char *place));
 
-/* ---- memory, for translated code ---------------------------------------------------------------
- */
+/* ---- memory, for translated code ------------------------------------------------------------ */
 
 /* Where bytes of shared or global memory lie that the running thread reads or writes as one access,
  * aligned to its size (1 to 16). What is not allowed is told with its place and is a fault: the

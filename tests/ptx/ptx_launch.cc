@@ -132,8 +132,7 @@ bool ptx_is_taken_away(const char *barrier) {
     return taken_away != NULL && strncmp(barrier, taken_away, strlen(taken_away)) == 0;
 }
 
-/* ---- what objects of nvcc call ------------------------------------------------------------------
- */
+/* ---- what objects of nvcc call -------------------------------------------------------------- */
 
 extern "C" {
 

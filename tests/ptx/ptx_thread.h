@@ -200,8 +200,7 @@ template <compare_t C, typename T> inline bool compare(T a, T b) {
                      : a >= b;
 }
 
-/* ---- fp32: in and out -------------------------------------------------------------------------
- */
+/* ---- fp32: in and out ----------------------------------------------------------------------- */
 
 enum round_t { RN, RZ, RM, RP };
 
@@ -249,8 +248,7 @@ template <round_t R> inline float rounded_sum(double a, double b) {
     return rounded<R>(sum, rest);
 }
 
-/* ---- fp32: arithmetic -------------------------------------------------------------------------
- */
+/* ---- fp32: arithmetic ----------------------------------------------------------------------- */
 
 template <round_t R, bool FTZ, bool SAT> inline uint32_t add_f32(uint32_t a, uint32_t b) {
     float x = in<FTZ>(a), y = in<FTZ>(b);
@@ -443,8 +441,7 @@ inline uint64_t max_f64(uint64_t a, uint64_t b) {
     return x > y || (x == y && !std::signbit(x)) ? a : b;
 }
 
-/* ---- conversions ------------------------------------------------------------------------------
- */
+/* ---- conversions ---------------------------------------------------------------------------- */
 
 template <typename D, typename S> inline D saturated(S value) {
     __int128 wide = value, least = std::numeric_limits<D>::min(),
@@ -552,8 +549,7 @@ inline const void *read_param(const unsigned char *params, size_t params_bytes, 
     return params + address;
 }
 
-/* ---- warps ------------------------------------------------------------------------------------
- */
+/* ---- warps ---------------------------------------------------------------------------------- */
 
 inline void check_member(uint32_t mask, const char *here) {
     if ((mask >> emu_lane() & 1) == 0)
@@ -607,8 +603,7 @@ inline uint32_t match_all(bool *are_equal_p, uint64_t value, uint32_t mask, cons
     return are_equal ? mask : 0;
 }
 
-/* ---- matrices ---------------------------------------------------------------------------------
- */
+/* ---- matrices ------------------------------------------------------------------------------- */
 
 /*
  * N matrices of 8 rows of 16 bytes, lane i giving the address of row i % 8 of matrix i / 8. Every

@@ -282,8 +282,7 @@ struct reader_t {
     }
 };
 
-/* ---- types ------------------------------------------------------------------------------------
- */
+/* ---- types ---------------------------------------------------------------------------------- */
 
 /* An instruction this program does not know, or not with these qualifiers or operands. */
 struct unknown_t {};
@@ -321,8 +320,7 @@ string cpp_unsigned(unsigned bits) {
     return bits == 1 ? "bool" : print("uint%u_t", bits);
 }
 
-/* ---- kernels ------------------------------------------------------------------------------------
- */
+/* ---- kernels -------------------------------------------------------------------------------- */
 
 struct variable_t {
     string name;
@@ -1497,8 +1495,7 @@ struct writer_t {
     }
 };
 
-/* ---- files -------------------------------------------------------------------------------------
- */
+/* ---- files ---------------------------------------------------------------------------------- */
 
 /* ".visible .entry name(.param .u64 a, .param .align 8 .b8 b[16])". */
 kernel_t read_entry(const string &text) {

@@ -629,8 +629,7 @@ void test_corners(void **state) {
                      cases[i].result);
 }
 
-/* ---- threads ----------------------------------------------------------------------------------
- */
+/* ---- threads -------------------------------------------------------------------------------- */
 
 /* From which lane a shuffle of the kernel takes; its own where there is none. */
 int shuffle_source(size_t which, int lane) {
@@ -732,8 +731,7 @@ void test_control(void **state) {
     }
 }
 
-/* ---- matrices ----------------------------------------------------------------------------------
- */
+/* ---- matrices ------------------------------------------------------------------------------- */
 
 /* Rows for ldmatrix, then each lane's fragments: a, b, nothing, c. */
 struct matrices_t {

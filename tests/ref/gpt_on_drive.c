@@ -17,8 +17,7 @@ enum { N_STEPS = 2, N_MICRO_BATCHES = 2, BATCH = 2, SEQ = 32, VOCAB = 61 };
 static const zr_gpt_shape_t shape = {
     .n_layers = 5, .channels = 16, .heads = 2, .seq = SEQ, .vocab = VOCAB};
 
-/* ---- what is left behind ----------------------------------------------------------------------
- */
+/* ---- what is left behind -------------------------------------------------------------------- */
 
 /* Found when they are destroyed, by ranks at the same time. */
 static atomic_size_t n_lost_transfers, n_lost_blocks;
@@ -44,8 +43,7 @@ static size_t count_threads(void) {
     return count_names("/proc/self/task");
 }
 
-/* ---- training ----------------------------------------------------------------------------------
- */
+/* ---- training ------------------------------------------------------------------------------- */
 
 static zr_config_t make_config(const gpt_run_t *run) {
     const gpt_variant_t *variant = &run->variant;

@@ -248,8 +248,7 @@ TEST(test_finite_differences) {
     fixture_close(&fixture);
 }
 
-/* ---- against itself ---------------------------------------------------------------------------
- */
+/* ---- against itself ------------------------------------------------------------------------- */
 
 static double **gradients_of(const fixture_options_t *options, fixture_t *fixture, double *loss_p) {
     assert_ok(fixture_open(fixture, options));
@@ -360,8 +359,7 @@ TEST(test_evaluate) {
     fixture_close(&fixture);
 }
 
-/* ---- memory
- * -------------------------------------------------------------------------------------- */
+/* ---- memory --------------------------------------------------------------------------------- */
 
 static zr_tier_statistics_t device_statistics(const fixture_t *fixture) {
     zr_tier_statistics_t statistics;
@@ -430,8 +428,7 @@ TEST(test_out_of_memory) {
     assert_true(n_failures >= 5);
 }
 
-/* ---- refusals
- * ------------------------------------------------------------------------------------- */
+/* ---- refusals ------------------------------------------------------------------------------- */
 
 TEST(test_refusals) {
     fixture_options_t options = options_of(middle_shape, ZR_DTYPE_F32, 1);

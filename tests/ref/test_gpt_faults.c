@@ -29,8 +29,7 @@ static const gpt_variant_t variants[] = {
 #define N_VARIANTS (N_OF(variants))
 static uint64_t references[N_VARIANTS];
 
-/* ---- what may happen --------------------------------------------------------------------------
- */
+/* ---- what may happen ------------------------------------------------------------------------ */
 
 typedef enum end {
     GOES_ON,   /* the run shall train the right weights */
@@ -137,8 +136,7 @@ static const kind_t kinds[] = {
 };
 #define N_KINDS (N_OF(kinds))
 
-/* ---- runs --------------------------------------------------------------------------------------
- */
+/* ---- runs ----------------------------------------------------------------------------------- */
 
 /* A run with a fault at the at-th request or call of its kind. */
 static void run_with(const kind_t *kind, size_t variant, int bad_rank, size_t at, gpt_run_t *run) {
@@ -216,8 +214,7 @@ static bool check(const kind_t *kind, const gpt_run_t *run, uint64_t reference) 
     return !all_right;
 }
 
-/* ---- tests -------------------------------------------------------------------------------------
- */
+/* ---- tests ---------------------------------------------------------------------------------- */
 
 static int setup(void **state) {
     for (size_t i = 0; i < N_FOLDERS; i++) {

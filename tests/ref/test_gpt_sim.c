@@ -46,8 +46,7 @@ typedef struct sim_case {
     used_t host[MOST_RANKS];
 } sim_case_t;
 
-/* ---- a run --------------------------------------------------------------------------------------
- */
+/* ---- a run ---------------------------------------------------------------------------------- */
 
 static zr_status_t train(const sim_case_t *c, zr_runtime_t *runtime, zr_model_t *gpt,
                          used_t *used) {
@@ -240,8 +239,7 @@ static void describe(const sim_case_t *c) {
                   (int)c->activations, o->plan_memory, c->shape.n_layers, c->shape.channels);
 }
 
-/* ---- comparing --------------------------------------------------------------------------------
- */
+/* ---- comparing ------------------------------------------------------------------------------ */
 
 static size_t n_different;
 

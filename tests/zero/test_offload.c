@@ -184,8 +184,7 @@ TEST(a_skipped_step_writes_nothing) {
     expect_traffic(&options, 1, 1);
 }
 
-/* ---- memory ------------------------------------------------------------------------------------
- */
+/* ---- memory --------------------------------------------------------------------------------- */
 
 static void skip_but_on_host(void) {
     if (!is_host)
@@ -335,8 +334,7 @@ TEST(a_device_budget_without_states_is_enough) {
     assert_has(result.last_error[0], "--offload-optimizer cpu or nvme");
 }
 
-/* ---- refusals
- * ------------------------------------------------------------------------------------- */
+/* ---- refusals ------------------------------------------------------------------------------- */
 
 TEST(what_cannot_be_is_said) {
     skip_but_on_host();

@@ -270,8 +270,7 @@ TEST(a_skipped_step_writes_nothing) {
     expect_traffic(&options, 1);
 }
 
-/* ---- memory ------------------------------------------------------------------------------------
- */
+/* ---- memory --------------------------------------------------------------------------------- */
 
 TEST(shards_are_where_they_should_be) {
     for (int i = 0; i < 3; i++)
@@ -351,8 +350,7 @@ TEST(a_device_budget_without_parameters_is_enough) {
     }
 }
 
-/* ---- refusals ----------------------------------------------------------------------------------
- */
+/* ---- refusals ------------------------------------------------------------------------------- */
 
 /* What is wrong with options is tested by test_config.c, room on drives by test_nvme.c. */
 TEST(buffers_are_within_the_budget) {

@@ -28,8 +28,7 @@ static bool check_text(const char *name, const char *text, size_t text_bytes, ch
            refuse(why, "%s without an end in %zu bytes", name, text_bytes);
 }
 
-/* ---- ranks of `processes`
- * ------------------------------------------------------------------------ */
+/* ---- ranks of `processes` ------------------------------------------------------------------- */
 
 /* "10.0.0.7", "fe80::1%eth0": a number, since it is given to the resolver and printed. */
 static bool check_address(const char *address, char *why) {

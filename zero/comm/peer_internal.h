@@ -18,8 +18,7 @@
 #include "zero/comm/control_page_internal.h"
 #include "zero/comm/wire_internal.h"
 
-/* ---- what ranks of `processes` show to each other
- * ------------------------------------------------ */
+/* ---- what ranks of `processes` show to each other ------------------------------------------- */
 
 /** Of a tensor that is not in its device's memory file. */
 #define ZR_NOWHERE UINT64_MAX

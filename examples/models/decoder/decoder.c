@@ -13,8 +13,7 @@ zr_status_t zr_decoder_add_norm(zr_block_t *block, const zr_decoder_model_t *mod
     return zr_block_add_param(block, &weight, &norm->weight);
 }
 
-/* ---- the blocks but layers
- * ----------------------------------------------------------------------------------- */
+/* ---- the blocks but layers ------------------------------------------------------------------ */
 
 static zr_status_t declare_words(zr_block_t *block, const void *shape, const char *name,
                                  zr_part_tables_t *tables) {

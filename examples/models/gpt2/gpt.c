@@ -27,8 +27,7 @@ zr_status_t zr_gpt_add_norm(zr_block_t *block, const zr_gpt_model_t *model, zr_g
                             &norm->bias);
 }
 
-/* ---- the blocks but layers
- * --------------------------------------------------------------------------- */
+/* ---- the blocks but layers ------------------------------------------------------------------ */
 
 static zr_status_t embed_declare(zr_block_t *block, const void *shape, void *self) {
     const zr_gpt_shape_t *sizes = &((const zr_gpt_model_t *)shape)->shape;

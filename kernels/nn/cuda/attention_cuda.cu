@@ -53,8 +53,7 @@ static zr_status_t launch_delta(zr_stream_t *stream, const zr_cuda_attention_t &
     return zr_cuda_launched(stream, "attention_backward (row sums)");
 }
 
-/* ---- entries -----------------------------------------------------------------------------------
- */
+/* ---- entries -------------------------------------------------------------------------------- */
 
 static zr_status_t check_head_size(zr_stream_t *stream, const char *kernel, size_t head_size) {
     if (head_size <= ZR_ATTENTION_MAX_HEAD_SIZE)

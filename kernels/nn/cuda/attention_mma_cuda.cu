@@ -44,8 +44,7 @@ static __device__ inline unsigned find_warp(void) {
     return threadIdx.x / 32;
 }
 
-/* ---- tiles in shared memory --------------------------------------------------------------------
- */
+/* ---- tiles in shared memory ----------------------------------------------------------------- */
 
 template <int D> static __device__ inline unsigned chunk_offset(unsigned row, unsigned chunk) {
     return (row * (D / 8) + (chunk ^ row % 8)) * 16;
@@ -110,8 +109,7 @@ static __device__ inline void store_rows(float (&value)[M][D / 8][4], const floa
     }
 }
 
-/* ---- products of tiles -------------------------------------------------------------------------
- */
+/* ---- products of tiles ---------------------------------------------------------------------- */
 
 /* sum += rows of `a` from `row` on, times rows of `b`, over their D channels. */
 template <int D, int M, int N>
@@ -184,9 +182,7 @@ static __device__ inline int find_row(int m, int i) {
     return m * 16 + (int)(find_lane() / 4) + i / 2 * 8;
 }
 
-/* ---- documents and windows
- * ------------------------------------------------------------------------
- */
+/* ---- documents and windows ------------------------------------------------------------------ */
 
 /* The first keys that a lane's rows see, if those are queries: behind the warp's first row. */
 template <int M> struct first_keys_t { int first[M][2]; };
@@ -204,8 +200,7 @@ static __device__ inline first_keys_t<M> find_first_keys(const zr_cuda_attention
     return keys;
 }
 
-/* ---- forward
- * ------------------------------------------------------------------------------------- */
+/* ---- forward -------------------------------------------------------------------------------- */
 
 /* Of each row that a lane has a part of: its largest score, and the sum of the lane's exponentials
  * relative to it. */
@@ -374,8 +369,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
     }
 }
 
-/* ---- backward
- * -------------------------------------------------------------------------------------- */
+/* ---- backward ------------------------------------------------------------------------------- */
 
 /*
  * One block's view of a head. By queries, its own rows are those of q and dout, and it goes through
@@ -633,8 +627,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
     }
 }
 
-/* ---- launches
- * ---------------------------------------------------------------------------------------- */
+/* ---- launches ------------------------------------------------------------------------------- */
 
 static zr_status_t launch(zr_stream_t *stream, void (*kernel)(const zr_cuda_attention_t),
                           const zr_cuda_attention_t &args, size_t n_heads, size_t rows,

@@ -117,8 +117,7 @@ static __device__ inline float warp_sum(float value) {
     return value;
 }
 
-/* ---- forward
- * ------------------------------------------------------------------------------------- */
+/* ---- forward -------------------------------------------------------------------------------- */
 
 /* A query's sums so far, relative to its largest score; `sum` is the lane's part. */
 struct query_t {
@@ -184,8 +183,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
     }
 }
 
-/* ---- backward
- * -------------------------------------------------------------------------------------- */
+/* ---- backward ------------------------------------------------------------------------------- */
 
 /* By queries, a block's own rows are those of q and dout, and it goes through k and v; by keys, its
  * own are k and v, and it goes through q and dout. */
@@ -282,8 +280,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
     }
 }
 
-/* ---- launches
- * ---------------------------------------------------------------------------------------- */
+/* ---- launches ------------------------------------------------------------------------------- */
 
 /* What is allowed is the kernel's, on this device: of two ranks with heads of different sizes one
  * may launch behind what the other has allowed. So it is what any launch needs. */

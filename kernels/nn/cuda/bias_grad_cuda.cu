@@ -49,8 +49,7 @@ zr_status_t zr_cuda_nn_sum_partials(zr_stream_t *stream, const zr_column_sums_t 
     return zr_cuda_launched(stream, name);
 }
 
-/* ---- the gradient of a bias -------------------------------------------------------------------
- */
+/* ---- the gradient of a bias ----------------------------------------------------------------- */
 
 /* Add the packs of a few rows, ZR_LANES_OF_ROWS apart, whose loads are under way together. */
 template <typename T>

@@ -25,8 +25,7 @@ static inline ZR_HOST_DEVICE size_t count_tiles(size_t channels) {
     return (channels + ZR_TILE_ELEMS - 1) / ZR_TILE_ELEMS;
 }
 
-/* ---- forward ------------------------------------------------------------------------------------
- */
+/* ---- forward -------------------------------------------------------------------------------- */
 
 template <typename T>
 static __global__ void __launch_bounds__(ZR_CUDA_THREADS)
@@ -72,8 +71,7 @@ zr_status_t zr_cuda_nn_embedding(zr_stream_t *stream, const void *arguments, voi
     return zr_cuda_launched(stream, "embedding");
 }
 
-/* ---- rows by token ------------------------------------------------------------------------------
- */
+/* ---- rows by token -------------------------------------------------------------------------- */
 
 #define ZR_SORT_THREADS 1024
 #define ZR_SORT_WARPS (ZR_SORT_THREADS / ZR_WARP)
@@ -195,8 +193,7 @@ static __global__ void __launch_bounds__(ZR_SORT_THREADS)
     }
 }
 
-/* ---- backward -----------------------------------------------------------------------------------
- */
+/* ---- backward ------------------------------------------------------------------------------- */
 
 /* Rows whose loads are under way together. */
 #define ZR_ROWS_AT_ONCE 8

@@ -26,8 +26,7 @@ static __device__ inline zr_pack_t load_pack(const T *row, size_t first, int n) 
     return pack;
 }
 
-/* ---- forward ----------------------------------------------------------------------------------
- */
+/* ---- forward -------------------------------------------------------------------------------- */
 
 template <typename T>
 static __device__ inline void add_pack(const zr_raw_pack_t<T> &pack, float *sum) {
@@ -135,8 +134,7 @@ zr_status_t zr_cuda_nn_layernorm(zr_stream_t *stream, const void *arguments, voi
     return zr_cuda_launched(stream, "layernorm");
 }
 
-/* ---- backward ---------------------------------------------------------------------------------
- */
+/* ---- backward ------------------------------------------------------------------------------- */
 
 /* What a row's gradient needs beside its elements. */
 struct row_t {

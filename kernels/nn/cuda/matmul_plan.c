@@ -86,8 +86,7 @@ err_free:
     return status;
 }
 
-/* ---- what a plan is for ------------------------------------------------------------------------
- */
+/* ---- what a plan is for --------------------------------------------------------------------- */
 
 static bool is_aligned(const void *pointer) {
     return (uintptr_t)pointer % 16 == 0;
@@ -115,9 +114,7 @@ zr_matmul_key_t zr_matmul_key(const zr_nn_matmul_t *args) {
     return key;
 }
 
-/* ---- descriptions
- * --------------------------------------------------------------------------------
- */
+/* ---- descriptions --------------------------------------------------------------------------- */
 
 static cudaDataType_t cuda_type(uint8_t dtype) {
     return dtype == ZR_DTYPE_F32 ? CUDA_R_32F : CUDA_R_16BF;
@@ -266,9 +263,7 @@ cublasStatus_t zr_matmul_preference(const zr_cublaslt_t *lt, const zr_matmul_key
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* ---- choosing
- * -------------------------------------------------------------------------------------
- */
+/* ---- choosing ------------------------------------------------------------------------------- */
 
 /* The first proposal that can be used. CUBLAS_STATUS_NOT_SUPPORTED: there is none. */
 static cublasStatus_t choose(zr_cuda_blas_t *blas, zr_matmul_plan_t *plan, size_t workspace_bytes) {

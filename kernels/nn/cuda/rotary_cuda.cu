@@ -132,8 +132,7 @@ static __device__ inline float sum_products(const pairs_t &a, const pairs_t &b) 
     return sum;
 }
 
-/* ---- forward ----------------------------------------------------------------------------------
- */
+/* ---- forward -------------------------------------------------------------------------------- */
 
 /* x becomes x rstd weight. All lanes come here; those without the head have zeros. */
 template <typename T>
@@ -177,8 +176,7 @@ static __global__ void __launch_bounds__(ZR_CUDA_THREADS) rotary_kernel(const ro
     }
 }
 
-/* ---- backward ---------------------------------------------------------------------------------
- */
+/* ---- backward ------------------------------------------------------------------------------- */
 
 /* The gradient of what was normalised, from that of what it became; what it adds to the weights' is
  * in `sum`. All lanes come here; those without the head have zeros. */
@@ -261,8 +259,7 @@ static __global__ void __launch_bounds__(ZR_CUDA_THREADS)
     }
 }
 
-/* ---- launches ---------------------------------------------------------------------------------
- */
+/* ---- launches ------------------------------------------------------------------------------- */
 
 static bool are_quads(const void *data, size_t head_size) {
     return zr_is_wide(data) && head_size % (2 * QUAD) == 0;

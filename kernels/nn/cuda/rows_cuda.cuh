@@ -104,8 +104,7 @@ static __device__ inline void zr_store_gradient(T *gradient, bool accumulate, si
     zr_store_pack(gradient, first, n, wide, sum);
 }
 
-/* ---- sums over columns ------------------------------------------------------------------------
- */
+/* ---- sums over columns ---------------------------------------------------------------------- */
 
 /* Rows of fp32 that a kernel's blocks have left, `pitch` elements apart: their sum over each of
  * n_columns columns is a gradient. Which rows of the whole are in which partial, and the order of

@@ -51,8 +51,7 @@ static void change(void *bytes, size_t most_bytes) {
         memcpy((char *)bytes + lie->offset, &lie->value, n);
 }
 
-/* ---- where it lies ---------------------------------------------------------------------------
- */
+/* ---- where it lies -------------------------------------------------------------------------- */
 
 /* It does not tell itself. */
 WRAP(zr_status_t, zr_control_arrive, zr_comm_t *comm, const zr_comm_call_t *call,
@@ -135,8 +134,7 @@ WRAP(void, zr_connection_send_parts, zr_connection_t *connection, uint32_t kind,
                                     is_echo ? changed : tail, tail_length);
 }
 
-/* ---- ranks -----------------------------------------------------------------------------------
- */
+/* ---- ranks ---------------------------------------------------------------------------------- */
 
 static void keep_error(void *context, zr_log_level_t level, int rank, const char *message) {
     (void)rank;
@@ -246,8 +244,7 @@ static bool tell(const lie_t *told, int liar, setting_t setting) {
 #define SENT "refuses what rank %d has sent: "
 #define INTRODUCTION(name) OF_ITSELF, FIELD(zr_introduction_t, name)
 
-/* ---- lies ------------------------------------------------------------------------------------
- */
+/* ---- lies ----------------------------------------------------------------------------------- */
 
 /* Of a rank that one connects to for data, and that connects to another one; and on one machine. */
 TEST(introductions) {

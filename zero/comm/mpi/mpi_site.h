@@ -51,8 +51,7 @@ void zr_mpi_kill_for_lateness(zr_control_t *control, const zr_mpi_transfer_t *tr
 ZR_NODISCARD zr_status_t zr_mpi_site_wait(zr_mpi_site_t *site, zr_control_t *control,
                                           zr_mpi_transfer_t *transfers, size_t n_transfers);
 
-/* ---- place.c: where rank 0 listens, which the others learn through MPI, and the way there
- * --------- */
+/* ---- place.c: where rank 0 listens, which the others learn through MPI, and the way there --- */
 
 /**
  * Rank 0: listen at a port that is free, or at MASTER_PORT where that is set.

@@ -99,8 +99,7 @@ static ncclResult_t make_part(zr_nccl_link_t *link, void *context) {
     return nccl->ncclReduceScatter_p(send, recv, n, type, ncclSum, link->handle, stream);
 }
 
-/* ---- sums in rank order
- * -------------------------------------------------------------------------- */
+/* ---- sums in rank order --------------------------------------------------------------------- */
 
 /* The slice that a rank adds: its block of reduce_scatter, its share of all_reduce. */
 static size_t slice_begin(const parts_t *parts, int rank) {
