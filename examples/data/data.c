@@ -1,5 +1,5 @@
 /*
- * The order, the lengths and the reader.
+ * The order and the lengths.
  *
  * An epoch's order is a keyed permutation of the windows, computed element by element: no
  * table, so it costs nothing for any number of windows, and any rank can ask for any place in
@@ -7,108 +7,39 @@
  * numbers that fall outside are sent through again until they fall inside (cycle walking),
  * which at most four times the size keeps short. Source: Black and Rogaway 2002, "Ciphers with
  * arbitrary finite domains".
+ *
+ * Of several sources with weights, each round of 4096 sequences has of each source as many as its
+ * weight says; a permutation of the round says where. So which source a sequence is of, and how
+ * many of it came before, follows from its index alone.
  */
-#include "examples/data/data.h"
+#include "examples/data/data_internal.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include <xxhash.h>
 
-#include "examples/data/files.h"
-
-/* Micro-batches that are read ahead, the one in use included. */
-#define N_SLOTS 4
 #define N_ROUNDS 6
 #define GOLDEN_RATIO 0x9e3779b97f4a7c15u /* of 2^64: SplitMix's step */
 #define LENGTHS_KEY 0xd1b54a32d192ed03u  /* not the order's: the two are unrelated */
-/* Tokens up to which the whole data is checked before the run, not only what is read. */
-#define CHECK_FIRST_TOKENS ((size_t)1 << 29)
-#define CHECK_TOKENS ((size_t)1 << 16)
+#define SLOTS_KEY 0x8cb92ba72f3d8dd7u    /* nor that of the sources */
 /* Tokens up to which all of the data is hashed, and the blocks that stand for more. */
 #define HASH_WHOLE_TOKENS ((size_t)1 << 25)
 #define HASH_BLOCKS ((size_t)256)
 #define HASH_BLOCK_TOKENS ((size_t)1 << 14)
+/* Sequences in which each of several sources has its share, to one of them. */
+#define SLOT_HALF_BITS 6
+#define N_SLOTS_OF_ROUND ((size_t)1 << (2 * SLOT_HALF_BITS))
 
-struct data {
-    data_files_t files;
-    size_t seq;
-    size_t seq_min; /* 1 to seq */
-    size_t vocab;
-    uint64_t seed;
-    size_t n_windows;   /* > 0 */
-    unsigned half_bits; /* the network permutes [0, 2^(2 half_bits)), which holds all windows */
-};
+/* Every bit of the result depends on every bit of the value (Steele et al. 2014, SplitMix). */
+static uint64_t mix(uint64_t value) {
+    value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;
+    value = (value ^ (value >> 27)) * 0x94d049bb133111ebu;
+    return value ^ (value >> 31);
+}
 
 /* ---- opening ---------------------------------------------------------------------------- */
 
-/* Blocks of the row, and where each begins. */
-typedef struct blocks {
-    size_t n, n_tokens; /* the last one may have less */
-    size_t (*begin)(const data_t *data, size_t block);
-} blocks_t;
-
-/* Read and check blocks; their hash, in order, goes on from *hash_p, which may be NULL. */
-static zr_status_t read_blocks(const data_t *data, const blocks_t *blocks, uint64_t *hash_p) {
-    zr_status_t status = ZR_OK;
-    data_cursor_t cursor = data_cursor_make(&data->files);
-    unsigned char *bytes = malloc(2 * blocks->n_tokens);
-    int32_t *tokens = malloc(blocks->n_tokens * sizeof(*tokens));
-    if (bytes == NULL || tokens == NULL)
-        status = zr_fail(&data->files.log, ZR_ERR_MEMORY, "no memory to check the data");
-    for (size_t i = 0; i < blocks->n && status == ZR_OK; i++) {
-        size_t first = blocks->begin(data, i), left = data->files.n_tokens - first;
-        size_t n = left < blocks->n_tokens ? left : blocks->n_tokens;
-        status = data_cursor_read(&cursor, first, n, data->vocab, bytes, tokens);
-        if (status == ZR_OK && hash_p != NULL)
-            *hash_p = XXH3_64bits_withSeed(tokens, n * sizeof(*tokens), *hash_p);
-    }
-    data_cursor_close(&cursor);
-    free(tokens);
-    free(bytes);
-    return status;
-}
-
-static size_t begin_of_all(const data_t *data, size_t block) {
-    (void)data;
-    return block * CHECK_TOKENS;
-}
-
-static blocks_t all_blocks(const data_t *data) {
-    return (blocks_t){.n = (data->files.n_tokens - 1) / CHECK_TOKENS + 1,
-                      .n_tokens = CHECK_TOKENS,
-                      .begin = begin_of_all};
-}
-
-/* Find a token outside the vocabulary now, rather than when its window comes. */
-static zr_status_t check_tokens(const data_t *data) {
-    blocks_t all = all_blocks(data);
-    if (data->vocab >= data_files_largest_vocab(&data->files) ||
-        data->files.n_tokens > CHECK_FIRST_TOKENS)
-        return ZR_OK;
-    return read_blocks(data, &all, NULL);
-}
-
-static zr_status_t cut_windows(data_t *data) {
-    if (data->files.n_tokens < 2)
-        return zr_fail(&data->files.log, ZR_ERR_ARGUMENT,
-                       "the data has 1 token, but the shortest sequence and its last target need "
-                       "2; give more data");
-    if (data->files.n_tokens <= data->seq)
-        return zr_fail(&data->files.log, ZR_ERR_ARGUMENT,
-                       "the data has %s, but a sequence of %zu and its last target need "
-                       "%zu; give more data or --seq %zu or less",
-                       zr_count_text(data->files.n_tokens, "token").text, data->seq, data->seq + 1,
-                       data->files.n_tokens - 1);
-    data->n_windows = (data->files.n_tokens - 1) / data->seq;
-    while (data->half_bits < 32 && data->n_windows > (size_t)1 << (2 * data->half_bits))
-        data->half_bits++;
-    return ZR_OK;
-}
-
-zr_status_t data_open(const data_options_t *options, data_t **data_p) {
+static zr_status_t check_options(const data_options_t *options) {
     const zr_log_t *log = &options->log;
     if (options->n_paths == 0)
         return zr_fail(log, ZR_ERR_ARGUMENT, "no data: give files or folders with --data PATH...");
@@ -120,71 +51,143 @@ zr_status_t data_open(const data_options_t *options, data_t **data_p) {
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "sequences of %s or more: allowed are 1 to %zu, the longest",
                        zr_count_text(options->seq_min, "token").text, options->seq);
+    return ZR_OK;
+}
+
+/* A source of some of the paths. */
+static zr_status_t open_source(data_t *data, size_t index, const char *const *paths,
+                               size_t n_paths) {
+    data_source_t *source = &data->sources[index];
+    source->files.log = data->log;
+    source->key = mix(data->seed + GOLDEN_RATIO) + (uint64_t)index * SLOTS_KEY;
+    for (size_t i = 0; i < n_paths; i++)
+        ZR_TRY(data_files_add(&source->files, paths[i]));
+    ZR_TRY(data_files_check(&source->files));
+    if (source->files.kind != data->sources[0].files.kind)
+        return data_files_refuse_mix(&source->files, &data->sources[0].files.files[0],
+                                     &source->files.files[0]);
+    if (source->files.kind == DATA_DOCUMENTS && data->seq_min < data->seq)
+        return zr_fail(&data->log, ZR_ERR_ARGUMENT,
+                       "--seq-min %zu: --data %s has documents, whose sequences are not cut; leave "
+                       "--seq-min out",
+                       data->seq_min, source->files.files[0].path);
+    ZR_TRY(data_source_cut(source, data->seq, data->vocab));
+    source->first_window = index > 0 ? source[-1].first_window + source[-1].n_windows : 0;
+    return ZR_OK;
+}
+
+/* The sequences of a round that each source has: its share, rounded so that they add up. */
+static zr_status_t share_slots(data_t *data, const char *const *paths, const double *weights) {
+    double sum = 0, so_far = 0;
+    size_t n_slots = 0;
+    for (size_t i = 0; i < data->n_sources; i++) {
+        if (!(weights[i] > 0 && weights[i] <= 1e9))
+            return zr_fail(&data->log, ZR_ERR_ARGUMENT,
+                           "--data-weights: %g for %s; a weight must be greater than 0, and at "
+                           "most 1e9",
+                           weights[i], paths[i]);
+        sum += weights[i];
+    }
+    for (size_t i = 0; i < data->n_sources; i++) {
+        data_source_t *source = &data->sources[i];
+        so_far += weights[i];
+        source->first_slot = n_slots;
+        n_slots = (size_t)(so_far / sum * (double)N_SLOTS_OF_ROUND + 0.5);
+        source->n_slots = n_slots - source->first_slot;
+        if (source->n_slots == 0)
+            return zr_fail(&data->log, ZR_ERR_ARGUMENT,
+                           "--data-weights: %g for %s is less than 1/%zu of their sum %g; give a "
+                           "larger weight, or leave it out",
+                           weights[i], paths[i], N_SLOTS_OF_ROUND, sum);
+    }
+    return ZR_OK;
+}
+
+static zr_status_t open_sources(data_t *data, const data_options_t *options) {
+    if (options->weights == NULL)
+        return open_source(data, 0, options->paths, options->n_paths);
+    for (size_t i = 0; i < data->n_sources; i++)
+        ZR_TRY(open_source(data, i, &options->paths[i], 1));
+    return share_slots(data, options->paths, options->weights);
+}
+
+static zr_status_t hash_sources(data_t *data);
+
+zr_status_t data_open(const data_options_t *options, data_t **data_p) {
+    ZR_TRY(check_options(options));
     data_t *data = calloc(1, sizeof(*data));
-    if (data == NULL)
-        return zr_fail(log, ZR_ERR_MEMORY, "no memory to open the data");
-    *data = (data_t){.files = {.log = *log},
+    size_t n_sources = options->weights != NULL ? options->n_paths : 1;
+    data_source_t *sources = calloc(n_sources, sizeof(*sources));
+    if (data == NULL || sources == NULL) {
+        free(data);
+        free(sources);
+        return zr_fail(&options->log, ZR_ERR_MEMORY, "no memory to open the data");
+    }
+    *data = (data_t){.log = options->log,
+                     .sources = sources,
+                     .n_sources = n_sources,
                      .seq = options->seq,
                      .seq_min = options->seq_min == 0 ? options->seq : options->seq_min,
                      .vocab = options->vocab,
                      .seed = options->seed};
-    zr_status_t status = ZR_OK;
-    for (size_t i = 0; i < options->n_paths && status == ZR_OK; i++)
-        status = data_files_add(&data->files, options->paths[i]);
+    zr_status_t status = open_sources(data, options);
     if (status == ZR_OK)
-        status = data_files_check(&data->files);
+        status = hash_sources(data);
     if (status == ZR_OK)
-        status = cut_windows(data);
-    if (status == ZR_OK)
-        status = check_tokens(data);
-    if (status != ZR_OK) {
+        *data_p = data;
+    else
         data_close(&data);
-        return status;
-    }
-    *data_p = data;
-    return ZR_OK;
+    return status;
 }
 
 void data_close(data_t **data) {
     if (data == NULL || *data == NULL)
         return;
-    data_files_free(&(*data)->files);
+    for (size_t i = 0; i < (*data)->n_sources; i++)
+        data_source_free(&(*data)->sources[i]);
+    free((*data)->sources);
     free(*data);
     *data = NULL;
 }
 
+#define SUM_OF_SOURCES(data, member)                                                               \
+    size_t sum = 0;                                                                                \
+    for (size_t i = 0; i < (data)->n_sources; i++)                                                 \
+        sum += (data)->sources[i].member;                                                          \
+    return sum
+
 size_t data_n_files(const data_t *data) {
-    return data->files.n_files;
+    SUM_OF_SOURCES(data, files.n_files);
 }
 
 size_t data_n_tokens(const data_t *data) {
-    return data->files.n_tokens;
+    SUM_OF_SOURCES(data, files.n_tokens);
 }
 
 size_t data_n_windows(const data_t *data) {
-    return data->n_windows;
-}
-
-bool data_has_file(const data_t *data, const char *path) {
-    return data_files_include(&data->files, path);
+    SUM_OF_SOURCES(data, n_windows);
 }
 
 size_t data_n_duplicates(const data_t *data) {
-    return data->files.n_duplicates;
+    SUM_OF_SOURCES(data, files.n_duplicates);
+}
+
+bool data_has_file(const data_t *data, const char *path) {
+    for (size_t i = 0; i < data->n_sources; i++)
+        if (data_files_include(&data->sources[i].files, path))
+            return true;
+    return false;
 }
 
 const char *data_kind(const data_t *data) {
-    return data->files.kind == DATA_TEXT ? "text" : "tokens";
+    return data_kind_name(data->sources[0].files.kind);
+}
+
+bool data_has_documents(const data_t *data) {
+    return data->sources[0].files.kind == DATA_DOCUMENTS;
 }
 
 /* ---- the order -------------------------------------------------------------------------- */
-
-/* Every bit of the result depends on every bit of the value (Steele et al. 2014, SplitMix). */
-static uint64_t mix(uint64_t value) {
-    value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;
-    value = (value ^ (value >> 27)) * 0x94d049bb133111ebu;
-    return value ^ (value >> 31);
-}
 
 static uint64_t permute(uint64_t value, unsigned half_bits, uint64_t key) {
     uint64_t mask = ((uint64_t)1 << half_bits) - 1;
@@ -197,39 +200,113 @@ static uint64_t permute(uint64_t value, unsigned half_bits, uint64_t key) {
     return left << half_bits | right;
 }
 
-size_t data_window(const data_t *data, uint64_t index) {
-    uint64_t epoch = index / data->n_windows;
-    uint64_t key = mix(mix(data->seed + GOLDEN_RATIO) + epoch);
-    uint64_t window = index % data->n_windows;
+static size_t permute_below(uint64_t value, size_t n, unsigned half_bits, uint64_t key) {
     do
-        window = permute(window, data->half_bits, key);
-    while (window >= data->n_windows);
-    return (size_t)window;
+        value = permute(value, half_bits, key);
+    while (value >= n);
+    return (size_t)value;
+}
+
+/* Each round has the same slots for each source, in an order of its own. */
+static const data_source_t *choose_source(const data_t *data, uint64_t *index) {
+    const data_source_t *source = data->sources;
+    uint64_t round = *index / N_SLOTS_OF_ROUND;
+    if (data->n_sources == 1)
+        return source;
+    size_t slot = (size_t)permute(*index % N_SLOTS_OF_ROUND, SLOT_HALF_BITS,
+                                  mix(mix(data->seed + SLOTS_KEY) + round));
+    while (slot >= source->first_slot + source->n_slots)
+        source++;
+    *index = round * source->n_slots + (slot - source->first_slot);
+    return source;
+}
+
+data_place_t data_place(const data_t *data, uint64_t index) {
+    const data_source_t *source = choose_source(data, &index);
+    uint64_t key = mix(source->key + index / source->n_windows);
+    return (data_place_t){source, permute_below(index % source->n_windows, source->n_windows,
+                                                source->half_bits, key)};
+}
+
+size_t data_window(const data_t *data, uint64_t index) {
+    data_place_t place = data_place(data, index);
+    return place.source->first_window + place.window;
+}
+
+uint64_t data_n_targets(const data_t *data) {
+    uint64_t n_targets = 0;
+    for (size_t i = 0; data_has_documents(data) && i < data->n_sources; i++)
+        for (size_t window = 0; window < data->sources[i].n_windows; window++)
+            n_targets += data->sources[i].n_targets[window];
+    return n_targets;
+}
+
+uint64_t data_n_targets_of(const data_t *data, uint64_t first_index, uint64_t n_sequences) {
+    uint64_t n_targets = 0;
+    for (uint64_t i = 0; data_has_documents(data) && i < n_sequences; i++) {
+        data_place_t place = data_place(data, first_index + i);
+        n_targets += place.source->n_targets[place.window];
+    }
+    return n_targets;
 }
 
 /* ---- comparing -------------------------------------------------------------------------- */
 
-/* The row in equal parts, with a block at a place of each that is the same in every process; the
- * first and the last are at the row's ends. */
-static size_t begin_of_sample(const data_t *data, size_t block) {
-    size_t part = data->files.n_tokens / HASH_BLOCKS;
+/* Where a block of a source begins. Of a sample: the row in equal parts, with a block at a place of
+ * each that is the same in every process; the first and the last are at the row's ends. */
+static size_t begin_of_block(const data_source_t *source, size_t block, bool is_whole) {
+    size_t part = source->files.n_tokens / HASH_BLOCKS;
+    if (is_whole)
+        return block * DATA_PIECE_TOKENS;
     if (block == 0 || block == HASH_BLOCKS - 1)
-        return block == 0 ? 0 : data->files.n_tokens - HASH_BLOCK_TOKENS;
+        return block == 0 ? 0 : source->files.n_tokens - HASH_BLOCK_TOKENS;
     return block * part + (size_t)(mix(block * GOLDEN_RATIO) % (part - HASH_BLOCK_TOKENS + 1));
 }
 
-bool data_is_hashed_whole(const data_t *data) {
-    return data->files.n_tokens <= HASH_WHOLE_TOKENS;
+static bool is_hashed_whole(const data_source_t *source) {
+    return source->files.n_tokens <= HASH_WHOLE_TOKENS;
 }
 
-zr_status_t data_hash(const data_t *data, uint64_t *hash_p) {
-    blocks_t blocks = {.n = HASH_BLOCKS, .n_tokens = HASH_BLOCK_TOKENS, .begin = begin_of_sample};
-    uint64_t hash = data->files.n_tokens;
-    if (data_is_hashed_whole(data))
-        blocks = all_blocks(data);
-    ZR_TRY(read_blocks(data, &blocks, &hash));
-    *hash_p = hash;
-    return ZR_OK;
+static zr_status_t hash_source(const data_t *data, const data_source_t *source, uint32_t *tokens,
+                               uint64_t *hash) {
+    bool is_whole = is_hashed_whole(source);
+    size_t n_tokens = source->files.n_tokens;
+    size_t n_blocks = is_whole ? (n_tokens - 1) / DATA_PIECE_TOKENS + 1 : HASH_BLOCKS;
+    size_t most = is_whole ? DATA_PIECE_TOKENS : HASH_BLOCK_TOKENS;
+    zr_status_t status = ZR_OK;
+    data_cursor_t cursor = data_cursor_make(&source->files);
+    *hash += n_tokens;
+    for (size_t i = 0; i < n_blocks && status == ZR_OK; i++) {
+        size_t first = begin_of_block(source, i, is_whole), left = n_tokens - first;
+        size_t n = left < most ? left : most;
+        status = data_cursor_read(&cursor, first, n, data->vocab, tokens);
+        if (status == ZR_OK)
+            *hash = XXH3_64bits_withSeed(tokens, n * sizeof(*tokens), *hash);
+    }
+    data_cursor_close(&cursor);
+    return status;
+}
+
+bool data_is_hashed_whole(const data_t *data) {
+    for (size_t i = 0; i < data->n_sources; i++)
+        if (!is_hashed_whole(&data->sources[i]))
+            return false;
+    return true;
+}
+
+static zr_status_t hash_sources(data_t *data) {
+    zr_status_t status = ZR_OK;
+    uint32_t *tokens = malloc(DATA_PIECE_TOKENS * sizeof(*tokens));
+    if (tokens == NULL)
+        return zr_fail(&data->log, ZR_ERR_MEMORY, "no memory to compare the data");
+    for (size_t i = 0; i < data->n_sources && status == ZR_OK; i++)
+        status = hash_source(data, &data->sources[i], tokens, &data->hash);
+    free(tokens);
+    return status;
+}
+
+uint64_t data_hash(const data_t *data) {
+    return data->hash;
 }
 
 /* ---- the lengths ------------------------------------------------------------------------ */
@@ -245,180 +322,4 @@ size_t data_length_of(const data_options_t *options, uint64_t step, uint64_t mic
 size_t data_length(const data_t *data, uint64_t step, uint64_t micro_batch) {
     data_options_t options = {.seq = data->seq, .seq_min = data->seq_min, .seed = data->seed};
     return data_length_of(&options, step, micro_batch);
-}
-
-/* ---- the reader ------------------------------------------------------------------------- */
-
-typedef struct slot {
-    size_t length;    /* of each sequence, at most seq */
-    int32_t *tokens;  /* [micro_batch * length], inside the reader's memory */
-    int32_t *targets; /* as tokens */
-} slot_t;
-
-struct data_reader {
-    const data_t *data;
-    data_part_t part;
-    pthread_t thread;
-    double wait_seconds;
-
-    /* The thread's own. */
-    data_cursor_t cursor;
-    unsigned char *bytes; /* [2 * (seq + 1)] */
-    int32_t *window;      /* [seq + 1] */
-
-    pthread_mutex_t lock; /* guards what follows, but not what the slots point to */
-    pthread_cond_t changed;
-    slot_t slots[N_SLOTS]; /* micro-batch i is in slot i % N_SLOTS */
-    uint64_t n_read;       /* n_given <= n_read <= n_returned + N_SLOTS */
-    uint64_t n_given;
-    uint64_t n_returned; /* given and no longer in use: all but the last */
-    zr_status_t status;  /* why no more will be read */
-    atomic_bool stop;    /* nobody asks any more; looked at without the lock within a micro-batch,
-                            which may be a long one */
-
-    int32_t memory[];
-};
-
-static zr_status_t read_sequence(data_reader_t *reader, uint64_t index, size_t length,
-                                 int32_t *tokens, int32_t *targets) {
-    const data_t *data = reader->data;
-    ZR_TRY(data_cursor_read(&reader->cursor, data_window(data, index) * data->seq, length + 1,
-                            data->vocab, reader->bytes, reader->window));
-    memcpy(tokens, reader->window, length * sizeof(*tokens));
-    memcpy(targets, reader->window + 1, length * sizeof(*targets));
-    return ZR_OK;
-}
-
-/* Ranks take turns within each micro-batch, so a global batch is one piece of the order. */
-static zr_status_t read_micro_batch(data_reader_t *reader, uint64_t micro_batch, slot_t *slot) {
-    const data_part_t *part = &reader->part;
-    uint64_t n_ranks = (uint64_t)part->n_ranks;
-    uint64_t first =
-        part->first_index + (micro_batch * n_ranks + (uint64_t)part->rank) * part->micro_batch;
-    size_t length = data_length(reader->data, part->first_step + micro_batch / part->grad_accum,
-                                micro_batch % part->grad_accum);
-    for (size_t i = 0; i < part->micro_batch && !atomic_load(&reader->stop); i++)
-        ZR_TRY(read_sequence(reader, first + i, length, slot->tokens + i * length,
-                             slot->targets + i * length));
-    slot->length = length;
-    return ZR_OK;
-}
-
-static void *read_ahead(void *argument) {
-    data_reader_t *reader = argument;
-    zr_status_t status = ZR_OK;
-    pthread_mutex_lock(&reader->lock);
-    for (uint64_t i = 0; i < reader->part.n_micro_batches; i++) {
-        while (!reader->stop && i >= reader->n_returned + N_SLOTS)
-            pthread_cond_wait(&reader->changed, &reader->lock);
-        if (reader->stop)
-            break;
-        pthread_mutex_unlock(&reader->lock);
-        status = read_micro_batch(reader, i, &reader->slots[i % N_SLOTS]);
-        pthread_mutex_lock(&reader->lock);
-        reader->status = status;
-        reader->n_read += status == ZR_OK;
-        pthread_cond_broadcast(&reader->changed);
-        if (status != ZR_OK)
-            break;
-    }
-    pthread_mutex_unlock(&reader->lock);
-    return NULL;
-}
-
-zr_status_t data_reader_create(const data_t *data, const data_part_t *part,
-                               data_reader_t **reader_p) {
-    const zr_log_t *log = &data->files.log;
-    size_t n = 0, size_bytes = 0;
-    if (__builtin_mul_overflow(part->micro_batch, data->seq, &n) ||
-        __builtin_mul_overflow(n, 2 * N_SLOTS * sizeof(int32_t), &size_bytes) ||
-        __builtin_add_overflow(size_bytes, sizeof(data_reader_t), &size_bytes))
-        return zr_fail(log, ZR_ERR_ARGUMENT, "micro-batches of %s of %s: the size overflows",
-                       zr_count_text(part->micro_batch, "sequence").text,
-                       zr_count_text(data->seq, "token").text);
-    data_reader_t *reader = malloc(size_bytes);
-    if (reader == NULL)
-        return zr_fail(log, ZR_ERR_MEMORY, "no memory for %d micro-batches of %s", N_SLOTS,
-                       zr_count_text(n, "token").text);
-    *reader =
-        (data_reader_t){.data = data, .part = *part, .cursor = data_cursor_make(&data->files)};
-    for (size_t i = 0; i < N_SLOTS; i++) {
-        reader->slots[i].tokens = reader->memory + 2 * i * n;
-        reader->slots[i].targets = reader->memory + (2 * i + 1) * n;
-    }
-    reader->bytes = malloc(2 * (data->seq + 1));
-    reader->window = malloc((data->seq + 1) * sizeof(*reader->window));
-    if (reader->bytes == NULL || reader->window == NULL)
-        goto err_free;
-    if (pthread_mutex_init(&reader->lock, NULL) != 0)
-        goto err_free;
-    if (pthread_cond_init(&reader->changed, NULL) != 0)
-        goto err_destroy_lock;
-    if (pthread_create(&reader->thread, NULL, read_ahead, reader) != 0)
-        goto err_destroy_condition;
-    *reader_p = reader;
-    return ZR_OK;
-
-err_destroy_condition:
-    pthread_cond_destroy(&reader->changed);
-err_destroy_lock:
-    pthread_mutex_destroy(&reader->lock);
-err_free:
-    free(reader->window);
-    free(reader->bytes);
-    free(reader);
-    return zr_fail(log, ZR_ERR_MEMORY, "no memory for a thread that reads data");
-}
-
-void data_reader_destroy(data_reader_t **reader) {
-    if (reader == NULL || *reader == NULL)
-        return;
-    data_reader_t *r = *reader;
-    pthread_mutex_lock(&r->lock);
-    atomic_store(&r->stop, true);
-    pthread_cond_broadcast(&r->changed);
-    pthread_mutex_unlock(&r->lock);
-    pthread_join(r->thread, NULL);
-    pthread_cond_destroy(&r->changed);
-    pthread_mutex_destroy(&r->lock);
-    data_cursor_close(&r->cursor);
-    free(r->window);
-    free(r->bytes);
-    free(r);
-    *reader = NULL;
-}
-
-static double now_seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
-zr_status_t data_reader_next(data_reader_t *reader, size_t *length_p, const int32_t **tokens_p,
-                             const int32_t **targets_p) {
-    if (reader->n_given == reader->part.n_micro_batches)
-        return zr_fail(&reader->data->files.log, ZR_ERR_STATE, "there are %s, and all were read",
-                       zr_count_text(reader->part.n_micro_batches, "micro-batch").text);
-    double start = now_seconds();
-    pthread_mutex_lock(&reader->lock);
-    reader->n_returned = reader->n_given;
-    pthread_cond_broadcast(&reader->changed);
-    while (reader->n_read == reader->n_given && reader->status == ZR_OK)
-        pthread_cond_wait(&reader->changed, &reader->lock);
-    bool given = reader->n_read > reader->n_given;
-    zr_status_t status = given ? ZR_OK : reader->status;
-    const slot_t *slot = &reader->slots[reader->n_given % N_SLOTS];
-    reader->n_given += given;
-    pthread_mutex_unlock(&reader->lock);
-    reader->wait_seconds += now_seconds() - start;
-    if (status != ZR_OK)
-        return status;
-    *length_p = slot->length;
-    *tokens_p = slot->tokens;
-    *targets_p = slot->targets;
-    return ZR_OK;
-}
-
-double data_reader_wait_seconds(const data_reader_t *reader) {
-    return reader->wait_seconds;
 }

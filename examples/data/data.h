@@ -3,7 +3,8 @@
  *
  * All files are one row of tokens, in the order of their names. It is cut into windows of
  * seq + 1 tokens (the last token of one is the first of the next: inputs and targets are the
- * same tokens, shifted by one). Each epoch visits every window once, in an order that is a
+ * same tokens, shifted by one). Of documents, a window is as many whole ones as seq tokens hold,
+ * and padding behind them (source.h). Each epoch visits every window once, in an order that is a
  * function of the seed and the epoch alone, so sequence i of the whole run is the same for any
  * number of ranks, micro-batches and sequences in them.
  *
@@ -11,8 +12,12 @@
  * then the first tokens of their windows. The length is a function of the seed, the step and the
  * micro-batch's place in it alone, so it is the same on every rank.
  *
- * Nothing is held in memory but what the next few micro-batches need, so data may be larger
- * than memory.
+ * Paths may have weights: then each is a row of its own, and the order has of each as many
+ * sequences as its weight says, in each 4096 of them. A row that has few begins its next epoch,
+ * while others go on.
+ *
+ * Nothing is held in memory but what the next few micro-batches need, and 12 bytes for each window
+ * of documents, so data may be larger than memory.
  */
 #pragma once
 
@@ -25,10 +30,11 @@ typedef struct data data_t;
 typedef struct data_options {
     const char *const *paths; /* files and folders; folders count with everything below them */
     size_t n_paths;
-    size_t seq;     /* tokens per window: the longest sequence */
-    size_t seq_min; /* the shortest one, at most seq; 0: seq, all are equally long */
-    size_t vocab;   /* tokens are below this */
-    uint64_t seed;  /* of the order, and of the lengths */
+    const double *weights; /* [n_paths], greater than 0, of any sum; NULL: all are one row */
+    size_t seq;            /* tokens per window: the longest sequence */
+    size_t seq_min;        /* the shortest one, at most seq; 0: seq, all are equally long */
+    size_t vocab;          /* tokens are below this */
+    uint64_t seed;         /* of the order, and of the lengths */
     zr_log_t log;
 } data_options_t;
 
@@ -36,13 +42,15 @@ typedef struct data_options {
  * Look at all files and check them.
  *
  * Text: a token is a byte. llm.c's token files (256 int32 of header: magic 20240520, version 1,
- * number of tokens; then uint16 tokens, little endian) are known by their magic. In folders,
- * names that begin with a dot are left out, and a file that links lead to again counts once.
+ * number of tokens; then uint16 tokens, little endian) are known by their magic, and those of its
+ * Llama (magic 20240801, version 7, uint32 tokens), and documents (magic 20261123, version 1, the
+ * number of tokens in two int32; then uint32: DATA_TOKEN_MASK). In folders, names that begin
+ * with a dot are left out, and a file that links lead to again counts once.
  *
  * @return ZR_OK; ZR_ERR_ARGUMENT (no path, tokens outside the vocabulary, fewer tokens than a
- *         window, seq_min above seq); ZR_ERR_IO (a file that cannot be read); ZR_ERR_FORMAT (empty,
- * truncated, of another version, text and token files mixed); ZR_ERR_MEMORY. The message names file
- *         and position.
+ *         window, seq_min above seq, or below it with documents, weights); ZR_ERR_IO (a file that
+ * cannot be read); ZR_ERR_FORMAT (empty, truncated, of another version, kinds mixed, documents
+ * without any loss); ZR_ERR_MEMORY. The message names file and position.
  *
  * Threads: what is opened does not change and may be read by any number of readers.
  */
@@ -58,21 +66,25 @@ size_t data_n_windows(const data_t *data);
 bool data_has_file(const data_t *data, const char *path);
 /** Links to files already counted, left out. */
 size_t data_n_duplicates(const data_t *data);
-/** "text" or "tokens"; static. */
+/** "text", "tokens" or "documents"; static. */
 const char *data_kind(const data_t *data);
+bool data_has_documents(const data_t *data);
 
 /**
  * What tells data from other data: XXH3 of all tokens, or, of more than 33554432 of them, of 256
  * blocks of 16384, spread over the row at places that only its length decides. Other tokens outside
- * of those are then not seen. How the row is cut into files, and their names, are not in it.
- *
- * @return ZR_OK; as data_reader_next where a file cannot be read; ZR_ERR_MEMORY; logged
+ * of those are then not seen. How the row is cut into files, and their names, are not in it. Each
+ * path with a weight is hashed so.
  */
-ZR_NODISCARD zr_status_t data_hash(const data_t *data, uint64_t *hash_p);
+uint64_t data_hash(const data_t *data);
 bool data_is_hashed_whole(const data_t *data);
 
 /** Which window is sequence `index` of the run, counted from 0 over all ranks and steps. */
 size_t data_window(const data_t *data, uint64_t index);
+/** Targets of documents that have a loss, of all windows; 0: of another kind. */
+uint64_t data_n_targets(const data_t *data);
+/** The same of sequences of the run. */
+uint64_t data_n_targets_of(const data_t *data, uint64_t first_index, uint64_t n_sequences);
 
 /**
  * Tokens of each sequence of a micro-batch: uniform in [seq_min, seq].
@@ -119,6 +131,16 @@ void data_reader_destroy(data_reader_t **reader);
  */
 ZR_NODISCARD zr_status_t data_reader_next(data_reader_t *reader, size_t *length_p,
                                           const int32_t **tokens_p, const int32_t **targets_p);
+
+/**
+ * What documents have beside that, of the micro-batch that was given last.
+ *
+ * @param starts_p     [micro_batch * length] where in its sequence the document of each token
+ * begins; NULL: the data has no documents
+ * @param n_targets_p  zr_host_batch_t.n_targets; 0 without documents
+ */
+void data_reader_documents(const data_reader_t *reader, const int32_t **starts_p,
+                           double *n_targets_p);
 
 /** How long data_reader_next has waited so far. */
 double data_reader_wait_seconds(const data_reader_t *reader);

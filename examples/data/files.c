@@ -16,8 +16,19 @@
 #include <unistd.h>
 
 #define HEADER_BYTES 1024
-#define MAGIC 20240520
-#define VERSION 1
+
+/* Headers of token files: 256 int32, of which these are the first two; then the number of tokens,
+ * of `documents` in two halves. */
+static const struct {
+    uint32_t magic, version;
+    data_kind_t kind;
+    size_t width;
+    const char *what;
+} formats[] = {{20240520, 1, DATA_TOKENS, 2, "uint16 tokens"},
+               {20240801, 7, DATA_TOKENS, 4, "uint32 tokens"},
+               {20261123, 1, DATA_DOCUMENTS, 4, "documents"}};
+#define N_FORMATS (sizeof(formats) / sizeof(formats[0]))
+static const char *const kind_names[] = {"text", "tokens", "documents"};
 /* Folders in folders; more are taken for a loop that device and inode did not show. */
 #define DEEPEST 64
 
@@ -224,54 +235,66 @@ static bool ends_with(const char *text, const char *end) {
 }
 
 static zr_status_t check_header(const data_files_t *files, data_file_t *file,
-                                const uint32_t *header) {
-    int32_t version = (int32_t)le32toh(header[1]), n_tokens = (int32_t)le32toh(header[2]);
-    if (version != VERSION)
-        return zr_fail(
-            &files->log, ZR_ERR_FORMAT,
-            "--data %s: token file of version %d; version %d (uint16 tokens) can be read",
-            file->path, version, VERSION);
-    if (n_tokens <= 0)
+                                const uint32_t *header, size_t format) {
+    uint32_t version = le32toh(header[1]);
+    uint64_t n_tokens = le32toh(header[2]), expected;
+    if (version != formats[format].version)
         return zr_fail(&files->log, ZR_ERR_FORMAT,
-                       "--data %s: the header says %d tokens: it is empty", file->path, n_tokens);
-    size_t expected = HEADER_BYTES + 2 * (size_t)n_tokens;
+                       "--data %s: token file of version %u; version %u (%s) can be read",
+                       file->path, version, formats[format].version, formats[format].what);
+    if (formats[format].kind == DATA_DOCUMENTS)
+        n_tokens |= (uint64_t)le32toh(header[3]) << 32;
+    else if (n_tokens > INT32_MAX)
+        n_tokens = 0;
+    if (n_tokens == 0)
+        return zr_fail(&files->log, ZR_ERR_FORMAT,
+                       "--data %s: the header says %d tokens: it is empty", file->path,
+                       (int)(int32_t)le32toh(header[2]));
+    if (__builtin_mul_overflow(n_tokens, formats[format].width, &expected) ||
+        __builtin_add_overflow(expected, (uint64_t)HEADER_BYTES, &expected))
+        expected = UINT64_MAX;
     if (file->size_bytes != expected)
         return zr_fail(&files->log, ZR_ERR_FORMAT,
                        "--data %s: %s: the header says %s, which makes %s, but the file "
                        "has %zu",
                        file->path, file->size_bytes < expected ? "truncated" : "too long",
-                       zr_count_text((uint64_t)n_tokens, "token").text,
-                       zr_count_text(expected, "byte").text, file->size_bytes);
-    file->kind = DATA_TOKENS;
+                       zr_count_text(n_tokens, "token").text, zr_count_text(expected, "byte").text,
+                       file->size_bytes);
+    file->kind = formats[format].kind;
+    file->width = formats[format].width;
     file->n_tokens = (size_t)n_tokens;
     return ZR_OK;
 }
 
 /* Find out what a file is and how many tokens it has. */
 static zr_status_t check_file(const data_files_t *files, data_file_t *file) {
-    uint32_t header[3] = {0};
+    uint32_t header[4] = {0};
     int descriptor = -1;
+    size_t format = 0;
     ZR_TRY(open_file(files, file, &descriptor));
     size_t n = file->size_bytes < sizeof(header) ? file->size_bytes : sizeof(header);
     zr_status_t status = read_bytes(files, file, descriptor, 0, header, n);
     close(descriptor);
     ZR_TRY(status);
-    if (n >= sizeof(header[0]) && le32toh(header[0]) == MAGIC) {
+    while (format < N_FORMATS && le32toh(header[0]) != formats[format].magic)
+        format++;
+    if (n >= sizeof(header[0]) && format < N_FORMATS) {
         if (file->size_bytes < HEADER_BYTES)
             return zr_fail(&files->log, ZR_ERR_FORMAT,
                            "--data %s: truncated: a token file has a header of %s, but the file "
                            "has %zu",
                            file->path, zr_count_text((uint64_t)HEADER_BYTES, "byte").text,
                            file->size_bytes);
-        return check_header(files, file, header);
+        return check_header(files, file, header, format);
     }
     if (file->size_bytes > 0 && ends_with(file->path, ".bin"))
         return zr_fail(
             &files->log, ZR_ERR_FORMAT,
-            "--data %s: is named like a token file, but its first four bytes are %u and not "
-            "the magic number %d; rename it to train on its bytes",
-            file->path, le32toh(header[0]), MAGIC);
+            "--data %s: is named like a token file, but its first four bytes are %u and no "
+            "magic number (%u, %u, %u); rename it to train on its bytes",
+            file->path, le32toh(header[0]), formats[0].magic, formats[1].magic, formats[2].magic);
     file->kind = DATA_TEXT;
+    file->width = 1;
     file->n_tokens = file->size_bytes;
     return ZR_OK;
 }
@@ -311,6 +334,18 @@ static zr_status_t drop_duplicates(data_files_t *files) {
     return ZR_OK;
 }
 
+const char *data_kind_name(data_kind_t kind) {
+    return kind_names[kind];
+}
+
+zr_status_t data_files_refuse_mix(const data_files_t *files, const data_file_t *a,
+                                  const data_file_t *b) {
+    const data_file_t *less = a->kind < b->kind ? a : b, *more = less == a ? b : a;
+    return zr_fail(&files->log, ZR_ERR_FORMAT,
+                   "--data: text, token and document files cannot be mixed: %s is %s, %s has %s",
+                   less->path, kind_names[less->kind], more->path, kind_names[more->kind]);
+}
+
 zr_status_t data_files_check(data_files_t *files) {
     const data_file_t *first = NULL;
     files->n_tokens = 0;
@@ -324,13 +359,8 @@ zr_status_t data_files_check(data_files_t *files) {
             continue;
         if (first == NULL)
             first = file;
-        if (file->kind != first->kind) {
-            const data_file_t *text = file->kind == DATA_TEXT ? file : first;
-            return zr_fail(
-                &files->log, ZR_ERR_FORMAT,
-                "--data: text and token files cannot be mixed: %s is text, %s has tokens",
-                text->path, text == file ? first->path : file->path);
-        }
+        if (file->kind != first->kind)
+            return data_files_refuse_mix(files, first, file);
     }
     if (files->n_tokens == 0)
         return zr_fail(&files->log, ZR_ERR_FORMAT, "--data: it is empty: %s, 0 bytes (%s)",
@@ -340,7 +370,12 @@ zr_status_t data_files_check(data_files_t *files) {
 }
 
 size_t data_files_largest_vocab(const data_files_t *files) {
-    return files->kind == DATA_TEXT ? 256 : 65536;
+    size_t largest = files->kind == DATA_TEXT ? 256 : 65536;
+    for (size_t i = 0; i < files->n_files; i++)
+        if (files->files[i].width == 4)
+            largest = files->kind == DATA_DOCUMENTS ? (size_t)DATA_TOKEN_MASK + 1
+                                                    : (size_t)UINT32_MAX + 1;
+    return largest;
 }
 
 /* ---- the row ---------------------------------------------------------------------------- */
@@ -377,29 +412,42 @@ static zr_status_t turn_to(data_cursor_t *cursor, size_t file) {
     return ZR_OK;
 }
 
+/* Little-endian elements of `width` bytes, which lie at the end of `tokens`, to its beginning. */
+static void widen(uint32_t *tokens, size_t n, size_t width) {
+    const unsigned char *bytes = (const unsigned char *)tokens + n * (sizeof(*tokens) - width);
+    for (size_t i = 0; i < n; i++) {
+        uint32_t token = 0;
+        for (size_t k = 0; k < width; k++)
+            token |= (uint32_t)bytes[i * width + k] << (8 * k);
+        tokens[i] = token;
+    }
+}
+
 /* Read tokens [first, first + n) of one file. */
 static zr_status_t read_tokens(const data_cursor_t *cursor, size_t first, size_t n, size_t vocab,
-                               unsigned char *bytes, int32_t *tokens) {
+                               uint32_t *tokens) {
     const data_file_t *file = &cursor->files->files[cursor->file];
-    size_t width = file->kind == DATA_TOKENS ? 2 : 1;
-    size_t start = file->kind == DATA_TOKENS ? HEADER_BYTES : 0;
-    ZR_TRY(read_bytes(cursor->files, file, cursor->descriptor, start + first * width, bytes,
-                      n * width));
-    for (size_t i = 0; i < n; i++)
-        tokens[i] = width == 1 ? bytes[i] : bytes[2 * i] | bytes[2 * i + 1] << 8;
+    size_t start = file->kind == DATA_TEXT ? 0 : HEADER_BYTES;
+    uint32_t mask = file->kind == DATA_DOCUMENTS ? DATA_TOKEN_MASK : UINT32_MAX;
+    ZR_TRY(read_bytes(cursor->files, file, cursor->descriptor, start + first * file->width,
+                      (char *)tokens + n * (sizeof(*tokens) - file->width), n * file->width));
+    widen(tokens, n, file->width);
     for (size_t i = 0; i < n; i++) {
-        if ((size_t)tokens[i] >= vocab)
+        size_t token = tokens[i] & mask;
+        if (token >= vocab)
             return zr_fail(
                 &cursor->files->log, ZR_ERR_ARGUMENT,
-                "--data %s: token %zu is %d, outside the vocabulary of %zu (0 to %zu); give "
-                "the model vocab=%d or more",
-                file->path, first + i, tokens[i], vocab, vocab - 1, tokens[i] + 1);
+                "--data %s: token %zu is %zu, outside the vocabulary of %zu (0 to %zu); give "
+                "the model vocab=%zu or more",
+                file->path, first + i, token, vocab, vocab - 1, token + 1);
     }
+    if (first == 0 && file->kind == DATA_DOCUMENTS)
+        tokens[0] |= DATA_BEGINS;
     return ZR_OK;
 }
 
 zr_status_t data_cursor_read(data_cursor_t *cursor, size_t first, size_t n, size_t vocab,
-                             unsigned char *bytes, int32_t *tokens) {
+                             uint32_t *tokens) {
     const data_files_t *files = cursor->files;
     size_t done = 0;
     for (size_t i = file_of_token(files, first); done < n && i < files->n_files; i++) {
@@ -410,7 +458,7 @@ zr_status_t data_cursor_read(data_cursor_t *cursor, size_t first, size_t n, size
         if (take == 0)
             continue;
         ZR_TRY(turn_to(cursor, i));
-        ZR_TRY(read_tokens(cursor, inside, take, vocab, bytes, tokens + done));
+        ZR_TRY(read_tokens(cursor, inside, take, vocab, tokens + done));
         done += take;
     }
     return ZR_OK;

@@ -9,9 +9,16 @@
 #include "zero/zero.h"
 
 typedef enum data_kind {
-    DATA_TEXT = 0,  /* a token is a byte */
-    DATA_TOKENS = 1 /* llm.c's: a token is a uint16 behind a header */
+    DATA_TEXT = 0,     /* a token is a byte */
+    DATA_TOKENS = 1,   /* llm.c's: a token is a uint16 or a uint32 behind a header */
+    DATA_DOCUMENTS = 2 /* ours: a uint32, whose upper bits are marks, behind a header */
 } data_kind_t;
+
+/* An element of DATA_DOCUMENTS: what the token is, whether a document begins with it, and whether
+ * it has no loss as a target. */
+#define DATA_TOKEN_MASK ((uint32_t)0x3fffffff)
+#define DATA_BEGINS ((uint32_t)1 << 30)
+#define DATA_HAS_NO_LOSS ((uint32_t)1 << 31)
 
 typedef struct data_file {
     char *path; /* owned */
@@ -19,6 +26,7 @@ typedef struct data_file {
     ino_t inode;
     size_t size_bytes;
     data_kind_t kind;
+    size_t width; /* bytes of a token */
     size_t n_tokens;
     size_t first_token; /* place of its first token in the row */
 } data_file_t;
@@ -37,6 +45,11 @@ typedef struct data_files {
 ZR_NODISCARD zr_status_t data_files_add(data_files_t *files, const char *path);
 /** Read the headers, check sizes and kinds, and lay all files (at least one) into one row. */
 ZR_NODISCARD zr_status_t data_files_check(data_files_t *files);
+/** "text", "tokens", "documents"; static. */
+const char *data_kind_name(data_kind_t kind);
+/** Log that two files are of different kinds. */
+zr_status_t data_files_refuse_mix(const data_files_t *files, const data_file_t *a,
+                                  const data_file_t *b);
 /** Whether a path leads to one of the files. */
 bool data_files_include(const data_files_t *files, const char *path);
 void data_files_free(data_files_t *files);
@@ -56,8 +69,8 @@ void data_cursor_close(data_cursor_t *cursor);
 /**
  * Read tokens [first, first + n) of the row and check that they are in the vocabulary.
  *
- * @param bytes   [2 * n] scratch
- * @param tokens  [n]
+ * @param tokens  [n]; of DATA_DOCUMENTS with their marks: the first token of a file begins a
+ *                document, whether it is marked or not
  */
 ZR_NODISCARD zr_status_t data_cursor_read(data_cursor_t *cursor, size_t first, size_t n,
-                                          size_t vocab, unsigned char *bytes, int32_t *tokens);
+                                          size_t vocab, uint32_t *tokens);

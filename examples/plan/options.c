@@ -97,6 +97,11 @@ static const zr_option_t own[] = {
      .group = 4, .arg = "NAME|FILE|this",
      .help = "machines to plan for: one that is described here (an unknown name lists them), a "
              "description, or this machine"},
+    {"documents",
+     .offset = offsetof(plan_options_t, run) + offsetof(train_options_t, has_documents),
+     .type = ZR_OPTION_FLAG, .group = 1,
+     .help = "the data has documents (zero-train --data): 4 bytes more for each token of a "
+             "micro-batch"},
     {"plot", .type = ZR_OPTION_STRING, .group = PLAN_OUTPUT, .arg = "FILE", .initial = "",
      .take = take_plot,
      .help = "draw memory of each placement, and the time line of a step of the recommended plan, "

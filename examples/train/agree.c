@@ -23,13 +23,10 @@ static void agree(agreement_t *agreement, const char *format, ...) {
 }
 
 static void agree_on_data(agreement_t *a, const data_t *data) {
-    uint64_t hash = 0;
-    if (a->status == ZR_OK)
-        a->status = data_hash(data, &hash);
     agree(a, "--data of %s of kind %s in %s, %s has hash %016" PRIx64,
           zr_count_text(data_n_tokens(data), "token").text, data_kind(data),
           zr_count_text(data_n_windows(data), "window").text,
-          data_is_hashed_whole(data) ? "which" : "a sample of which", hash);
+          data_is_hashed_whole(data) ? "which" : "a sample of which", data_hash(data));
 }
 
 static void agree_on_model(agreement_t *a, const train_options_t *o) {

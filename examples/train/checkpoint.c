@@ -24,8 +24,12 @@ uint64_t train_checkpoint_step_sequences(const train_options_t *options) {
 
 /* What the order of the data depends on. */
 static json_t *data_object(const train_options_t *options, const data_t *data) {
+    char hash[24];
+    const char *weights = options->data_weights_text;
+    snprintf(hash, sizeof(hash), "%016" PRIx64, data_hash(data));
     return JSON_OBJECT({"kind", json_string(data_kind(data))},
-                       {"tokens", json_count(data_n_tokens(data))},
+                       {"weights", json_string(weights != NULL ? weights : "")},
+                       {"tokens", json_count(data_n_tokens(data))}, {"hash", json_string(hash)},
                        {"seq", json_count(options->seq)}, {"seq_min", json_count(options->seq_min)},
                        {"seed", json_count(options->seed)});
 }
@@ -147,9 +151,10 @@ static zr_status_t check_data(const opening_t *opening, const json_t *saved) {
         now == NULL ? zr_fail(opening->log, ZR_ERR_MEMORY, "no memory for a checkpoint") : ZR_OK;
     json_object_foreach(now, key, value) {
         const json_t *before = json_object_get(saved, key);
-        if (status == ZR_OK && before == NULL)
+        bool is_new = strcmp(key, "hash") == 0 || strcmp(key, "weights") == 0;
+        if (status == ZR_OK && before == NULL && !is_new) /* they came later than checkpoints */
             status = refuse_trainer(opening, key);
-        else if (status == ZR_OK && !is_same_value(before, value))
+        else if (status == ZR_OK && before != NULL && !is_same_value(before, value))
             status = refuse_data(opening, key, before, value);
     }
     json_decref(now);

@@ -139,9 +139,14 @@ static const zr_option_t own[] = {
          "as " DEFAULT_MODEL},
     {"data", .type = ZR_OPTION_STRING, .flags = ZR_OPTION_SEVERAL, .group = MODEL, .arg = "PATH...",
      .initial = "", .take = take_data,
-     .help = "text files or folders (a token is a byte), or llm.c's token files; further paths may "
-             "follow",
+     .help = "text files or folders (a token is a byte), llm.c's token files, or documents, as "
+             "examples/data/make_documents.py makes them; further paths may follow",
      .more = "has to be given ([below](#data))"},
+    {"data-weights", AT(data_weights_text), .type = ZR_OPTION_STRING, .flags = AGREE,
+     .group = MODEL, .arg = "W,W...", .initial = "all paths are one row",
+     .help = "how often sequences come from each path of --data, in relation to each other: "
+             "0.7,0.3",
+     .more = "([below](#data))"},
     {"seq", AT(seq), .type = ZR_OPTION_COUNT, .flags = AGREE, .group = MODEL, .arg = "TOKENS",
      .initial = "the model's seq", .take = take_seq, .help = "tokens per sequence"},
     {"seq-min", AT(seq_min), .type = ZR_OPTION_COUNT, .flags = AGREE, .group = MODEL,
@@ -182,8 +187,9 @@ static const zr_option_t own[] = {
 
     {"device", AT(device), .type = ZR_OPTION_STRING, .group = MACHINE, .arg = "auto|host|cuda[:N]",
      .take = take_device, .help = "where it runs",
-     .more = "`auto` takes the first GPU, or the host if no GPU can be used, and says which and why; "
-             "`cuda` without a GPU ends with 2 ([gpu.md](gpu.md)). All ranks use the same GPU"},
+     .more =
+         "`auto` takes the first GPU, or the host if no GPU can be used, and says which and why; "
+         "`cuda` without a GPU ends with 2 ([gpu.md](gpu.md)). All ranks use the same GPU"},
     {"threads", AT(n_threads), .type = ZR_OPTION_COUNT, .most = MOST_THREADS, .group = MACHINE,
      .arg = "N", .help = "of each rank; 0: the cores, divided by the ranks",
      .more = "Another number gives other bits, as matrix products add in another order "
@@ -572,11 +578,40 @@ zr_status_t train_options_resolve_without_offload(train_options_t *options, cons
     return status;
 }
 
+static zr_status_t resolve_data_weights(train_options_t *options, const zr_log_t *log) {
+    const char *text = options->data_weights_text;
+    size_t n = 0;
+    if (text == NULL)
+        return ZR_OK;
+    free(options->data_weights);
+    options->data_weights = calloc(options->n_data_paths, sizeof(double));
+    if (options->data_weights == NULL)
+        return zr_fail(log, ZR_ERR_MEMORY, "no memory for the weights of the data");
+    for (const char *next = text; next != NULL; n++) {
+        char *end = NULL;
+        double weight = strtod(next, &end);
+        if (end == next || (*end != '\0' && *end != ','))
+            return zr_fail(log, ZR_ERR_ARGUMENT,
+                           "--data-weights %s: \"%.20s\" is no number; allowed are numbers greater "
+                           "than 0 with commas between, such as 0.7,0.3",
+                           text, next);
+        if (n < options->n_data_paths)
+            options->data_weights[n] = weight;
+        next = *end == ',' ? end + 1 : NULL;
+    }
+    if (n != options->n_data_paths)
+        return zr_fail(
+            log, ZR_ERR_ARGUMENT, "--data-weights %s: %s for %s of --data; each path has one", text,
+            zr_count_text(n, "weight").text, zr_count_text(options->n_data_paths, "path").text);
+    return ZR_OK;
+}
+
 zr_status_t train_options_resolve(train_options_t *options, const zr_log_t *log) {
     if (options->n_data_paths == 0)
         return zr_fail(
             log, ZR_ERR_ARGUMENT,
             "no data: give files or folders with --data PATH... (--help lists all options)");
+    ZR_TRY(resolve_data_weights(options, log));
     ZR_TRY(train_launch_apply(options, log));
     ZR_TRY(train_options_resolve_run(options, log));
     ZR_TRY(check_hardware(options, log));
@@ -734,6 +769,8 @@ zr_status_t train_options_parse(int argc, char **argv, const zr_log_t *log,
 
 void train_options_free(train_options_t *options) {
     free(options->data_paths);
+    free(options->data_weights);
     options->data_paths = NULL;
+    options->data_weights = NULL;
     options->n_data_paths = 0;
 }

@@ -58,7 +58,10 @@ typedef struct train_options {
     zr_gpt_shape_t shape;
     const char **data_paths; /* owned; the paths are argv's */
     size_t n_data_paths;
-    size_t seq;     /* tokens per sequence, at most shape.seq */
+    const char *data_weights_text; /* as written; NULL: none */
+    double *data_weights;          /* [n_data_paths], owned; NULL: none */
+    bool has_documents;            /* the data has; known when it is open */
+    size_t seq;                    /* tokens per sequence, at most shape.seq */
     size_t seq_min; /* of the shortest micro-batches, at most seq; 0: seq, until resolved */
     uint64_t seed;
     size_t steps;

@@ -21,7 +21,8 @@ zr_run_request_t train_plan_request(const train_options_t *options, const zr_har
     int n_machines = (options->n_ranks - 1) / hardware->ranks_per_node + 1;
     zr_transformer_options_t model = {.seed = options->seed,
                                       .freeze = options->freeze,
-                                      .weight_decay = options->config.adamw.weight_decay};
+                                      .weight_decay = options->config.adamw.weight_decay,
+                                      .has_documents = options->has_documents};
     return (zr_run_request_t){.model = zr_gpt_maker(&options->shape, &model),
                               .config = options->config,
                               .recompute = options->recompute,

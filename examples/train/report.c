@@ -220,10 +220,13 @@ static json_t *levels_object(const train_result_t *result) {
 }
 
 static json_t *data_object(const train_result_t *result) {
-    return JSON_OBJECT({"kind", json_string(result->data_kind)},
-                       {"files", json_count(result->n_data_files)},
-                       {"tokens", json_count(result->n_data_tokens)},
-                       {"windows", json_count(result->n_data_windows)});
+    json_t *data = JSON_OBJECT({"kind", json_string(result->data_kind)},
+                               {"files", json_count(result->n_data_files)},
+                               {"tokens", json_count(result->n_data_tokens)},
+                               {"windows", json_count(result->n_data_windows)});
+    if (result->has_documents)
+        json_object_set_new(data, "targets", json_count(result->n_data_targets));
+    return data;
 }
 
 static json_t *chosen_object(const train_choice_t *choice) {
@@ -573,6 +576,9 @@ void train_report_summary(const train_options_t *options, const train_result_t *
             zr_count_text(result->n_data_files, "file").text,
             zr_count_text(result->n_data_tokens, "token").text, result->data_kind,
             zr_count_text(result->n_data_windows, "sequence").text, options->seq);
+    if (result->has_documents)
+        fprintf(file, ", %s with a loss",
+                zr_count_text(result->n_data_targets, "target").text);
     if (options->seq_min < options->seq)
         fprintf(file, ", cut to their first %zu to %zu", options->seq_min, options->seq);
     fprintf(file, "\n");

@@ -24,6 +24,7 @@
 #include "examples/train/report.h"
 #include "examples/train/sum.h"
 #include "examples/train/trace.h"
+#include "models/parts.h"
 
 typedef struct zero_train {
     const train_options_t *options;
@@ -127,8 +128,10 @@ static zr_status_t stop_recording(rank_t *rank) {
 
 static zr_status_t create_model(rank_t *rank) {
     const train_options_t *o = rank->run->options;
-    zr_transformer_options_t options = {
-        .seed = o->seed, .freeze = o->freeze, .weight_decay = o->config.adamw.weight_decay};
+    zr_transformer_options_t options = {.seed = o->seed,
+                                        .freeze = o->freeze,
+                                        .weight_decay = o->config.adamw.weight_decay,
+                                        .has_documents = data_has_documents(rank->run->data)};
     zr_activation_options_t activations = {.recompute = o->recompute,
                                            .device = o->offload_activations,
                                            .most_rows = o->config.micro_batch * o->seq,
@@ -344,10 +347,16 @@ static zr_status_t share_loss_and_time(rank_t *rank, double loss, train_step_lin
     return ZR_OK;
 }
 
-static zr_status_t next_batch(rank_t *rank, size_t *length_p, const int32_t **tokens_p,
-                              const int32_t **targets_p) {
+static zr_status_t next_batch(rank_t *rank, zr_host_batch_t *batch_p) {
+    const int32_t *tokens = NULL, *targets = NULL, *starts = NULL;
+    zr_host_batch_t batch = {.n_sequences = rank->run->options->config.micro_batch};
     double begin = zr_device_now(rank->device), waited = data_reader_wait_seconds(rank->reader);
-    ZR_TRY(data_reader_next(rank->reader, length_p, tokens_p, targets_p));
+    ZR_TRY(data_reader_next(rank->reader, &batch.seq, &tokens, &targets));
+    data_reader_documents(rank->reader, &starts, &batch.n_targets);
+    batch.inputs[ZR_PART_TOKENS] = tokens;
+    batch.inputs[ZR_PART_TARGETS] = targets;
+    batch.inputs[ZR_PART_STARTS] = starts;
+    *batch_p = batch;
     if (rank->trace != NULL && data_reader_wait_seconds(rank->reader) > waited)
         zr_trace_slice(rank->trace, &(zr_trace_slice_t){.kind = ZR_SLICE_WAIT,
                                                         .lane = ZR_TRACE_STALLS,
@@ -361,12 +370,10 @@ static zr_status_t train_step(rank_t *rank, train_step_line_t *line_p) {
     const train_options_t *o = rank->run->options;
     double loss = 0;
     for (size_t i = 0; i < o->config.grad_accum; i++) {
-        const int32_t *tokens = NULL, *targets = NULL;
-        size_t length = 0;
-        ZR_TRY(next_batch(rank, &length, &tokens, &targets));
-        ZR_TRY(
-            zr_gpt_train_micro_batch(rank->model, tokens, targets, o->config.micro_batch, length));
-        line_p->n_tokens += (size_t)o->n_ranks * o->config.micro_batch * length;
+        zr_host_batch_t batch;
+        ZR_TRY(next_batch(rank, &batch));
+        ZR_TRY(zr_model_train(rank->model, &batch, 1));
+        line_p->n_tokens += (size_t)o->n_ranks * batch.n_sequences * batch.seq;
     }
     ZR_TRY(zr_model_take_loss(rank->model, &loss));
     ZR_TRY(share_loss_and_time(rank, loss, line_p));
@@ -798,6 +805,7 @@ static zr_status_t open_inputs(run_t *run) {
     const train_options_t *o = run->options;
     data_options_t options = {.paths = o->data_paths,
                               .n_paths = o->n_data_paths,
+                              .weights = o->data_weights,
                               .seq = o->seq,
                               .seq_min = o->seq_min,
                               .vocab = o->shape.vocab,
@@ -863,6 +871,8 @@ static train_result_t known_of(const run_t *run) {
     result.n_data_tokens = data_n_tokens(run->data);
     result.n_data_windows = data_n_windows(run->data);
     result.n_data_duplicates = data_n_duplicates(run->data);
+    result.has_documents = data_has_documents(run->data);
+    result.n_data_targets = data_n_targets(run->data);
     result.first_step = result.n_steps = run->start.step;
     result.n_skipped = run->start.step - run->start.n_updates;
     return result;
@@ -897,6 +907,10 @@ zr_status_t zero_train_open(const train_options_t *options, const zr_log_t *log,
 
 zr_comm_t *zero_train_comm(const zero_train_t *train) {
     return train->ranks[0].comm;
+}
+
+bool zero_train_has_documents(const zero_train_t *train) {
+    return data_has_documents(train->data);
 }
 
 size_t zero_train_first_step(const zero_train_t *train) {

@@ -92,6 +92,8 @@ typedef struct train_result {
     size_t n_data_tokens;
     size_t n_data_windows;
     size_t n_data_duplicates;
+    bool has_documents;
+    uint64_t n_data_targets; /* of documents: tokens that have a loss */
     train_trace_result_t trace;
     size_t first_step; /* steps that were done before: those of the checkpoint */
     size_t n_steps;    /* done, with those before, and skipped ones */
@@ -132,6 +134,8 @@ ZR_NODISCARD zr_status_t zero_train_open(const train_options_t *options, const z
                                          zero_train_t **train_p, train_result_t *result_p);
 /** The communicator of its first rank here, for what is asked before it begins; the run's. */
 zr_comm_t *zero_train_comm(const zero_train_t *train);
+/** Whether its data has documents: plans have to know. */
+bool zero_train_has_documents(const zero_train_t *train);
 /** Steps that it has behind it: those of the checkpoint that it goes on from. */
 size_t zero_train_first_step(const zero_train_t *train);
 /** The result of a run that was not begun for such an error: what is known of it. */

@@ -14,6 +14,7 @@ zr_add_test(examples/test_args.c LINK examples_common)
 zr_add_test(examples/test_options.c ${RANKS} LINK zero_train_core)
 target_link_options(test_options PRIVATE LINKER:--wrap=zr_options)
 zr_add_test(examples/test_data.c LINK zero_data)
+zr_add_test(examples/test_documents.c LINK zero_data LABELS asan)
 target_link_options(test_data PRIVATE LINKER:--wrap=pread,--wrap=pthread_join)
 zr_add_test(examples/test_gpt_tensors.c LINK zero_models)
 zr_add_test(examples/test_zero_checkpoint.c LABELS asan)
@@ -63,6 +64,12 @@ if(TARGET zero-train)
   target_compile_definitions(test_zero_train_checkpoint PRIVATE
     ZERO_TRAIN="$<TARGET_FILE:zero-train>")
   add_dependencies(test_zero_train_checkpoint zero-train)
+  zr_add_test(examples/test_zero_train_documents.c LABELS asan)
+  target_compile_definitions(test_zero_train_documents PRIVATE
+    ZERO_TRAIN="$<TARGET_FILE:zero-train>" ZERO_PLAN="$<TARGET_FILE:zero-plan>")
+  add_dependencies(test_zero_train_documents zero-train zero-plan)
+  zr_add_python_test(test_make_documents_live examples/test_make_documents.py
+                     $<TARGET_FILE:zero-train>)
   zr_add_test(examples/test_zero_train_ranks.c NO_SANITIZERS)
   target_compile_definitions(test_zero_train_ranks PRIVATE
     ZERO_TRAIN="$<TARGET_FILE:zero-train>" ZERO_CHECKPOINT="$<TARGET_FILE:zero-checkpoint>")

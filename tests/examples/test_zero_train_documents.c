@@ -1,0 +1,116 @@
+/*
+ * zero-train on documents with masks: the same bits at every stage, planned to the byte, in two
+ * parts as in one; other data are refused; several paths by weight.
+ */
+#include "tests/common/test.h"
+#include "tests/examples/run_train.h"
+
+#define DOCUMENTS                                                                                  \
+    "--model layers=2,channels=16,heads=2,seq=16,vocab=256 --data documents --comm-timeout 60 "
+
+/* Documents of 1 to 40 bytes, of which the second half has a loss; the last ones have none, so that
+ * there are steps and ranks without any. */
+static void write_documents(const char *name, size_t n, size_t first) {
+    static uint32_t words[256 + 4000];
+    uint32_t header[4] = {20261123, 1, (uint32_t)n, 0};
+    memset(words, 0, sizeof(words));
+    memcpy(words, header, sizeof(header));
+    for (size_t i = 0, length = 0, at = 0; i < n; i++, at++) {
+        uint32_t begins = at == length ? (uint32_t)1 << 30 : 0;
+        if (begins != 0) {
+            length = 1 + (i * 7 + first) % 40;
+            at = 0;
+        }
+        bool has_loss = at >= length / 2 && i < n / 2;
+        words[256 + i] = (uint32_t)("lazy dogs and foxes"[(i * i + first) % 19]) | begins |
+                         (has_loss ? 0 : (uint32_t)1 << 31);
+    }
+    write_file(name, words, (256 + n) * sizeof(*words));
+}
+
+static void expect_same_weights(json_t *a, json_t *b) {
+    assert_string_equal(text(a, "weights_xxh3"), text(b, "weights_xxh3"));
+}
+
+/* Of one rank there are steps without a target that counts; of more, ranks. */
+TEST(stages_end_in_the_same_bits) {
+    for (int n_ranks = 1; n_ranks <= 4; n_ranks *= 2) {
+        json_t *first = NULL;
+        for (int stage = 0; stage <= 3; stage++) {
+            json_t *object =
+                run_json(0,
+                         DOCUMENTS "--steps 6 --micro-batch 1 --grad-accum 2 --ranks %d --stage %d "
+                                   "--reduce every-micro-batch --recompute %s --threads 1",
+                         n_ranks, stage, stage % 2 ? "unit" : "none");
+            first = first != NULL ? first : object;
+            expect_same_weights(object, first);
+            expect_same_peaks(field(object, "planned_peak_bytes"), object, false);
+            expect_fields(object, "data.kind=documents data.targets=496 planned_fits=true");
+        }
+    }
+}
+
+/* A step's loss is the mean over its targets, however they are spread. */
+TEST(a_loss_is_of_the_steps_targets) {
+    json_t *one = run_json(0, DOCUMENTS "--steps 1 --micro-batch 8");
+    double loss = number(one, "loss.first");
+    json_t *four = run_json(0, DOCUMENTS "--steps 1 --micro-batch 1 --grad-accum 2 --ranks 4");
+    assert_true(fabs(number(four, "loss.first") - loss) < 1e-6);
+}
+
+TEST(it_goes_on_as_it_was) {
+    json_t *whole = run_json(0, DOCUMENTS "--steps 6 --ranks 2");
+    for (int is_rest = 0; is_rest < 2; is_rest++) {
+        json_t *object = run_json(
+            0, DOCUMENTS "--steps 6 --ranks 2 --checkpoint-dir ckpt --checkpoint-every 3 %s",
+            is_rest ? "--resume" : "");
+        expect_same_weights(object, whole);
+        assert_int_equal(system("rm -r ckpt/step-00000006"), 0);
+    }
+    expect_said(ZERO_TRAIN, 2, TINY "--steps 6 --ranks 2 --checkpoint-dir ckpt --resume",
+                "data of other kind: \"documents\", now \"text\"|--resume-data restart");
+    write_documents("documents", 2000, 5);
+    expect_said(ZERO_TRAIN, 2, DOCUMENTS "--steps 6 --ranks 2 --checkpoint-dir ckpt --resume",
+                "data of other hash: ");
+    assert_ran(0, TINY "--steps 6 --ranks 2 --checkpoint-dir ckpt --resume --resume-data restart");
+    write_documents("documents", 2000, 0);
+}
+
+#define TWO "--model layers=2,channels=16,heads=2,seq=16,vocab=256 --data documents others "
+TEST(paths_have_weights) {
+    json_t *object = run_json(0, TWO "--data-weights 3,1 --steps 4 --checkpoint-dir weighted");
+    expect_fields(object, "data.files=2 data.tokens=3000");
+    expect_said(ZERO_TRAIN, 2,
+                TWO "--data-weights 1,1 --steps 8 --checkpoint-dir weighted --resume",
+                "data of other weights: \"3,1\", now \"1,1\"");
+    expect_said(ZERO_TRAIN, 2, TWO "--steps 8 --checkpoint-dir weighted --resume",
+                "data of other weights: \"3,1\", now \"\"");
+    assert_ran(0, TWO "--data-weights 3,1 --steps 8 --checkpoint-dir weighted --resume");
+    expect_said(ZERO_TRAIN, 2, TWO "--data-weights 1", "1 weight for 2 paths of --data");
+    expect_said(ZERO_TRAIN, 2, TWO "--data-weights 1,x", "\"x\" is no number");
+    expect_said(ZERO_TRAIN, 2, TWO "--data-weights 1,0", "--data-weights: 0 for others");
+    expect_said(ZERO_TRAIN, 2, DOCUMENTS "--seq-min 4", "documents, whose sequences are not cut");
+}
+
+/* What zero-plan says of such data is what the run takes. */
+TEST(zero_plan_knows_documents) {
+    json_t *trained = run_json(0, DOCUMENTS "--steps 3 --ranks 2 --stage 2");
+    double of_data = number(trained, "peak_bytes.device.tags.data");
+    assert_true(of_data == 3 * 16 * 4);
+    json_t *planned = program_json(
+        ZERO_PLAN, 0,
+        "--model layers=2,channels=16,heads=2,seq=16,vocab=256 --documents --ranks 2 --stage 2 "
+        "--micro-batch 1 --offload-optimizer none --offload-params none --recompute none --json");
+    assert_true(number(json_array_get(field(planned, "plans"), 0), "peak_bytes.device.live") ==
+                number(trained, "peak_bytes.device.live"));
+}
+
+static int prepare(void **state) {
+    if (make_folder(state) != 0)
+        return -1;
+    write_documents("documents", 2000, 0);
+    write_documents("others", 1000, 3);
+    return 0;
+}
+
+const test_group_t test_group = {prepare, leave_test_folder};
