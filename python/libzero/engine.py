@@ -46,12 +46,12 @@ def _tensor_at(pointer: int, dtype: torch.dtype, shape: torch.Size) -> torch.Ten
 class _Param:
     """A parameter, and what stands for it while its unit is not gathered."""
 
-    __slots__ = ("tensor", "name", "handle", "unit", "shape", "absent", "key")
+    __slots__ = ("tensor", "name", "handle", "unit", "shape", "is_frozen", "absent", "key")
 
     def __init__(self, tensor: nn.Parameter, name: str, unit: _Unit) -> None:
         self.tensor, self.name, self.unit = tensor, name, unit
         self.handle = c_void_p()
-        self.shape = tensor.shape
+        self.shape, self.is_frozen = tensor.shape, not tensor.requires_grad
         self.absent: torch.Tensor | None = None
         self.key = 0  # address of what it holds now
 
@@ -72,7 +72,7 @@ class _Unit:
 
     @property
     def is_trainable(self) -> bool:
-        return any(p.tensor.requires_grad and p.tensor.numel() for p in self.params)
+        return any(not p.is_frozen and p.tensor.numel() for p in self.params)
 
 
 class _Saved:
@@ -141,6 +141,8 @@ class Engine:
             )
         if not isinstance(model, nn.Module):
             raise ArgumentError(f"model is {type(model).__name__}, has to be a torch.nn.Module")
+        if hasattr(model, "_orig_mod"):
+            raise UnsupportedError("model: what torch.compile has made is not supported yet; give the module itself")
         if isinstance(config, Mapping):
             config = dict(config)
         self._runtime = c_void_p()
@@ -155,6 +157,7 @@ class Engine:
         is_offloaded = self._get("offload_params") != "none"
         n_shards = lib.zr_config_n_shards(byref(self._config), rank.n_ranks)
         self._moves = self.stage == 3 and (n_shards > 1 or is_offloaded)
+        self._gathers = self.stage == 3 and n_shards > 1  # with other ranks
         check_params(model, self.dtype)
         self._groups = _read_groups(model, model_parameters)
         plans, self._needs = plan_units(model, list(units) if units is not None else None)
@@ -170,7 +173,11 @@ class Engine:
         self._held_by_use: list[_Unit] = []
         self._live: dict[int, _Param] = {}  # by address: parameters that are gathered
         self._absent: dict[int, _Param] = {}  # by address: what stands for those that are not
-        self._build(plans, None)
+        try:
+            self._build(plans, None)
+        except BaseException:
+            lib.zr_runtime_destroy(byref(self._runtime))
+            raise
         self._add_hooks()
         _c._runtimes.append(self)
 
@@ -195,8 +202,8 @@ class Engine:
         return float(self._get("clip"))
 
     def get_lr(self) -> list[float]:
-        """The learning rate of the last step, in a list, as torch's schedulers have it."""
-        return [self._report.lr]
+        """The learning rate of the next step, in a list, as torch's schedulers have it."""
+        return [lib.zr_config_lr(byref(self._config), self.global_steps - self.skipped_steps)]
 
     def get_global_grad_norm(self) -> float:
         """Of the last step's averaged gradients, before clipping."""
@@ -292,7 +299,7 @@ class Engine:
                 n_dims=len(dims),
                 dims=(_c.c_size_t * 4)(*dims),
                 group=group_of.get(id(tensor), 0),
-                frozen=not tensor.requires_grad,
+                frozen=param.is_frozen,
                 fill=fill,
             )
             check(lib.zr_unit_add_param(unit.handle, byref(desc), byref(param.handle)))
@@ -331,6 +338,13 @@ class Engine:
                 if module._parameters:
                     module._parameters = _Parameters(self, module._parameters)
             self._handles.append(self.module.register_state_dict_pre_hook(self._refuse_state_dict))
+
+    def _remove_hooks(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        for module in self.module.modules():
+            if isinstance(module._parameters, _Parameters):
+                module._parameters = dict(module._parameters)
 
     def _refuse_state_dict(self, *_: Any) -> None:
         if any(p.unit.n_held == 0 for p in self._params.values()):
@@ -493,6 +507,8 @@ class Engine:
             return
         if torch.is_grad_enabled() and self.module.training and self._syncs:
             self._begin("forward")
+        elif self._n_done == 0 and not self._is_open:
+            check(lib.zr_runtime_begin_evaluation(self._runtime))
         self._phase = _IN_FORWARD
         try:
             with self._saving():
@@ -527,11 +543,14 @@ class Engine:
             raise StateError(f"backward within {self._phase}")
         if not isinstance(loss, torch.Tensor):
             raise ArgumentError(f"loss is {type(loss).__name__}, has to be a tensor")
+        if loss.grad_fn is None:
+            raise ArgumentError("loss depends on no parameter: it has no grad_fn (was it made under torch.no_grad()?)")
         if self._syncs:
             self._begin("backward")
-            self._expect(loss)
         self._phase = _IN_BACKWARD
         try:
+            if self._syncs:
+                self._expect(loss)
             with self._saving():
                 loss.backward(gradient, retain_graph=retain_graph)
             if self._syncs:
@@ -550,6 +569,13 @@ class Engine:
     def _expect(self, loss: torch.Tensor) -> None:
         """How many gradients each unit waits for: of the parameters that the loss depends on."""
         used, is_whole = _leaves_of(loss)
+        for leaf in used.values():
+            param = self._params.get(id(leaf))
+            if param.is_frozen if param is not None else isinstance(leaf, nn.Parameter):
+                raise UnsupportedError(
+                    f"parameter {param.name} was frozen when the engine was made" if param is not None else
+                    f"a parameter of shape {tuple(leaf.shape)} is new: the model did not have it when the engine was made"
+                )
         for unit in self._units:
             unit.n_awaited = sum(id(p.tensor) in used for p in unit.params) if is_whole else -1
         self._n_reduced = 0
@@ -580,6 +606,10 @@ class Engine:
             raise UnsupportedError(f"parameter {param.name} has a gradient of layout {gradient.layout}: make it dense")
         if param.tensor.numel() == 0:
             return
+        # Whether backward reads parameters depends on what this rank has used of the unit: gather them in
+        # any case, since all ranks have to.
+        if self._gathers and unit.n_held == 0:
+            self._keep(unit)
         self._acquire_gradients(unit)
         pointer, adds = c_void_p(), c_bool()
         check(lib.zr_param_grad(param.handle, byref(pointer), byref(adds)))
@@ -741,11 +771,13 @@ class Engine:
     def _load(self, checkpoint: c_void_p) -> None:
         """With a new runtime: one begins with what a checkpoint has, or its first values."""
         plans = [UnitPlan(u.name, [(p.name, p.tensor) for p in u.params]) for u in self._units]
+        self._remove_hooks()
         lib.zr_runtime_destroy(byref(self._runtime))
         self._live.clear()
         self._absent.clear()
         try:
             self._build(plans, checkpoint)
+            self._add_hooks()
         except BaseException as error:
             self._failed = f"{type(error).__name__} in load_checkpoint"
             raise
@@ -769,12 +801,8 @@ class Engine:
         """Give back everything. The module's parameters are left without values."""
         if not self._runtime:
             return
-        for handle in self._handles if hasattr(self, "_handles") else []:
-            handle.remove()
-        for module in self.module.modules():
-            if isinstance(module._parameters, _Parameters):
-                module._parameters = dict(module._parameters)
-        for p in getattr(self, "_params", {}).values():
+        self._remove_hooks()
+        for p in self._params.values():
             p.tensor.data = p.absent
         lib.zr_runtime_destroy(byref(self._runtime))
         if self in _c._runtimes:
@@ -808,10 +836,10 @@ def _tensors_of(value: Any) -> Iterator[torch.Tensor]:
             yield from _tensors_of(v)
 
 
-def _leaves_of(loss: torch.Tensor) -> tuple[set[int], bool]:
-    """Ids of the leaves that a loss depends on; and whether these are all: a node may begin a backward of
+def _leaves_of(loss: torch.Tensor) -> tuple[dict[int, torch.Tensor], bool]:
+    """The leaves that a loss depends on, by id; and whether these are all: a node may begin a backward of
     its own, as reentrant checkpointing does."""
-    leaves: set[int] = set()
+    leaves: dict[int, torch.Tensor] = {}
     is_whole = True
     seen = {loss.grad_fn}
     nodes = [loss.grad_fn] if loss.grad_fn is not None else []
@@ -819,7 +847,7 @@ def _leaves_of(loss: torch.Tensor) -> tuple[set[int], bool]:
         node = nodes.pop()
         variable = getattr(node, "variable", None)
         if variable is not None:
-            leaves.add(id(variable))
+            leaves[id(variable)] = variable
         elif node.name() == "CheckpointFunctionBackward":
             is_whole = False
         for below, _ in node.next_functions:

@@ -6,6 +6,7 @@ Usage: test_engine.py [PATTERN...], with PYTHONPATH and LIBZERO_LIBRARY_DIR. Exi
 
 import os
 import sys
+import tempfile
 import unittest
 
 try:
@@ -117,9 +118,390 @@ class Parity(unittest.TestCase):
         self.check("llama")
 
 
+class Checkpointed(torch.nn.Module):
+    """A module that computes each of its blocks again in backward."""
+
+    def __init__(self, use_reentrant):
+        super().__init__()
+        torch.manual_seed(3)
+        self.first = torch.nn.Linear(8, 8)
+        self.blocks = torch.nn.ModuleList(torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 8)) for _ in range(3))
+        self.last = torch.nn.Linear(8, 4)
+        self.use_reentrant = use_reentrant
+
+    def forward(self, x, y):
+        x = self.first(x)
+        for block in self.blocks:
+            if self.use_reentrant is None:
+                x = x + block(x)
+            else:
+                x = x + torch.utils.checkpoint.checkpoint(block, x, use_reentrant=self.use_reentrant)
+        return torch.nn.functional.mse_loss(self.last(x), y)
+
+
+class Choosy(torch.nn.Module):
+    """Which of its parts a rank uses is said by `used`."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(4)
+        self.parts = torch.nn.ModuleList(Pair() for _ in range(2))
+
+    def forward(self, x, used):
+        for part in self.parts:
+            x = part(x, used)
+        return x.square().mean()
+
+
+class Pair(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.always, self.sometimes = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+
+    def forward(self, x, used):
+        x = torch.tanh(self.always(x))
+        return x + self.sometimes(x) if used else x
+
+
+STAGES = [{"stage": 0}, {"stage": 1}, {"stage": 2}, {"stage": 3, "offload_params": "cpu"}]
+
+
+class Behaviour(unittest.TestCase):
+    """What a training script does beyond the plain loop."""
+
+    def each_stage(self, make, train, stages=STAGES, **options):
+        """The same result, and the same bits, at each stage."""
+        seen = []
+        for stage in stages:
+            with self.subTest(**stage), libzero.initialize(make(), **{**HYPER, **stage, **options}) as engine:
+                seen.append((train(engine), engine.weights_xxh3()))
+        self.assertEqual(len(seen), len(stages))
+        for result in seen[1:]:
+            self.assertEqual(result, seen[0])
+        return seen[0]
+
+    def test_accumulation(self):
+        expected, _ = train_plain("mlp", 6, accum=3)
+        _, hashed = self.each_stage(
+            lambda: models.make("mlp"), lambda e: self.assert_near(train_engine(e, "mlp", 6, 3), expected),
+            grad_accum=3, reduce="every-micro-batch")
+        for stage in ({"stage": 0}, {"stage": 3}):  # sums in another order: near, not equal
+            with libzero.initialize(models.make("mlp"), grad_accum=3, **HYPER, **stage) as engine:
+                self.assert_near(train_engine(engine, "mlp", 6, 3), expected)
+
+    def assert_near(self, values, expected, most=1e-5):
+        self.assertLess(max(abs(a - b) for a, b in zip(values, expected, strict=True)), most)
+
+    def test_no_sync(self):
+        """Two micro-batches without a reduction and one with are three that are added up."""
+        def plain():
+            torch.manual_seed(7)
+            model = models.make("mlp")
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            parts = [models.batches("mlp", r, N_RANKS) for r in range(N_RANKS)]
+            for _ in range(3):
+                for part in parts:
+                    (model(*next(part)) / N_RANKS).backward()
+            optimizer.step()
+            return model.state_dict()
+
+        def train(engine):
+            batches = models.batches("mlp", RANK, N_RANKS)
+            with engine.no_sync():
+                for _ in range(2):
+                    engine.backward(engine(*next(batches)))
+                with self.assertRaises(libzero.StateError):
+                    engine.step()
+            engine.backward(engine(*next(batches)))
+            self.assertTrue(engine.step())
+            state = engine.state_dict()
+            for name, value in plain().items():
+                self.assertLess((state[name] - value).abs().max().item(), 1e-6, name)
+
+        self.each_stage(lambda: models.make("mlp"), train, optimizer="sgd", lr=0.1, clip=0, weight_decay=0,
+                        beta1=None, beta2=None, epsilon=None)
+
+    def test_recomputation(self):
+        def train(engine):
+            batches = models.batches("mlp", RANK, N_RANKS)
+            for _ in range(5):
+                engine.backward(engine(*next(batches)))
+                engine.step()
+
+        results = [self.each_stage(lambda: Checkpointed(reentrant), train) for reentrant in (None, False, True)]
+        self.assertEqual(results[0], results[1])
+        self.assertEqual(results[0], results[2])
+
+    def test_recomputation_of_transformers(self):
+        results = []
+        for keywords in (None, {"use_reentrant": False}, {"use_reentrant": True}):
+            def make():
+                model = models.make("llama")
+                if keywords is not None:
+                    model.model.gradient_checkpointing_enable(keywords)
+                return model.train()
+            results.append(self.each_stage(make, lambda e: train_engine(e, "llama", 4), STAGES[::3]))
+        self.assertEqual(results[0], results[1])
+        self.assertEqual(results[0], results[2])
+
+    def test_bf16(self):
+        def train(engine):
+            self.assertEqual({p.dtype for p in engine.parameters()}, {torch.bfloat16})
+            return train_engine(engine, "gpt2", 5)
+
+        losses, _ = self.each_stage(lambda: models.make("gpt2"), train, dtype="bf16")
+        expected, _ = train_plain("gpt2", 5)
+        self.assert_near(losses, expected, 0.05)
+
+    def test_exception_in_forward(self):
+        """The next step goes on as if it had not been."""
+        def train(engine):
+            batches = models.batches("gpt2", RANK, N_RANKS)
+            for i in range(4):
+                if i == 2:
+                    with self.assertRaises(IndexError):
+                        engine(torch.full((1, 4), 1000))
+                engine.backward(engine(*next(batches)))
+                engine.step()
+
+        def undisturbed(engine):
+            train_engine(engine, "gpt2", 4)
+
+        self.assertEqual(self.each_stage(lambda: models.make("gpt2"), train),
+                         self.each_stage(lambda: models.make("gpt2"), undisturbed, STAGES[:1]))
+
+    def test_evaluation_between(self):
+        def train(engine):
+            batches, seen = models.batches("llama", RANK, N_RANKS), []
+            for _ in range(3):
+                loss = engine(*next(batches))
+                engine.backward(loss)
+                engine.eval()
+                with torch.no_grad():
+                    seen.append(engine(*next(batches)).item())
+                engine.train()
+                engine.step()
+                with torch.no_grad():
+                    seen.append(engine(*next(batches)).item())
+            return seen
+
+        self.each_stage(lambda: models.make("llama"), train)
+
+    def test_a_parameter_that_one_rank_does_not_use(self):
+        def train(engine):
+            for step in range(4):
+                x = torch.full((2, 8), 0.1 * (RANK + 1 + step))
+                engine.backward(engine(x, used=(RANK + step) % 2 == 0))
+                engine.step()
+
+        self.each_stage(Choosy, train)
+
+    def test_groups(self):
+        def groups(model):
+            return [{"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": 0.3},
+                    {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0, "lr": 3e-3}]
+
+        for stage in STAGES:
+            plain = models.make("mlp")
+            optimizer = torch.optim.AdamW(groups(plain), lr=1e-2, betas=(0.9, 0.99), eps=1e-5)
+            parts = [models.batches("mlp", r, N_RANKS) for r in range(N_RANKS)]
+            for _ in range(5):
+                optimizer.zero_grad()
+                for part in parts:
+                    (plain(*next(part)) / N_RANKS).backward()
+                optimizer.step()
+            model = models.make("mlp")
+            with libzero.initialize(model, model_parameters=groups(model), **{**HYPER, **stage, "clip": 0}) as engine:
+                train_engine(engine, "mlp", 5)
+                for name, value in engine.state_dict().items():
+                    self.assertLess((plain.state_dict()[name] - value).abs().max().item(), 1e-5, name)
+
+    def test_what_changes_later(self):
+        """Parameters that are thawed, or new, are refused, not passed over."""
+        with libzero.initialize(models.make("odd"), stage=0) as engine:
+            engine.module.frozen.requires_grad_(True)
+            with self.assertRaisesRegex(libzero.UnsupportedError, "parameter frozen.weight was frozen"):
+                engine.backward(engine(next(models.batches("odd", RANK, N_RANKS))[0]))
+        with libzero.initialize(models.make("odd"), stage=0) as engine:
+            engine.module.blocks.append(torch.nn.Linear(8, 8))
+            with self.assertRaisesRegex(libzero.UnsupportedError, "is new"):
+                engine.backward(engine(next(models.batches("odd", RANK, N_RANKS))[0]))
+
+    def test_refused(self):
+        for stage in STAGES:
+            with libzero.initialize(models.make("mlp"), **HYPER, **stage) as engine:
+                x, y = next(models.batches("mlp", RANK, N_RANKS))
+                with self.assertRaisesRegex(libzero.StateError, "no backward"):
+                    engine.step()
+                with torch.no_grad(), self.assertRaisesRegex(libzero.ArgumentError, "no grad_fn"):
+                    engine.backward(engine(x, y))
+                engine.backward(engine(x, y))
+                with self.assertRaisesRegex(libzero.StateError, "within a step"):
+                    engine.save_checkpoint("/tmp/none")
+                with self.assertRaisesRegex(libzero.StateError, "call step"):
+                    engine.backward(engine(x, y))
+                engine.step()
+                with self.assertRaisesRegex(libzero.UnsupportedError, "was changed"), engine.gathered():
+                    engine.module.layers[0].weight.data[0, 0] += 1
+            with self.assertRaisesRegex(libzero.StateError, "closed"):
+                engine(x, y)
+        for make, words in [
+            (lambda: libzero.initialize(models.make("mlp").double()), "float64"),
+            (lambda: libzero.initialize(models.make("mlp"), optimizer=torch.optim.SGD), "not supported yet"),
+            (lambda: libzero.initialize(models.make("mlp"), units=["layers.9"]), "layers.9"),
+            (lambda: libzero.initialize(models.make("mlp"), units=["layers", "layers.0"]), "part of 'layers'"),
+            (lambda: libzero.initialize(models.make("mlp"), model_parameters=[{"params": [], "betas": 1}]), "betas"),
+            (lambda: libzero.initialize(models.make("mlp"), model_parameters=[{"params": []}]), "layers.0.weight"),
+            (lambda: libzero.initialize(torch.nn.ReLU()), "no parameters"),
+        ]:
+            with self.assertRaisesRegex(libzero.Error, words):
+                make()
+
+    def test_loss_backward_by_itself(self):
+        with libzero.initialize(models.make("mlp"), stage=1) as engine:
+            loss = engine(*next(models.batches("mlp", RANK, N_RANKS)))
+            with self.assertRaisesRegex(libzero.StateError, "engine.backward"):
+                loss.backward()
+
+
+class Sharded(unittest.TestCase):
+    """Parameters that are there while they are used."""
+
+    STAGE = {"stage": 3, "offload_params": "cpu"}
+
+    def test_nothing_is_there_between(self):
+        model = models.make("llama")
+        shapes = {n: p.shape for n, p in model.named_parameters()}
+        with libzero.initialize(model, **HYPER, **self.STAGE) as engine:
+            def check_absent():
+                for name, p in model.named_parameters():
+                    self.assertEqual(p.shape, shapes[name])
+                    self.assertLessEqual(p.untyped_storage().nbytes(), 4)
+                    self.assertTrue(p.isnan().all())
+            check_absent()
+            loss = engine(*next(models.batches("llama", RANK, N_RANKS)))
+            check_absent()
+            engine.backward(loss)
+            check_absent()
+            engine.step()
+            with self.assertRaisesRegex(libzero.StateError, "engine.state_dict"):
+                model.state_dict()
+            with self.assertRaisesRegex(libzero.StateError, "by itself"):
+                model(*next(models.batches("llama", RANK, N_RANKS)))
+            weight = model.model.model.layers[1].mlp.up_proj.weight
+            with engine.gathered(weight):
+                self.assertFalse(weight.isnan().any())
+            masters = engine.state_dict()
+            with engine.gathered():
+                for name, value in model.state_dict().items():
+                    self.assertTrue(torch.equal(value, masters[name]), name)
+            check_absent()
+
+    def test_only_what_is_used_is_there(self):
+        """While a block computes, its unit is gathered, and no other block's."""
+        model = models.make("llama")
+        seen = []
+        with libzero.initialize(model, **HYPER, **self.STAGE) as engine:
+            def note(*_):
+                seen.append([u.name for u in engine._units if u.n_held])
+            for layer in model.model.model.layers:
+                layer.mlp.register_forward_hook(note)
+                layer.mlp.up_proj.register_full_backward_hook(note)
+            engine.backward(engine(*next(models.batches("llama", RANK, N_RANKS))))
+            engine.step()
+        self.assertEqual([[n for n in names if "layers" in n] for names in seen],
+                         [[f"model.model.layers.{i}"] for i in (0, 1, 2, 2, 1, 0)])
+
+    def test_use_outside(self):
+        model = models.make("mlp")
+        x, y = next(models.batches("mlp", RANK, N_RANKS))
+        with libzero.initialize(model, **HYPER, **self.STAGE) as engine:
+            weight = model.layers[0].weight
+            loss = engine(x, y)
+            with engine.in_forward():
+                loss = loss + (model.layers[0].weight ** 2).sum() + model.layers[2](torch.ones(1, 33)).sum()
+            engine.backward(loss)
+            engine.step()
+            engine.forward(x, y)
+            with self.assertRaisesRegex(libzero.StateError, "parameter layers.0.weight is used while"), engine.in_forward():
+                (weight * torch.ones_like(weight, requires_grad=True)).sum()
+
+    def test_units(self):
+        with libzero.initialize(models.make("gpt2"), **HYPER, **self.STAGE) as engine:
+            names = [u.name for u in engine._units]
+            self.assertEqual(names, ["model.transformer.wte", "model.transformer.wpe", "model.transformer.h.0",
+                                     "model.transformer.h.1", "model.transformer.h.2", "model.transformer.ln_f"])
+        with libzero.initialize(models.make("gpt2"), units=["model.transformer"], **HYPER, **self.STAGE) as engine:
+            self.assertEqual([u.name for u in engine._units], ["model.transformer"])
+            train_engine(engine, "gpt2", 2)
+
+
+class Checkpoints(unittest.TestCase):
+    def folder(self):
+        """The same on all ranks."""
+        path = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"libzero-test-{os.environ['ZR_TEST_RUN']}-{N_RANKS}-{self.id()}")
+        return path
+
+    def test_go_on(self):
+        """From any stage to any other, as if nothing had been; buffers and client_state with it."""
+        def make():
+            torch.manual_seed(5)
+            return torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Flatten(), torch.nn.Linear(144, 2))
+
+        def train(engine, n):
+            for i in range(n):
+                torch.manual_seed(engine.global_steps)
+                loss = engine(torch.randn(4, 3, 8, 8)).square().mean()
+                engine.backward(loss)
+                engine.step()
+
+        with libzero.initialize(make(), **HYPER) as engine:
+            train(engine, 6)
+            expected = engine.weights_xxh3()
+            means = engine.state_dict()["1.running_mean"].clone()
+        folder = self.folder()
+        for save, load in [(STAGES[0], STAGES[3]), (STAGES[3], STAGES[1]), (STAGES[2], STAGES[2])]:
+            with libzero.initialize(make(), **HYPER, **save) as engine:
+                train(engine, 3)
+                path = engine.save_checkpoint(folder, client_state={"epoch": 2})
+                self.assertEqual(path.name, "step-00000003")
+            with libzero.initialize(make(), **HYPER, **load) as engine:
+                train(engine, 1)  # other values
+                self.assertEqual(engine.load_checkpoint(folder), (path, {"epoch": 2}))
+                self.assertEqual(engine.global_steps, 3)
+                train(engine, 3)
+                self.assertEqual(engine.weights_xxh3(), expected)
+                self.assertTrue(torch.equal(engine.state_dict()["1.running_mean"], means))
+
+    def test_other_ranks(self):
+        """What the processes of this test have saved is loaded by one: see main."""
+        with libzero.initialize(models.make("llama"), **HYPER, stage=3) as engine:
+            train_engine(engine, "llama", 2)
+            engine.save_checkpoint(os.environ["ZR_TEST_FOLDER"] + f"-{N_RANKS}")
+            expected = engine.weights_xxh3()
+        other = os.environ["ZR_TEST_FOLDER"] + f"-{3 - N_RANKS}"
+        with libzero.initialize(models.make("llama"), **HYPER, stage=1) as engine:
+            engine.load_checkpoint(os.environ["ZR_TEST_FOLDER"] + f"-{N_RANKS}")
+            self.assertEqual(engine.weights_xxh3(), expected)
+            if os.path.isdir(other):
+                engine.load_checkpoint(other)
+                self.assertEqual(engine.global_steps, 2)
+
+    def test_refused(self):
+        with libzero.initialize(models.make("mlp"), **HYPER) as engine:
+            with self.assertRaises(OSError):
+                engine.load_checkpoint("/none/there")
+            with self.assertRaisesRegex(libzero.UnsupportedError, "tag"):
+                engine.save_checkpoint("/tmp/none", tag="mine")
+            train_engine(engine, "mlp", 1)  # it goes on
+
+
 if __name__ == "__main__":
-    if IS_STARTER:
+    if not IS_STARTER:
+        unittest.main(verbosity=2 if RANK == 0 else 0)
+    with tempfile.TemporaryDirectory(prefix="libzero-") as folder:
+        os.environ.update(ZR_TEST_FOLDER=folder + "/of", TMPDIR=folder, ZR_TEST_RUN="engine")
         failed = run_as_ranks(2, [sys.executable, *sys.argv])
-        if failed:
-            sys.exit(failed)
-    unittest.main(verbosity=2 if RANK == 0 else 0)
+        if not failed:
+            unittest.main(verbosity=2)
+        sys.exit(failed)

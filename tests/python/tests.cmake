@@ -8,7 +8,8 @@ if(ZR_HAS_SHARED)
   zr_add_python_test(test_python_layouts python/test_layouts.py $<TARGET_FILE:python_layouts>)
   # They do.
   zr_add_python_test(test_python_engine_live python/test_engine.py)
-  foreach(name test_python_layouts test_python_engine_live)
+  zr_add_python_test(test_python_ranks_live python/test_ranks.py)
+  foreach(name test_python_layouts test_python_engine_live test_python_ranks_live)
     set_property(TEST ${name} PROPERTY ENVIRONMENT ${ZR_PYTHON_ENVIRONMENT})
   endforeach()
   add_test(NAME test_python_package_live
