@@ -149,6 +149,29 @@ zr_status_t zr_runtime_add_group(zr_runtime_t *runtime, const zr_group_t *group,
                                zr_units_add_group(&runtime->model, &runtime->base, group, group_p));
 }
 
+/* That of an update is the same on all ranks. */
+static zr_status_t agree_on_group(zr_runtime_t *runtime, int number, double weight_decay,
+                                  double lr_scale) {
+    const zr_base_t *base = &runtime->base;
+    const double values[3] = {number, weight_decay, lr_scale}, *all = NULL;
+    ZR_TRY(zr_exchange_values(&runtime->exchange, values, 3, &all));
+    for (int rank = 1; rank < base->n_ranks; rank++)
+        if (memcmp(all, all + (size_t)rank * 3, sizeof(values)) != 0)
+            return zr_fail(&base->log, ZR_ERR_COMM,
+                           "rank %d gives parameter group %g weight_decay %g and lr_scale %g; rank "
+                           "0 gives group %g %g and %g",
+                           rank, all[rank * 3], all[rank * 3 + 1], all[rank * 3 + 2], all[0],
+                           all[1], all[2]);
+    return ZR_OK;
+}
+
+zr_status_t zr_runtime_change_group(zr_runtime_t *runtime, int group, double weight_decay,
+                                    double lr_scale) {
+    ZR_TRY(zr_rt_check_ready(runtime, "zr_runtime_change_group"));
+    ZR_TRY(zr_rt_note(runtime, agree_on_group(runtime, group, weight_decay, lr_scale)));
+    return zr_units_change_group(&runtime->model, &runtime->base, group, weight_decay, lr_scale);
+}
+
 zr_status_t zr_runtime_add_unit(zr_runtime_t *runtime, const char *name, zr_unit_t **unit_p) {
     ZR_TRY(check_building(runtime, "zr_runtime_add_unit"));
     ZR_TRY(

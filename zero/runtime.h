@@ -64,6 +64,18 @@ typedef struct zr_group {
 ZR_NODISCARD zr_status_t zr_runtime_add_group(zr_runtime_t *runtime, const zr_group_t *group,
                                               int *group_p);
 
+/**
+ * Change what a group's parameters share, from the next update on: for trainers that move rates by
+ * themselves. All ranks call it, after commit.
+ *
+ * @param group         its number; 0 is the one that exists
+ * @param weight_decay  as in zr_group_t, and finite in fp32
+ * @param lr_scale      likewise
+ * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_STATE before commit; ZR_ERR_COMM when ranks differ in it
+ */
+ZR_NODISCARD zr_status_t zr_runtime_change_group(zr_runtime_t *runtime, int group,
+                                                 double weight_decay, double lr_scale);
+
 /** Add a unit: parameters that are gathered, reduced and released together. */
 ZR_NODISCARD zr_status_t zr_runtime_add_unit(zr_runtime_t *runtime, const char *name,
                                              zr_unit_t **unit_p);

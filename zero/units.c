@@ -20,10 +20,7 @@ static bool is_factor(double value) {
     return value >= 0 && isfinite((float)value);
 }
 
-static zr_status_t check_group(const zr_base_t *base, const zr_group_t *group, const int *group_p) {
-    if (group == NULL || group->name == NULL || group_p == NULL)
-        return zr_fail(&base->log, ZR_ERR_ARGUMENT,
-                       "a parameter group needs a name and a place for its number");
+static zr_status_t check_factors(const zr_base_t *base, const zr_group_t *group) {
     if (!is_factor(group->weight_decay) || !is_factor(group->lr_scale))
         return zr_fail(
             &base->log, ZR_ERR_ARGUMENT,
@@ -35,7 +32,10 @@ static zr_status_t check_group(const zr_base_t *base, const zr_group_t *group, c
 
 zr_status_t zr_units_add_group(zr_units_t *model, const zr_base_t *base, const zr_group_t *group,
                                int *group_p) {
-    ZR_TRY(check_group(base, group, group_p));
+    if (group == NULL || group->name == NULL || group_p == NULL)
+        return zr_fail(&base->log, ZR_ERR_ARGUMENT,
+                       "a parameter group needs a name and a place for its number");
+    ZR_TRY(check_factors(base, group));
     zr_group_t copy = *group;
     copy.name = zr_heap_text(base->heap, group->name);
     if (copy.name == NULL || !zr_heap_make_room(base->heap, &model->groups, (size_t)model->n_groups,
@@ -43,6 +43,19 @@ zr_status_t zr_units_add_group(zr_units_t *model, const zr_base_t *base, const z
         return zr_base_no_memory(base, "a parameter group");
     model->groups[model->n_groups] = copy;
     *group_p = model->n_groups++;
+    return ZR_OK;
+}
+
+zr_status_t zr_units_change_group(zr_units_t *model, const zr_base_t *base, int number,
+                                  double weight_decay, double lr_scale) {
+    if (number < 0 || number >= model->n_groups)
+        return zr_fail(&base->log, ZR_ERR_ARGUMENT,
+                       "parameter group %d cannot change; there are groups 0 to %d", number,
+                       model->n_groups - 1);
+    zr_group_t changed = {
+        .name = model->groups[number].name, .weight_decay = weight_decay, .lr_scale = lr_scale};
+    ZR_TRY(check_factors(base, &changed));
+    model->groups[number] = changed;
     return ZR_OK;
 }
 

@@ -84,6 +84,8 @@ typedef struct zr_units {
  * cannot be used any more. */
 ZR_NODISCARD zr_status_t zr_units_add_group(zr_units_t *model, const zr_base_t *base,
                                             const zr_group_t *group, int *group_p);
+zr_status_t zr_units_change_group(zr_units_t *model, const zr_base_t *base, int number,
+                                  double weight_decay, double lr_scale);
 /** Its `runtime` is the caller's to set. */
 ZR_NODISCARD zr_status_t zr_units_add(zr_units_t *model, const zr_base_t *base, const char *name,
                                       zr_unit_t **unit_p);
