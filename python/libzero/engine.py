@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import _c, _options
+from . import _c, _options, _torch_optimizer
 from ._c import ArgumentError, StateError, UnsupportedError, byref, c_bool, c_char, c_void_p, check, lib
 from .units import UnitPlan, check_params, plan_units
 
@@ -112,6 +112,9 @@ class Engine:
     model: an nn.Module on the CPU, in fp32 (or bf16 where the configuration says so). It is used in place: its
         parameters become the library's memory.
     config: DeepSpeed's JSON, a file or a dictionary; None: the defaults
+    optimizer: the name of one of the library's; or a torch AdamW or SGD without state, that says kind, numbers and groups.
+        Its rates and weight decays are followed, so that schedulers of torch's work on it
+    lr_scheduler: one of it, or a function that makes one of it: step() steps it
     model_parameters: parameter groups as of torch.optim: dictionaries with `params`, and `weight_decay` and
         `lr` where they differ. What is in none has the configuration's. None: one group
     units: names of modules, or patterns such as "model.layers.*", that are gathered as a whole; None: the
@@ -132,19 +135,18 @@ class Engine:
         lr_scheduler: Any = None,
         **keywords: Any,
     ) -> None:
-        if isinstance(optimizer, str):
-            keywords["optimizer"] = optimizer
-        elif optimizer is not None or lr_scheduler is not None:
-            what = "optimizer" if optimizer is not None else "lr_scheduler"
-            raise UnsupportedError(
-                f"{what}: an object of torch's is not supported yet; the configuration says which optimizer and schedule"
-            )
         if not isinstance(model, nn.Module):
             raise ArgumentError(f"model is {type(model).__name__}, has to be a torch.nn.Module")
         if hasattr(model, "_orig_mod"):
             raise UnsupportedError("model: what torch.compile has made is not supported yet; give the module itself")
         if isinstance(config, Mapping):
             config = dict(config)
+        self.optimizer, self.lr_scheduler = None, None
+        if isinstance(optimizer, str):
+            keywords["optimizer"] = optimizer
+        elif optimizer is not None:
+            self._take_optimizer(optimizer, model_parameters, keywords)
+            model_parameters = optimizer.param_groups
         self._runtime = c_void_p()
         rank = _c.open_rank()
         self.rank, self.world_size = rank.rank, rank.n_ranks
@@ -152,6 +154,7 @@ class Engine:
         self.module = model
         self.stage = int(self._get("stage"))
         self.dtype = _DTYPES[self._get("dtype")]
+        self._take_scheduler(lr_scheduler)
         self._n_micro_batches = int(self._get("grad_accum"))
         # Whether parameters come and go.
         is_offloaded = self._get("offload_params") != "none"
@@ -159,7 +162,7 @@ class Engine:
         self._moves = self.stage == 3 and (n_shards > 1 or is_offloaded)
         self._gathers = self.stage == 3 and n_shards > 1  # with other ranks
         check_params(model, self.dtype)
-        self._groups = _read_groups(model, model_parameters)
+        self._groups = _read_groups(model, model_parameters, self.optimizer is not None)
         plans, self._needs = plan_units(model, list(units) if units is not None else None)
         if not plans:
             raise ArgumentError("model has no parameters")
@@ -180,6 +183,30 @@ class Engine:
             raise
         self._add_hooks()
         _c._runtimes.append(self)
+
+    def _take_optimizer(self, optimizer: Any, model_parameters: Any, keywords: dict[str, Any]) -> None:
+        """One of torch's says what to do. It does nothing itself."""
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise ArgumentError(f"optimizer is {type(optimizer).__name__}, has to be a torch.optim.Optimizer, or a name")
+        own = {**_torch_optimizer.options_of(optimizer), "lr": 1.0, "weight_decay": None, "schedule": None}
+        twice = [k for k in own if keywords.get(k) is not None]
+        if model_parameters is not None:
+            twice.append("model_parameters")
+        if twice:
+            raise ArgumentError(f"{twice[0]} is said by the optimizer that was given; remove one of both")
+        keywords.update(own)
+        self.optimizer = optimizer
+
+    def _take_scheduler(self, scheduler: Any) -> None:
+        if self.optimizer is not None and self._get("schedule") != "constant":
+            raise ArgumentError("the configuration has a scheduler, and the optimizer that was given its own rates: remove one of both")
+        if scheduler is None:
+            return
+        if self.optimizer is None:
+            raise ArgumentError("lr_scheduler needs an optimizer of torch's, whose rates it changes; or write the configuration's scheduler")
+        self.lr_scheduler = scheduler if hasattr(scheduler, "step") else scheduler(self.optimizer)
+        if getattr(self.lr_scheduler, "optimizer", self.optimizer) is not self.optimizer:
+            raise ArgumentError("lr_scheduler is of another optimizer than the one that was given")
 
     # ---- what it is ----
 
@@ -202,7 +229,9 @@ class Engine:
         return float(self._get("clip"))
 
     def get_lr(self) -> list[float]:
-        """The learning rate of the next step, in a list, as torch's schedulers have it."""
+        """The learning rate of the next step, of each group of a torch optimizer, or one."""
+        if self.optimizer is not None:
+            return [lr for _, lr in _torch_optimizer.rates_of(self.optimizer)]
         return [lib.zr_config_lr(byref(self._config), self.global_steps - self.skipped_steps)]
 
     def get_global_grad_norm(self) -> float:
@@ -276,12 +305,17 @@ class Engine:
 
     def _add_groups(self) -> dict[int, int]:
         group_of: dict[int, int] = {}
+        self._numbers: list[int] = []
+        self._rates = _torch_optimizer.rates_of(self.optimizer) if self.optimizer is not None else []
         for i, group in enumerate(self._groups):
             decay = group.get("weight_decay", float(self._get("weight_decay")))
             lr = float(self._get("lr"))
             scale = group["lr"] / lr if "lr" in group else 1.0
+            if self._rates:
+                decay, scale = self._rates[i]
             number = ctypes.c_int()
             check(lib.zr_runtime_add_group(self._runtime, byref(_c.Group(f"group {i}".encode(), decay, scale)), byref(number)))
+            self._numbers.append(number.value)
             group_of.update((id(p), number.value) for p in group["params"])
         return group_of
 
@@ -664,9 +698,26 @@ class Engine:
         if not self.is_gradient_accumulation_boundary():
             return False
         before = self._report.n_skipped
+        if self.optimizer is not None:
+            self._follow_rates()
         check(lib.zr_runtime_step(self._runtime, byref(self._report)))
         self._n_done = 0
-        return self._report.n_skipped == before
+        has_updated = self._report.n_skipped == before
+        if self.optimizer is not None:
+            self.optimizer._opt_called = True  # else schedulers warn that it was not called
+        if self.lr_scheduler is not None and has_updated:
+            self.lr_scheduler.step()
+        return has_updated
+
+    def _follow_rates(self) -> None:
+        """What schedulers, or the script, have made of the optimizer's groups."""
+        rates = _torch_optimizer.rates_of(self.optimizer)
+        if len(rates) != len(self._rates):
+            raise UnsupportedError("optimizer: a group was added after the engine was made")
+        for number, before, (decay, lr) in zip(self._numbers, self._rates, rates):
+            if before != (decay, lr):
+                check(lib.zr_runtime_change_group(self._runtime, number, decay, lr))
+        self._rates = rates
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Nothing: gradients are the library's, and begin at zero in each step."""
@@ -874,7 +925,7 @@ def _checksum(tensor: torch.Tensor) -> int:
     return int(words.sum(dtype=torch.int64))
 
 
-def _read_groups(model: nn.Module, groups: Iterable[Any] | None) -> list[dict[str, Any]]:
+def _read_groups(model: nn.Module, groups: Iterable[Any] | None, is_optimizer: bool) -> list[dict[str, Any]]:
     """model_parameters as dictionaries; what is in none is of the library's own group, 0."""
     if groups is None:
         return []
@@ -889,7 +940,7 @@ def _read_groups(model: nn.Module, groups: Iterable[Any] | None) -> list[dict[st
         params = group["params"] if not isinstance(group.get("params"), torch.Tensor) else [group["params"]]
         group["params"] = list(params)
         for key in group:
-            if key not in ("params", "weight_decay", "lr", "name"):
+            if key not in ("params", "weight_decay", "lr", "name") and not is_optimizer:
                 raise UnsupportedError(f"model_parameters: a group's {key!r} is not supported; groups have params, weight_decay and lr")
         for p in group["params"]:
             if id(p) not in known or id(p) in seen:
@@ -898,7 +949,7 @@ def _read_groups(model: nn.Module, groups: Iterable[Any] | None) -> list[dict[st
         result.append(group)
     missing = [n for n, p in model.named_parameters() if p.requires_grad and id(p) not in seen]
     if missing:
-        raise ArgumentError(f"model_parameters lack {len(missing)} that require gradients, such as {missing[0]}: add them, or set requires_grad to False")
+        raise ArgumentError(f"the parameter groups lack {len(missing)} that require gradients, such as {missing[0]}: add them, or set requires_grad to False")
     return result
 
 

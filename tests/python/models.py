@@ -100,6 +100,70 @@ def llama():
         num_key_value_heads=2, max_position_embeddings=16)))
 
 
+def _decoder(config_name, model_name, **more):
+    import transformers
+
+    config = getattr(transformers, config_name)(**{
+        "vocab_size": 61, "hidden_size": 16, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "max_position_embeddings": 16, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None,
+        **more})
+    return Causal(getattr(transformers, model_name)(config))
+
+
+def qwen3():
+    return _decoder("Qwen3Config", "Qwen3ForCausalLM", head_dim=8, tie_word_embeddings=True)
+
+
+def mistral():
+    return _decoder("MistralConfig", "MistralForCausalLM", sliding_window=8)
+
+
+def mixtral():
+    return _decoder("MixtralConfig", "MixtralForCausalLM", num_local_experts=4, num_experts_per_tok=2)
+
+
+class Masked(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens):
+        return self.model(input_ids=tokens, labels=tokens).loss
+
+
+def bert():
+    from transformers import BertConfig, BertForMaskedLM
+
+    return Masked(BertForMaskedLM(BertConfig(
+        vocab_size=61, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
+        max_position_embeddings=16, hidden_dropout_prob=0, attention_probs_dropout_prob=0)))
+
+
+def t5():
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    return Masked(T5ForConditionalGeneration(T5Config(
+        vocab_size=61, d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2, dropout_rate=0,
+        decoder_start_token_id=0)))
+
+
+class Classified(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, images, labels):
+        return nn.functional.cross_entropy(self.model(pixel_values=images).logits, labels)
+
+
+def vit():
+    from transformers import ViTConfig, ViTForImageClassification
+
+    return Classified(ViTForImageClassification(ViTConfig(
+        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, image_size=8, patch_size=4,
+        hidden_dropout_prob=0, attention_probs_dropout_prob=0, num_labels=5)))
+
+
 def _images(generator):
     return torch.randn(N_ROWS, 3, 8, 8, generator=generator), torch.randint(5, (N_ROWS,), generator=generator)
 
@@ -119,7 +183,15 @@ MODELS = {
     "odd": (Odd, _tokens(11)),
     "gpt2": (gpt2, _tokens(61)),
     "llama": (llama, _tokens(61)),
+    "qwen3": (qwen3, _tokens(61)),
+    "mistral": (mistral, _tokens(61)),
+    "mixtral": (mixtral, _tokens(61)),
+    "bert": (bert, _tokens(61)),
+    "t5": (t5, _tokens(61)),
+    "vit": (vit, _images),
 }
+#: Those that every run of the tests trains; the others are of the whole matrix.
+USUAL = ("mlp", "conv", "odd", "gpt2", "llama")
 
 
 def make(name):

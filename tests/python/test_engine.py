@@ -1,7 +1,8 @@
 """libzero.initialize: a module trains as with plain torch, at every stage and placement, alone and as two processes,
 which end in the same bits.
 
-Usage: test_engine.py [PATTERN...], with PYTHONPATH and LIBZERO_LIBRARY_DIR. Exit code 77: there is no PyTorch.
+Usage: test_engine.py [NAME...], with PYTHONPATH and LIBZERO_LIBRARY_DIR: Parity.test_gpt2, Checkpoints, ...
+ZR_TEST_WHOLE=1 has all architectures, and 4 processes as well. Exit code 77: there is no PyTorch.
 """
 
 import os
@@ -24,6 +25,7 @@ from processes import run_as_ranks
 
 torch.set_num_threads(1)
 N_STEPS = 20
+IS_WHOLE = "ZR_TEST_WHOLE" in os.environ  # all architectures, and 4 processes as well
 HYPER = {"lr": 1e-2, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.05, "epsilon": 1e-5, "clip": 0.5}
 IS_STARTER = "WORLD_SIZE" not in os.environ
 RANK, N_RANKS = libzero.rank(), libzero.world_size()
@@ -102,20 +104,16 @@ class Parity(unittest.TestCase):
                     self.assertLess((state[key] - value).abs().max().item(), 1e-5, (key, placement))
         self.assertEqual(len(set(hashes.values())), 1, hashes)
 
-    def test_mlp(self):
-        self.check("mlp")
 
-    def test_conv(self):
-        self.check("conv")
+def add_parity(name):
+    def test(self):
+        self.check(name)
 
-    def test_odd(self):
-        self.check("odd")
+    setattr(Parity, f"test_{name}", test)
 
-    def test_gpt2(self):
-        self.check("gpt2")
 
-    def test_llama(self):
-        self.check("llama")
+for _name in models.MODELS if IS_WHOLE else models.USUAL:
+    add_parity(_name)
 
 
 class Checkpointed(torch.nn.Module):
@@ -164,6 +162,11 @@ class Pair(torch.nn.Module):
 
 
 STAGES = [{"stage": 0}, {"stage": 1}, {"stage": 2}, {"stage": 3, "offload_params": "cpu"}]
+
+
+def with_torch(kind, own=None, **keywords):
+    model = models.make("mlp")
+    return libzero.initialize(model, optimizer=kind(model.parameters(), lr=0.01, **keywords), **(own or {}))
 
 
 class Behaviour(unittest.TestCase):
@@ -316,6 +319,33 @@ class Behaviour(unittest.TestCase):
                 for name, value in engine.state_dict().items():
                     self.assertLess((plain.state_dict()[name] - value).abs().max().item(), 1e-5, name)
 
+    def test_optimizers_of_torch(self):
+        """One that is given says what to do, and schedulers move its rates."""
+        def make(kind, keywords):
+            model = models.make("mlp")
+            groups = [{"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": 0.3},
+                      {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0, "lr": 3e-3}]
+            optimizer = kind(groups, lr=1e-2, **keywords)
+            return model, optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
+
+        for kind, keywords in [(torch.optim.AdamW, {"eps": 1e-5}), (torch.optim.SGD, {"momentum": 0.9, "nesterov": True})]:
+            plain, optimizer, scheduler = make(kind, keywords)
+            parts = [models.batches("mlp", r, N_RANKS) for r in range(N_RANKS)]
+            for _ in range(5):
+                optimizer.zero_grad()
+                for part in parts:
+                    (plain(*next(part)) / N_RANKS).backward()
+                optimizer.step()
+                scheduler.step()
+            expected = plain.state_dict()
+            for stage in STAGES[::3]:
+                model, optimizer, scheduler = make(kind, keywords)
+                with libzero.initialize(model, optimizer=optimizer, lr_scheduler=scheduler, **stage) as engine:
+                    train_engine(engine, "mlp", 5)
+                    self.assert_near(engine.get_lr(), [1e-2 / 6, 3e-3 / 6], 1e-12)
+                    for name, value in engine.state_dict().items():
+                        self.assertLess((expected[name] - value).abs().max().item(), 1e-5, name)
+
     def test_what_changes_later(self):
         """Parameters that are thawed, or new, are refused, not passed over."""
         with libzero.initialize(models.make("odd"), stage=0) as engine:
@@ -347,7 +377,12 @@ class Behaviour(unittest.TestCase):
                 engine(x, y)
         for make, words in [
             (lambda: libzero.initialize(models.make("mlp").double()), "float64"),
-            (lambda: libzero.initialize(models.make("mlp"), optimizer=torch.optim.SGD), "not supported yet"),
+            (lambda: libzero.initialize(models.make("mlp"), optimizer=torch.optim.SGD), "torch.optim.Optimizer"),
+            (lambda: with_torch(torch.optim.Adagrad), "Adagrad"),
+            (lambda: with_torch(torch.optim.AdamW, amsgrad=True), "amsgrad"),
+            (lambda: with_torch(torch.optim.Adam, weight_decay=0.1), "use AdamW"),
+            (lambda: with_torch(torch.optim.AdamW, own={"beta1": 0.5}), "beta1"),
+            (lambda: with_torch(torch.optim.AdamW, own={"config": {"scheduler": {"type": "WarmupLR"}}}), "scheduler"),
             (lambda: libzero.initialize(models.make("mlp"), units=["layers.9"]), "layers.9"),
             (lambda: libzero.initialize(models.make("mlp"), units=["layers", "layers.0"]), "part of 'layers'"),
             (lambda: libzero.initialize(models.make("mlp"), model_parameters=[{"params": [], "betas": 1}]), "betas"),
@@ -501,7 +536,9 @@ if __name__ == "__main__":
         unittest.main(verbosity=2 if RANK == 0 else 0)
     with tempfile.TemporaryDirectory(prefix="libzero-") as folder:
         os.environ.update(ZR_TEST_FOLDER=folder + "/of", TMPDIR=folder, ZR_TEST_RUN="engine")
-        failed = run_as_ranks(2, [sys.executable, *sys.argv])
+        failed = 0
+        for n in (2, 4) if IS_WHOLE else (2,):
+            failed = failed or run_as_ranks(n, [sys.executable, *sys.argv])
         if not failed:
             unittest.main(verbosity=2)
         sys.exit(failed)
