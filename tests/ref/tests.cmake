@@ -21,12 +21,6 @@ target_compile_definitions(
   OPTIMIZERS_TORCH_REFERENCE="${CMAKE_CURRENT_SOURCE_DIR}/ref/optimizers_torch_reference.json")
 zr_add_python_test(test_optimizers_torch_live ref/make_optimizers_torch_reference.py --check
                    ${CMAKE_CURRENT_SOURCE_DIR}/ref/optimizers_torch_reference.json)
-zr_add_test(ref/test_llama_torch.c LABELS asan)
-target_compile_definitions(
-  test_llama_torch PRIVATE
-  LLAMA_TORCH_REFERENCE="${CMAKE_CURRENT_SOURCE_DIR}/ref/llama_torch_reference.json")
-zr_add_python_test(test_llama_torch_live ref/make_llama_torch_reference.py --check
-                   ${CMAKE_CURRENT_SOURCE_DIR}/ref/llama_torch_reference.json)
 zr_add_test(ref/test_gpt_gathers.c ${RANKS} LINK zero_models)
 zr_add_test(ref/test_gpt_late.c ${RANKS} LINK zero_models)
 zr_add_test(ref/test_gpt_sim.c ${RANKS} LINK zero_models LABELS asan)
