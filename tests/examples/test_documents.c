@@ -203,9 +203,8 @@ static void check_packing(const documents_t *d, size_t seq, int n_ranks, size_t 
                 for (size_t k = 0; pass == 0 && k < micro_batch * seq; k++)
                     n_targets[step] += targets[k] != ZR_NN_TARGET_IGNORED;
                 if (pass == 1) /* each rank knows what all have read */
-                    assert_true(of_micro_batch * n_ranks * (double)grad_accum -
-                                    (double)n_targets[step] <
-                                1e-6);
+                    assert_true(fabs(of_micro_batch * n_ranks * (double)grad_accum -
+                                     (double)n_targets[step]) < 1e-6);
             }
             data_reader_destroy(&reader);
         }
