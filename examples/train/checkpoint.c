@@ -215,11 +215,16 @@ static void say_start(const opening_t *opening) {
                      opening->start->n_sequences);
 }
 
-static zr_status_t open_newest(const train_options_t *options, const data_t *data,
+static zr_status_t open_newest(const train_options_t *options, const data_t *data, zr_comm_t *comm,
                                const zr_log_t *log, train_start_t *start) {
+    const char *dir = options->checkpoint.dir;
     opening_t opening = {.options = options, .data = data, .log = log, .start = start};
     start->is_damaged = true;
-    ZR_TRY(zr_checkpoint_open(options->checkpoint.dir, log, &start->checkpoint));
+    if (options->checkpoint.passes_damaged)
+        ZR_TRY(zr_checkpoint_open_whole(dir, comm, log, &start->checkpoint, &start->passed,
+                                        &start->n_passed));
+    else
+        ZR_TRY(zr_checkpoint_open(dir, log, &start->checkpoint));
     start->is_damaged = false;
     zr_checkpoint_info(start->checkpoint, &opening.info);
     start->step = opening.info.step;
@@ -297,7 +302,7 @@ static zr_status_t look_into_folder(const train_options_t *options, const zr_log
 }
 
 zr_status_t train_checkpoint_open(const train_options_t *options, const data_t *data,
-                                  const zr_log_t *log, train_start_t *start_p) {
+                                  zr_comm_t *comm, const zr_log_t *log, train_start_t *start_p) {
     const train_checkpoint_options_t *asked = &options->checkpoint;
     bool has_any = false;
     *start_p = (train_start_t){0};
@@ -308,7 +313,7 @@ zr_status_t train_checkpoint_open(const train_options_t *options, const data_t *
     ZR_TRY(refuse_within_data(options, log));
     ZR_TRY(look_into_folder(options, log, &has_any));
     if (has_any && asked->resume)
-        return open_newest(options, data, log, start_p);
+        return open_newest(options, data, comm, log, start_p);
     if (has_any)
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "--checkpoint-dir %s: there are checkpoints in it already; add --resume to "
@@ -324,4 +329,7 @@ zr_status_t train_checkpoint_open(const train_options_t *options, const data_t *
 
 void train_checkpoint_close(train_start_t *start) {
     zr_checkpoint_close(&start->checkpoint);
+    free(start->passed);
+    start->passed = NULL;
+    start->n_passed = 0;
 }

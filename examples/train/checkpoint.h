@@ -14,6 +14,8 @@ typedef struct train_start {
     uint64_t n_sequences;        /* of the data that came before */
     size_t n_updates;
     bool is_damaged; /* it is there, and not whole: that is a failure, and no bad input */
+    zr_checkpoint_passed_t *passed; /* [n_passed] by --resume-damaged previous */
+    size_t n_passed;
 } train_start_t;
 
 /**
@@ -21,11 +23,13 @@ typedef struct train_start {
  * --resume-data restart, the same data in the same order. Folders of --checkpoint-dir are made.
  *
  * @param data     borrowed for the call
+ * @param comm     of ranks that are processes, to agree on the checkpoint; NULL: all are here
  * @param start_p  also set when the run begins at its first step; train_checkpoint_close it
  * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_IO; ZR_ERR_FORMAT: what is wrong has been logged
  */
 ZR_NODISCARD zr_status_t train_checkpoint_open(const train_options_t *options, const data_t *data,
-                                               const zr_log_t *log, train_start_t *start_p);
+                                               zr_comm_t *comm, const zr_log_t *log,
+                                               train_start_t *start_p);
 void train_checkpoint_close(train_start_t *start);
 
 /** Whether --checkpoint-every asks for a checkpoint after this step. */

@@ -120,6 +120,9 @@ static const zr_option_choice_t overlaps[] = {{"auto", TRAIN_OVERLAP_AUTO, NULL}
 static const zr_option_choice_t resumptions[] = {
     {"continue", 0, NULL}, {"restart", 1, NULL}, {NULL, 0, NULL}};
 
+static const zr_option_choice_t damages[] = {
+    {"refuse", 0, NULL}, {"previous", 1, NULL}, {NULL, 0, NULL}};
+
 enum { MODEL = 1, RANKS, MACHINE, OFFLOAD, STEP, CHECKPOINTS, OUTPUT, AGREE = ZR_OPTION_AGREE };
 static const char *const headers[] = {NULL,
                                       "What to train:",
@@ -247,6 +250,11 @@ static const zr_option_t own[] = {
      .group = CHECKPOINTS, .needs = "resume",
      .help = "with --resume: go on in the data as well, which have to be the same, or begin them "
              "anew, whatever they are"},
+    {"resume-damaged", AT(checkpoint.passes_damaged), .type = ZR_OPTION_SWITCH, .choices = damages,
+     .group = CHECKPOINTS, .needs = "resume",
+     .help = "with --resume: of a checkpoint whose data is damaged, refuse it, or set it aside and "
+             "go on from the one before; that reads all data twice",
+     .more = "See [checkpoints.md](checkpoints.md)"},
 
     {"log", AT(log_path), .type = ZR_OPTION_STRING, .group = OUTPUT, .arg = "FILE",
      .help = "write each step to this file as a line of JSON",

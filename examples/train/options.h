@@ -37,12 +37,13 @@ typedef enum train_comm {
 } train_comm_t;
 
 typedef struct train_checkpoint_options {
-    const char *dir;    /* NULL: nothing is saved */
-    size_t every;       /* steps; 0: at the end only */
-    size_t keep;        /* so many of the newest stay; 0: all */
-    bool is_async;      /* the run goes on while one is written */
-    bool resume;        /* go on from the newest */
-    bool restarts_data; /* from the beginning of the data, whatever they are */
+    const char *dir;     /* NULL: nothing is saved */
+    size_t every;        /* steps; 0: at the end only */
+    size_t keep;         /* so many of the newest stay; 0: all */
+    bool is_async;       /* the run goes on while one is written */
+    bool resume;         /* go on from the newest */
+    bool restarts_data;  /* from the beginning of the data, whatever they are */
+    bool passes_damaged; /* go on from the one before, where data is damaged */
 } train_checkpoint_options_t;
 
 /** Whether collectives run beside compute. config.overlap_comm says whether they may. */

@@ -240,6 +240,15 @@ static void put_planned(json_t **object_p, const train_planned_t *planned) {
              {"planned_peak_bytes", train_peaks_object(planned->peak, has_drives)});
 }
 
+static json_t *passed_array(const train_result_t *result) {
+    json_t *array = json_array();
+    for (size_t i = 0; i < result->n_passed; i++)
+        json_append(&array, JSON_OBJECT({"name", json_string(result->passed[i].name)},
+                                        {"kept_as", json_string(result->passed[i].kept_as)},
+                                        {"reason", json_text(result->passed[i].reason)}));
+    return array;
+}
+
 static json_t *checkpoint_object(const train_options_t *options, const train_result_t *result) {
     const train_saves_t *saves = &result->saves;
     json_t *object = JSON_OBJECT({"dir", json_text(options->checkpoint.dir)},
@@ -247,6 +256,8 @@ static json_t *checkpoint_object(const train_options_t *options, const train_res
                                  {"saves", json_count(saves->n_saves)});
     if (saves->n_saves > 0)
         json_put(&object, "last", json_string(saves->last));
+    if (result->n_passed > 0)
+        json_put(&object, "passed_over", passed_array(result));
     JSON_PUT(&object, {"bytes", json_count(saves->n_bytes)},
              {"seconds", json_number(saves->seconds)},
              {"write_seconds", json_number(saves->write_seconds)});

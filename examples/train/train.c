@@ -813,7 +813,9 @@ static zr_status_t open_inputs(run_t *run) {
                               .log = run->log};
     ZR_TRY(data_open(&options, &run->data));
     ZR_TRY(train_files_check(o, run->data, &run->log));
-    return train_checkpoint_open(o, run->data, &run->log, &run->start);
+    bool are_here = train_launch_n_here(o) == o->n_ranks;
+    return train_checkpoint_open(o, run->data, are_here ? NULL : run->ranks[0].comm, &run->log,
+                                 &run->start);
 }
 
 static zr_status_t open_log(run_t *run) {
@@ -875,6 +877,8 @@ static train_result_t known_of(const run_t *run) {
     result.n_data_targets = data_n_targets(run->data);
     result.first_step = result.n_steps = run->start.step;
     result.n_skipped = run->start.step - run->start.n_updates;
+    result.passed = run->start.passed;
+    result.n_passed = run->start.n_passed;
     return result;
 }
 
@@ -901,6 +905,8 @@ zr_status_t zero_train_open(const train_options_t *options, const zr_log_t *log,
     }
     *result_p = zero_train_failed(run, status);
     result_p->bad_input &= run == NULL || !run->start.is_damaged;
+    result_p->passed = NULL; /* the run's */
+    result_p->n_passed = 0;
     zero_train_close(&run);
     return status;
 }

@@ -98,7 +98,9 @@ typedef struct train_result {
     size_t first_step; /* steps that were done before: those of the checkpoint */
     size_t n_steps;    /* done, with those before, and skipped ones */
     size_t n_skipped;
-    size_t n_trained_tokens; /* of the steps of this run, over all ranks */
+    size_t n_trained_tokens;              /* of the steps of this run, over all ranks */
+    const zr_checkpoint_passed_t *passed; /* [n_passed] checkpoints that were damaged; the run's */
+    size_t n_passed;
     train_saves_t saves;
     double first_loss;
     double last_loss;

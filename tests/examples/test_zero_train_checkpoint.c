@@ -9,7 +9,7 @@
 #include <time.h>
 
 #include "tests/common/test.h"
-#include "tests/examples/run_train.h"
+#include "tests/examples/run_ranks.h"
 
 #define LONG "--steps 1000000 --schedule constant "
 
@@ -332,6 +332,87 @@ TEST(damage_is_found) {
     expect_said(ZERO_TRAIN, 1, TINY "--steps 6 --checkpoint-dir ckpt --resume", "rank-00000.data");
     assert_int_equal(unlink("ckpt/step-00000004/rank-00000.data"), 0);
     expect_said(ZERO_TRAIN, 1, TINY "--steps 6 --checkpoint-dir ckpt --resume", "step-00000004");
+    empty("ckpt");
+}
+
+/* Kinds of damage to the data of a checkpoint whose files are all there, as long as they should be:
+ * what was saved is not what is read. */
+static const char *const damages[] = {
+    "printf '\\001\\002\\003\\004' | dd of=rank-00000.data bs=1 seek=1000 conv=notrunc status=none",
+    "printf '\\377' | dd of=rank-00001.data bs=1 seek=0 conv=notrunc status=none",
+    "dd if=/dev/zero of=rank-00001.data bs=4096 count=1 conv=notrunc status=none",
+    "printf '\\001\\002\\003' | dd of=rank-00000.sums bs=1 seek=5 conv=notrunc status=none",
+    "cp rank-00000.sums sums && cat rank-00001.sums >rank-00000.sums && cat sums >rank-00001.sums",
+    "cat ../step-00000002/rank-00000.data >rank-00000.data",
+    "cat ../step-00000002/rank-00001.data >rank-00001.data && "
+    "cat ../step-00000002/rank-00001.sums >rank-00001.sums",
+};
+
+static void damage(const char *how, int step) {
+    char command[512];
+    snprintf(command, sizeof(command), "cd ckpt/step-%08d && %s", step, how);
+    assert_int_equal(system(command), 0);
+}
+
+/* Nobody is needed: all ranks take the one before, whatever the number of either is, and it ends as
+ * from that. Nothing that was damaged is counted, written over or taken again. */
+TEST(a_damaged_one_is_passed_over) {
+    static const char on[] = TINY "--steps 8 --checkpoint-dir ckpt --checkpoint-every 2 "
+                                  "--checkpoint-keep 2 --resume ";
+    char arguments[512];
+    for (size_t i = 0; i < N_OF(damages); i++) {
+        bool are_processes = i % 3 == 0;
+        int n_ranks = 1 + (int)i % 4;
+        assert_ran(0, TINY "--steps 4 --ranks 2 --stage 2 --checkpoint-dir ckpt "
+                           "--checkpoint-every 2");
+        assert_int_equal(system("cp -r ckpt before && rm -r before/step-00000004"), 0);
+        json_t *wanted = run_json(0, TINY "--steps 8 --checkpoint-dir before --resume --ranks %d",
+                                  n_ranks < 2 && are_processes ? 2 : n_ranks);
+        char weights[64];
+        snprintf(weights, sizeof(weights), "%s", text(wanted, "weights_xxh3"));
+        damage(damages[i], 4);
+        expect_said(ZERO_TRAIN, 1, TINY "--steps 8 --checkpoint-dir ckpt --resume",
+                    "--resume-damaged previous");
+        snprintf(arguments, sizeof(arguments), "%s--resume-damaged previous --json", on);
+        if (are_processes) {
+            assert_int_equal(run_by_hand(n_ranks < 2 ? 2 : n_ranks, arguments), 0);
+        } else {
+            snprintf(arguments + strlen(arguments), sizeof(arguments) - strlen(arguments),
+                     " --ranks %d", n_ranks);
+            assert_ran(0, "%s", arguments);
+        }
+        assert_said("passed over", "warning: passed over ckpt/step-00000004, which is not whole: |"
+                                   "is kept as step-00000004.damaged");
+        read_file("out", out, sizeof(out));
+        expect_out("\"name\": \"step-00000004\"|\"kept_as\": \"step-00000004.damaged\"");
+        expect_fields(kept_json(out), "checkpoint.resumed_at=2 weights_xxh3=%s", weights);
+        assert_int_equal(count_names("ckpt", "step-"), 3); /* and two that are whole */
+        assert_int_equal(system("test -d ckpt/step-00000004.damaged -a -d ckpt/step-00000006"), 0);
+        empty("ckpt");
+        empty("before");
+    }
+}
+
+/* Each that is damaged has a name of its own; where none is left nothing has changed. */
+TEST(all_may_be_damaged) {
+    static const char on[] = TINY "--checkpoint-dir ckpt --checkpoint-every 2 --resume "
+                                  "--resume-damaged previous --ranks 3 ";
+    assert_ran(0, SAVED "--checkpoint-every 2");
+    damage(damages[0], 4);
+    assert_ran(0, "%s--steps 4", on);
+    damage(damages[1], 4);
+    assert_ran(0, "%s--steps 4", on);
+    assert_said("again", "is kept as step-00000004.damaged.2");
+    expect_said(ZERO_CHECKPOINT, 1, "verify ckpt/step-00000004.damaged", "damaged: ");
+    damage(damages[3], 4);
+    damage(damages[2], 2);
+    expect_said(ZERO_TRAIN, 1,
+                "--model layers=2,channels=16,heads=2,seq=16,vocab=256 --data text "
+                "--steps 6 --checkpoint-dir ckpt --resume --resume-damaged previous",
+                "ckpt has no checkpoint that is whole");
+    assert_int_equal(system("test -d ckpt/step-00000004 -a -d ckpt/step-00000002 -a ! -e "
+                            "ckpt/step-00000002.damaged -a \"$(cat ckpt/latest)\" = step-00000004"),
+                     0);
     empty("ckpt");
 }
 

@@ -62,8 +62,8 @@ if(TARGET zero-train)
   add_dependencies(test_zero_train_ends zero-train)
   zr_add_test(examples/test_zero_train_checkpoint.c LABELS asan)
   target_compile_definitions(test_zero_train_checkpoint PRIVATE
-    ZERO_TRAIN="$<TARGET_FILE:zero-train>")
-  add_dependencies(test_zero_train_checkpoint zero-train)
+    ZERO_TRAIN="$<TARGET_FILE:zero-train>" ZERO_CHECKPOINT="$<TARGET_FILE:zero-checkpoint>")
+  add_dependencies(test_zero_train_checkpoint zero-train zero-checkpoint)
   zr_add_test(examples/test_zero_train_documents.c LABELS asan)
   target_compile_definitions(test_zero_train_documents PRIVATE
     ZERO_TRAIN="$<TARGET_FILE:zero-train>" ZERO_PLAN="$<TARGET_FILE:zero-plan>")

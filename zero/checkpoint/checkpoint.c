@@ -23,12 +23,13 @@ static zr_status_t open_this(const char *path, int fd, const zr_log_t *log,
 }
 
 /* The checkpoint at a path, or the newest of a folder. */
-static zr_status_t find(const char *path, const zr_log_t *log, zr_folder_found_t *found) {
+static zr_status_t find(const char *path, size_t below, const zr_log_t *log,
+                        zr_folder_found_t *found) {
     int fd = -1;
     ZR_TRY(zr_folder_open(path, log, &fd));
     if (faccessat(fd, ZR_MANIFEST_NAME, F_OK, AT_SYMLINK_NOFOLLOW) != 0) {
         close(fd);
-        return zr_folder_newest(path, log, found);
+        return zr_folder_newest(path, below, log, found);
     }
     zr_status_t status = open_this(path, fd, log, found);
     if (status != ZR_OK) {
@@ -43,11 +44,16 @@ zr_status_t zr_checkpoint_open(const char *path, const zr_log_t *log,
     if (path == NULL || checkpoint_p == NULL)
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "opening a checkpoint needs a path and a place for it");
+    return zr_checkpoint_open_below(path, SIZE_MAX, log, checkpoint_p);
+}
+
+zr_status_t zr_checkpoint_open_below(const char *path, size_t below, const zr_log_t *log,
+                                     zr_checkpoint_t **checkpoint_p) {
     zr_checkpoint_t *checkpoint = calloc(1, sizeof(*checkpoint));
     if (checkpoint == NULL)
         return zr_fail(log, ZR_ERR_MEMORY, "%s: no memory to open it", path);
     checkpoint->found.fd = -1;
-    zr_status_t status = find(path, log, &checkpoint->found);
+    zr_status_t status = find(path, below, log, &checkpoint->found);
     if (status != ZR_OK)
         goto err_free_checkpoint;
     const zr_manifest_t *manifest = &checkpoint->found.manifest;
@@ -148,6 +154,11 @@ static zr_status_t describe(int folder_fd, const zr_folder_item_t *items, size_t
     entry->step = item->step;
     if (item->kind == ZR_FOLDER_PARTIAL) {
         snprintf(entry->problem, sizeof(entry->problem), "it was never finished, or is being made");
+        return ZR_OK;
+    }
+    if (item->kind == ZR_FOLDER_DAMAGED) {
+        snprintf(entry->problem, sizeof(entry->problem),
+                 "its data was found damaged, and it was set aside; nothing removes it");
         return ZR_OK;
     }
     if (!zr_folder_is_checkpoint(items, index)) {

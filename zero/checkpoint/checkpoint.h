@@ -150,6 +150,30 @@ typedef struct zr_checkpoint zr_checkpoint_t;
  */
 ZR_NODISCARD zr_status_t zr_checkpoint_open(const char *path, const zr_log_t *log,
                                             zr_checkpoint_t **checkpoint_p);
+/** A checkpoint whose data is not whole. */
+typedef struct zr_checkpoint_passed {
+    size_t step;
+    char name[64];    /* it had: "step-00000060" */
+    char kept_as[64]; /* it has now: "step-00000060.damaged"; on rank 0, "" on others */
+    char reason[256];
+} zr_checkpoint_passed_t;
+
+/**
+ * Open the newest checkpoint of a folder whose data is whole, too. Each rank reads a part of all of
+ * it, compares that with its checksums, and all take the same one. Those whose data is
+ * damaged, or cannot be read, are passed over, which rank 0 logs; when a whole one is found, they
+ * are set aside under other names, and are no checkpoints of the folder any more. Collective.
+ *
+ * @param comm      NULL: of one rank. All ranks need the same folder
+ * @param passed_p  [*n_passed_p], newest first; free it
+ * @return as zr_checkpoint_open; ZR_ERR_FORMAT when none is whole, and then nothing has changed;
+ *         ZR_ERR_COMM
+ */
+ZR_NODISCARD zr_status_t zr_checkpoint_open_whole(const char *folder, zr_comm_t *comm,
+                                                  const zr_log_t *log,
+                                                  zr_checkpoint_t **checkpoint_p,
+                                                  zr_checkpoint_passed_t **passed_p,
+                                                  size_t *n_passed_p);
 /** After all its readers. NULL and *checkpoint == NULL are fine. */
 void zr_checkpoint_close(zr_checkpoint_t **checkpoint);
 

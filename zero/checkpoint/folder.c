@@ -211,7 +211,7 @@ static zr_status_t clean(int folder_fd, const char *folder, const zr_log_t *log)
         if (items[i].kind == ZR_FOLDER_OLD && zr_folder_is_checkpoint(items, i)) {
             status = give_name(folder_fd, folder, items[i].name, name, log);
             ZR_THEN(status, synchronise(folder_fd, folder, NULL, log));
-        } else if (items[i].kind != ZR_FOLDER_NAMED) {
+        } else if (items[i].kind != ZR_FOLDER_NAMED && items[i].kind != ZR_FOLDER_DAMAGED) {
             retire(folder_fd, folder, &items[i], false, log);
         }
     }
@@ -388,6 +388,63 @@ zr_status_t zr_folder_publish(const char *folder, size_t step, size_t keep, cons
     int folder_fd = -1;
     ZR_TRY(zr_folder_open(folder, log, &folder_fd));
     zr_status_t status = publish(folder_fd, folder, step, keep, log);
+    close(folder_fd);
+    return status;
+}
+
+/* ---- damaged ones ---------------------------------------------------------------------------- */
+
+/* Never over another one that was kept. */
+static bool try_name(int folder_fd, const char *from, const char *to) {
+    if (renameat2(folder_fd, from, folder_fd, to, RENAME_NOREPLACE) == 0)
+        return true;
+    return lacks_renameat2(errno) && faccessat(folder_fd, to, F_OK, AT_SYMLINK_NOFOLLOW) != 0 &&
+           renameat(folder_fd, from, folder_fd, to) == 0;
+}
+
+static zr_status_t set_aside(int folder_fd, const char *folder, size_t step, const zr_log_t *log,
+                             char kept_as[64]) {
+    enum { MOST = 1000 };
+    char name[64], damaged[40];
+    zr_folder_item_t item = {.step = step, .kind = ZR_FOLDER_OLD};
+    zr_folder_name(step, name);
+    zr_folder_item_name(step, item.kind, item.name);
+    snprintf(damaged, sizeof(damaged), "%.30s.damaged", name);
+    if (faccessat(folder_fd, name, F_OK, AT_SYMLINK_NOFOLLOW) != 0)
+        snprintf(name, sizeof(name), "%s", item.name);
+    for (int i = 1; i <= MOST; i++) {
+        snprintf(kept_as, 64, i > 1 ? "%s.%d" : "%s", damaged, i);
+        if (try_name(folder_fd, name, kept_as))
+            return synchronise(folder_fd, folder, NULL, log);
+        if (errno != EEXIST && errno != ENOTEMPTY && errno != 0)
+            break;
+    }
+    return zr_fail(log, ZR_ERR_IO, "cannot rename %s/%s to %s: %s", folder, name, kept_as,
+                   strerror(errno));
+}
+
+zr_status_t zr_folder_set_aside(const char *folder, size_t step, const zr_log_t *log,
+                                char kept_as[64]) {
+    int lock = -1;
+    ZR_TRY(zr_folder_lock(folder, log, &lock));
+    zr_status_t status = set_aside(lock, folder, step, log, kept_as);
+    zr_folder_unlock(&lock);
+    return status;
+}
+
+zr_status_t zr_folder_mend_latest(const char *folder, size_t step, const zr_log_t *log) {
+    char text[65] = "";
+    int folder_fd = -1;
+    ZR_TRY(zr_folder_open(folder, log, &folder_fd));
+    int fd = openat(folder_fd, ZR_FOLDER_LATEST, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    ssize_t n = fd >= 0 ? read(fd, text, sizeof(text) - 1) : -1;
+    if (fd >= 0)
+        close(fd);
+    text[n > 0 ? strcspn(text, "\n") : 0] = '\0';
+    size_t named = 0;
+    zr_status_t status = ZR_OK;
+    if (zr_folder_step(text, &named) && faccessat(folder_fd, text, F_OK, AT_SYMLINK_NOFOLLOW) != 0)
+        status = write_latest(folder_fd, folder, step, log);
     close(folder_fd);
     return status;
 }

@@ -64,6 +64,20 @@ ZR_NODISCARD zr_status_t zr_folder_begin(const char *folder, size_t step, const 
 ZR_NODISCARD zr_status_t zr_folder_publish(const char *folder, size_t step, size_t keep,
                                            const zr_log_t *log);
 
+/**
+ * Take the name of a damaged checkpoint from it: it stays as step-00000060.damaged, or, where there
+ * is such a one, with a number behind that, and nothing here reads, counts or removes it from then
+ * on. Others save into the folder meanwhile: ZR_ERR_IO.
+ *
+ * @param kept_as  the name that it has then
+ */
+ZR_NODISCARD zr_status_t zr_folder_set_aside(const char *folder, size_t step, const zr_log_t *log,
+                                             char kept_as[64]);
+
+/** "latest" names this one from now on, where what it names is not there any more. */
+ZR_NODISCARD zr_status_t zr_folder_mend_latest(const char *folder, size_t step,
+                                               const zr_log_t *log);
+
 /** Remove the one in the making, if it is there; errors are logged. */
 void zr_folder_abandon(const char *folder, size_t step, const zr_log_t *log);
 
@@ -79,10 +93,11 @@ typedef struct zr_folder_found {
  * with most steps. Those newer that are not complete are logged with the reason, as are unfinished
  * ones, and that "latest" is another one.
  *
+ * @param below  of fewer steps than this; SIZE_MAX: whichever
  * @param found_p  give it back with zr_folder_found_clear
  * @return ZR_OK; ZR_ERR_IO when the folder cannot be read, or has none; ZR_ERR_MEMORY
  */
-ZR_NODISCARD zr_status_t zr_folder_newest(const char *folder, const zr_log_t *log,
+ZR_NODISCARD zr_status_t zr_folder_newest(const char *folder, size_t below, const zr_log_t *log,
                                           zr_folder_found_t *found_p);
 /** One that was never filled is fine: zeros, and fd -1. */
 void zr_folder_found_clear(zr_folder_found_t *found);
@@ -95,7 +110,8 @@ typedef enum zr_folder_kind {
     ZR_FOLDER_NAMED = 0,   /* step-00000060: it was complete when it got its name */
     ZR_FOLDER_OLD = 1,     /* step-00000060.old: it was, and was being replaced */
     ZR_FOLDER_PARTIAL = 2, /* .step-00000060.partial: in the making */
-    ZR_FOLDER_REMOVED = 3  /* .step-00000060.removed: being removed */
+    ZR_FOLDER_REMOVED = 3, /* .step-00000060.removed: being removed */
+    ZR_FOLDER_DAMAGED = 4  /* step-00000060.damaged: set aside, and nothing here touches it */
 } zr_folder_kind_t;
 
 typedef struct zr_folder_item {

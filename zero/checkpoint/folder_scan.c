@@ -21,6 +21,7 @@ static const struct {
     [ZR_FOLDER_OLD] = {"", ".old"},
     [ZR_FOLDER_PARTIAL] = {".", ".partial"},
     [ZR_FOLDER_REMOVED] = {".", ".removed"},
+    [ZR_FOLDER_DAMAGED] = {"", ".damaged"},
 };
 #define N_KINDS (sizeof(forms) / sizeof(forms[0]))
 
@@ -160,14 +161,14 @@ void zr_folder_found_clear(zr_folder_found_t *found) {
     *found = (zr_folder_found_t){.fd = -1};
 }
 
-/* Take the first that is whole; *index_p is n_items when none is. */
-static zr_status_t take_first(int folder_fd, const char *folder, const zr_log_t *log,
+/* Take the first that is complete; *index_p is n_items when none is. */
+static zr_status_t take_first(int folder_fd, const char *folder, size_t below, const zr_log_t *log,
                               const zr_folder_item_t *items, size_t n_items, size_t *index_p,
                               zr_folder_found_t *found) {
     char reason[256];
     for (*index_p = 0; *index_p < n_items; (*index_p)++) {
         const zr_folder_item_t *item = &items[*index_p];
-        if (!zr_folder_is_checkpoint(items, *index_p))
+        if (!zr_folder_is_checkpoint(items, *index_p) || item->step >= below)
             continue;
         zr_status_t status =
             zr_folder_read(folder_fd, item->name, reason, &found->fd, &found->manifest);
@@ -210,14 +211,18 @@ static void tell_latest(int folder_fd, const char *folder, const zr_log_t *log, 
                      folder, taken, ZR_FOLDER_LATEST, text);
 }
 
-static zr_status_t find_newest(int folder_fd, const char *folder, const zr_log_t *log,
+static zr_status_t find_newest(int folder_fd, const char *folder, size_t below, const zr_log_t *log,
                                zr_folder_found_t *found) {
     zr_folder_item_t *items = NULL;
     size_t n_items = 0, index = 0;
     ZR_TRY(zr_folder_scan(folder_fd, folder, log, &items, &n_items));
-    tell_unfinished(folder, log, items, n_items);
-    zr_status_t status = take_first(folder_fd, folder, log, items, n_items, &index, found);
-    if (status == ZR_OK && index == n_items)
+    if (below == SIZE_MAX)
+        tell_unfinished(folder, log, items, n_items);
+    zr_status_t status = take_first(folder_fd, folder, below, log, items, n_items, &index, found);
+    if (status == ZR_OK && index == n_items && below != SIZE_MAX)
+        status = zr_fail(log, ZR_ERR_FORMAT,
+                         "%s has no checkpoint that is whole: those passed over were all", folder);
+    else if (status == ZR_OK && index == n_items)
         status = zr_fail(log, ZR_ERR_IO,
                          "%s has no complete checkpoint, and is none itself: it has no %s", folder,
                          ZR_MANIFEST_NAME);
@@ -225,17 +230,18 @@ static zr_status_t find_newest(int folder_fd, const char *folder, const zr_log_t
         found->path = NULL;
         status = zr_fail(log, ZR_ERR_MEMORY, "%s: no memory for a path", folder);
     }
-    if (status == ZR_OK)
+    if (status == ZR_OK && below == SIZE_MAX)
         tell_latest(folder_fd, folder, log, items[index].name);
     free(items);
     return status;
 }
 
-zr_status_t zr_folder_newest(const char *folder, const zr_log_t *log, zr_folder_found_t *found_p) {
+zr_status_t zr_folder_newest(const char *folder, size_t below, const zr_log_t *log,
+                             zr_folder_found_t *found_p) {
     int folder_fd = -1;
     zr_folder_found_t found = {.fd = -1};
     ZR_TRY(zr_folder_open(folder, log, &folder_fd));
-    zr_status_t status = find_newest(folder_fd, folder, log, &found);
+    zr_status_t status = find_newest(folder_fd, folder, below, log, &found);
     close(folder_fd);
     if (status != ZR_OK)
         zr_folder_found_clear(&found);

@@ -14,6 +14,8 @@
 /* ---- files and checksums --------------------------------------------------------------------- */
 
 /* The entry of a cache that was used longest ago, or never; `used` is the first member of each. */
+#define ANOTHER "an older checkpoint may be whole: --resume-damaged previous goes on from it"
+
 static void *least_used(void *entries, size_t n, size_t entry_bytes) {
     char *least = entries;
     for (size_t i = 1; i < n; i++) {
@@ -85,8 +87,7 @@ static zr_status_t read_sums(zr_checkpoint_reader_t *reader, size_t extent, uint
     if (sum != e->xxh3)
         return zr_fail(&reader->log, ZR_ERR_FORMAT,
                        "%s/%s: the checksums of extent %zu, %zu at offset %" PRIu64
-                       ", are not those that were saved; an older checkpoint may be whole: "
-                       "remove this one to go on from it",
+                       ", are not those that were saved; " ANOTHER,
                        files->sums.folder, files->sums.name, extent, n_chunks, offset);
     for (size_t i = 0; i < n_chunks; i++)
         sums[i] = le64toh(sums[i]);
@@ -137,8 +138,7 @@ static zr_status_t read_chunk(zr_checkpoint_reader_t *reader, size_t extent, siz
         return ZR_OK;
     return zr_fail(&reader->log, ZR_ERR_FORMAT,
                    "%s/%s: %zu bytes at offset %" PRIu64
-                   ", of unit \"%.200s\", are not those that were saved; an older checkpoint "
-                   "may be whole: remove this one to go on from it",
+                   ", of unit \"%.200s\", are not those that were saved; " ANOTHER,
                    files->data.folder, files->data.name, n_bytes, offset, manifest->units[e->unit]);
 }
 

@@ -14,6 +14,15 @@ struct zr_checkpoint {
     uint64_t data_bytes;
 };
 
+/** Open one at a path, or the newest of a folder that has fewer steps than `below`. */
+ZR_NODISCARD zr_status_t zr_checkpoint_open_below(const char *path, size_t below,
+                                                  const zr_log_t *log,
+                                                  zr_checkpoint_t **checkpoint_p);
+
+/** zr_checkpoint_verify of one of so many parts, of about as much data each. */
+ZR_NODISCARD zr_status_t zr_checkpoint_verify_part(const zr_checkpoint_t *checkpoint, size_t part,
+                                                   size_t n_parts, const zr_log_t *log);
+
 /** The two files of one that saved, open while they are used. */
 typedef struct zr_reader_files {
     uint64_t used; /* when, by the reader's count; 0: nothing is here */

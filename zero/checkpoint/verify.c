@@ -10,6 +10,7 @@
 #define REPORT_BYTES ((uint64_t)16 << 20)
 
 typedef struct verifier {
+    const zr_checkpoint_t *checkpoint;
     zr_checkpoint_reader_t *reader;
     const zr_manifest_t *manifest;
     void *bytes; /* of a chunk */
@@ -72,31 +73,49 @@ static size_t largest_chunk(const zr_manifest_t *manifest) {
     return largest;
 }
 
+/* The extents of a part lie together; of files that are carried along each is one part's. */
+static zr_status_t verify_part(verifier_t *v, const size_t *order, size_t part, size_t n_parts) {
+    size_t n_extents = v->manifest->n_extents;
+    size_t end = n_extents * (part + 1) / n_parts;
+    zr_status_t status = ZR_OK;
+    for (size_t i = n_extents * part / n_parts; i < end; i++) {
+        zr_status_t of_extent = verify_extent(v, order[i]);
+        if (status == ZR_OK || (status == ZR_ERR_MEMORY && of_extent != ZR_OK))
+            status = of_extent; /* what is known to be damaged is, whatever else is not known */
+    }
+    for (size_t i = part; i < v->manifest->n_carried; i += n_parts) {
+        zr_status_t of_file = zr_carried_verify(v->checkpoint, i, &v->reader->log);
+        status = status == ZR_OK ? of_file : status;
+    }
+    return status;
+}
+
+static zr_status_t verify(verifier_t *v, size_t part, size_t n_parts, const zr_log_t *log) {
+    v->manifest = &v->checkpoint->found.manifest;
+    ZR_TRY(zr_checkpoint_reader_create(v->checkpoint, log, &v->reader));
+    size_t *order = zr_manifest_extents_by_file(v->manifest);
+    v->bytes = malloc(largest_chunk(v->manifest));
+    zr_status_t status = order != NULL && v->bytes != NULL
+                             ? verify_part(v, order, part, n_parts)
+                             : zr_fail(&v->reader->log, ZR_ERR_MEMORY, "%s: no memory to verify it",
+                                       v->checkpoint->found.path);
+    pass(v, 0, true);
+    free(v->bytes);
+    free(order);
+    zr_checkpoint_reader_destroy(&v->reader);
+    return status;
+}
+
 zr_status_t zr_checkpoint_verify(const zr_checkpoint_t *checkpoint, const zr_log_t *log,
                                  void (*progress)(void *context, uint64_t n_bytes), void *context) {
     if (checkpoint == NULL)
         return zr_fail(log, ZR_ERR_ARGUMENT, "there is no checkpoint to verify");
-    verifier_t v = {
-        .manifest = &checkpoint->found.manifest, .progress = progress, .context = context};
-    ZR_TRY(zr_checkpoint_reader_create(checkpoint, log, &v.reader));
-    size_t *order = zr_manifest_extents_by_file(v.manifest);
-    v.bytes = malloc(largest_chunk(v.manifest));
-    zr_status_t status = ZR_OK;
-    if (order == NULL || v.bytes == NULL)
-        status = zr_fail(&v.reader->log, ZR_ERR_MEMORY, "%s: no memory to verify it",
-                         checkpoint->found.path);
-    for (size_t i = 0; i < v.manifest->n_extents && v.bytes != NULL && order != NULL; i++) {
-        zr_status_t of_extent = verify_extent(&v, order[i]);
-        if (status == ZR_OK || (status == ZR_ERR_MEMORY && of_extent != ZR_OK))
-            status = of_extent; /* what is known to be damaged is, whatever else is not known */
-    }
-    for (size_t i = 0; i < v.manifest->n_carried; i++) {
-        zr_status_t of_file = zr_carried_verify(checkpoint, i, &v.reader->log);
-        status = status == ZR_OK ? of_file : status;
-    }
-    pass(&v, 0, true);
-    free(v.bytes);
-    free(order);
-    zr_checkpoint_reader_destroy(&v.reader);
-    return status;
+    verifier_t v = {.checkpoint = checkpoint, .progress = progress, .context = context};
+    return verify(&v, 0, 1, log);
+}
+
+zr_status_t zr_checkpoint_verify_part(const zr_checkpoint_t *checkpoint, size_t part,
+                                      size_t n_parts, const zr_log_t *log) {
+    verifier_t v = {.checkpoint = checkpoint};
+    return verify(&v, part, n_parts, log);
 }

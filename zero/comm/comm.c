@@ -13,6 +13,7 @@
 #include "kernels/device_trace.h"
 #include "kernels/kernels.h"
 #include "zero/comm/comm_backend.h"
+#include "zero/comm/control_internal.h"
 #include "zero/comm/queued_internal.h"
 
 const char *zr_collective_name(zr_collective_t collective) {
@@ -414,6 +415,25 @@ zr_status_t zr_comm_agree(zr_comm_t *comm, const char *text) {
     if (text == NULL)
         return zr_fail(&comm->options.log, ZR_ERR_ARGUMENT, "agreement: there is no text (NULL)");
     return run_call(comm, &call, comm->backend->barrier);
+}
+
+/* Ranks that are simulated do the same: each says what this one does. */
+static zr_status_t tell_all(zr_comm_t *comm, const zr_comm_call_t *call) {
+    if (comm->control != NULL)
+        return zr_control_arrive(comm, call, call->send, call->n_elems, call->recv);
+    for (int rank = 0; rank < comm->n_ranks; rank++)
+        memcpy((char *)call->recv + (size_t)rank * call->n_elems, call->send, call->n_elems);
+    return ZR_OK;
+}
+
+zr_status_t zr_comm_tell(zr_comm_t *comm, const char *name, const void *own, size_t n_bytes,
+                         void *all) {
+    zr_comm_call_t call = make_control_call(ZR_BARRIER, name);
+    call.send = own;
+    call.recv = all;
+    call.n_elems = n_bytes;
+    ZR_TRY(check_comm(comm, call.collective));
+    return run_call(comm, &call, tell_all);
 }
 
 zr_status_t zr_comm_split(zr_comm_t *comm, int color, int key, zr_comm_t **group_p) {

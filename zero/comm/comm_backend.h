@@ -113,6 +113,17 @@ void zr_comm_init(zr_comm_t *comm, const zr_comm_backend_t *backend,
 /** ZR_OK when a communicator can have these; otherwise logged, ZR_ERR_ARGUMENT. */
 ZR_NODISCARD zr_status_t zr_comm_check_options(const zr_comm_options_t *options, int n_ranks);
 
+/**
+ * Tell the others some words, and hear theirs: a barrier that brings them along, on no device.
+ *
+ * @param own  [n_bytes] at most ZR_COMM_TELL_BYTES, as many on every rank
+ * @param all  [n_ranks * n_bytes], by rank
+ * @return as zr_comm_barrier
+ */
+ZR_NODISCARD zr_status_t zr_comm_tell(zr_comm_t *comm, const char *name, const void *own,
+                                      size_t n_bytes, void *all);
+#define ZR_COMM_TELL_BYTES ((size_t)256)
+
 /** `all_gather of "h.3 parameters" (bf16, 1024 elements, model, call 17)`; cut to fit. */
 void zr_comm_call_describe(const zr_comm_call_t *call, char *text, size_t text_bytes);
 #define ZR_COMM_DESCRIPTION_BYTES 256
