@@ -416,6 +416,30 @@ TEST(all_may_be_damaged) {
     empty("ckpt");
 }
 
+/* Ranks that are processes agree on one: not where each has a folder of its own, nor where one of
+ * them cannot be read. */
+TEST(processes_take_the_same_one) {
+    static const char on[] = TINY "--steps 6 --resume --resume-damaged previous --checkpoint-dir "
+                                  "$(test $RANK = 1 && echo other || echo ckpt)";
+    char command[2048];
+    assert_ran(0, SAVED "--checkpoint-every 2");
+    assert_int_equal(system("cp -r ckpt other && rm -r other/step-00000004"), 0);
+    snprintf(command, sizeof(command),
+             "export WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=%d; "
+             "(export RANK=1 LOCAL_RANK=1; exec '%s' %s >out.1 2>err.1) & "
+             "export RANK=0 LOCAL_RANK=0; '%s' %s >out 2>err; code=$?; wait; exit $code",
+             free_port(), ZERO_TRAIN, on, ZERO_TRAIN, on);
+    assert_int_equal(run_shell(command), 1);
+    assert_said("other folders", "rank 1 finds a checkpoint of step 2 there, rank 0 one of step 4");
+    assert_int_equal(system("rm -r other/step-00000002"), 0);
+    assert_int_equal(system("mkdir other/step-00000002"), 0);
+    assert_int_equal(run_shell(command), 1);
+    assert_said("nothing there", "rank 1 cannot open a checkpoint there: see its message");
+    assert_int_equal(system("test -d ckpt/step-00000004 -a -d ckpt/step-00000002"), 0);
+    empty("ckpt");
+    empty("other");
+}
+
 /* No room: the run ends with the reason, and what was saved before is there. */
 TEST(a_full_drive_ends_the_run) {
     assert_ran(0, SAVED);
