@@ -10,8 +10,11 @@
 #include <sys/mman.h>
 #include <time.h>
 
+#include <liburing.h>
+
 #include "kernels/base/lived_internal.h"
 #include "kernels/kernels.h"
+#include "offload/uring_ring_internal.h"
 #include "tests/common/test.h"
 #include "tests/zero/comm/free_port.h"
 #include "tests/zero/comm/ranks.h"
@@ -81,6 +84,31 @@ TEST(gaps_count_little) {
     while (zr_lived_ms(&clock) < lived_ms + 20)
         ; /* however often it is looked at */
     assert_true(zr_lived_machine_ms() - before >= 19);
+}
+
+/* ---- a drive ----------------------------------------------------------------------------------
+ */
+
+static int n_waits;
+
+WRAP(int, io_uring_wait_cqe_timeout, struct io_uring *ring, struct io_uring_cqe **cqe_p,
+     struct __kernel_timespec *timeout) {
+    n_waits++;
+    return -ETIME; /* nothing ends */
+}
+
+/* An hour at each look is not the drive's: it has as many looks as it would have had. */
+TEST(a_drive_has_its_time) {
+    enum { LIMIT_MS = 1500 };
+    zr_ring_t *ring = NULL;
+    zr_ring_completion_t completion;
+    if (zr_ring_open(4, false, &ring) != 0)
+        skip();
+    atomic_store(&n_left, N_JUMPS);
+    assert_int_equal(zr_ring_next(ring, LIMIT_MS, &completion), 0);
+    atomic_store(&n_left, 0);
+    assert_in_range(n_waits, LIMIT_MS / ZR_LIVED_STEP_MS, LIMIT_MS / ZR_LIVED_STEP_MS + 1);
+    zr_ring_close(&ring);
 }
 
 /* ---- ranks ----------------------------------------------------------------------------------- */

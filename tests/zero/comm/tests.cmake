@@ -13,7 +13,8 @@ zr_add_test(zero/comm/test_pass.c LABELS asan)
 zr_add_test(zero/comm/test_control_tcp.c)
 zr_add_test(zero/comm/test_lived.c zero/comm/ranks.c LABELS asan)
 target_link_options(test_lived PRIVATE -Wl,--wrap=clock_gettime,--wrap=pthread_cond_timedwait
-                                       -Wl,--wrap=zr_kernel_spread,--wrap=zr_links_post)
+                                       -Wl,--wrap=zr_kernel_spread,--wrap=zr_links_post
+                                       -Wl,--wrap=io_uring_wait_cqe_timeout)
 zr_add_test(zero/comm/test_peer.c LABELS asan)
 zr_add_test(zero/comm/test_changed_peer.c LABELS asan)
 target_link_options(
