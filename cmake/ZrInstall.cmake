@@ -31,13 +31,18 @@ install(FILES ${CMAKE_SOURCE_DIR}/cmake/libzero-config.cmake
               ${CMAKE_BINARY_DIR}/libzero-config-version.cmake
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/libzero)
 
-# What a wheel has of it (pyproject.toml): the shared libraries, each once, since a wheel has no links.
+# What a wheel has of it (pyproject.toml): the shared libraries, each once, since a wheel has no links; and
+# programs that need no PyTorch.
 if(ZR_HAS_SHARED)
   set(ZR_PYTHON_LIBRARIES zero_shared)
   if(ZR_NN)
     list(APPEND ZR_PYTHON_LIBRARIES zero_nn_shared zero_models_shared)
   endif()
-  add_custom_target(python_libraries DEPENDS ${ZR_PYTHON_LIBRARIES})
+  set(ZR_PYTHON_PROGRAMS "")
+  if(ZR_NN)
+    set(ZR_PYTHON_PROGRAMS zero-plan zero-capacity zero-checkpoint)
+  endif()
+  add_custom_target(python_parts DEPENDS ${ZR_PYTHON_LIBRARIES} ${ZR_PYTHON_PROGRAMS})
   if(SKBUILD)
     set_target_properties(${ZR_PYTHON_LIBRARIES} PROPERTIES BUILD_WITH_INSTALL_RPATH ON)
     foreach(library ${ZR_PYTHON_LIBRARIES})
@@ -47,5 +52,10 @@ if(ZR_HAS_SHARED)
     foreach(kind ${ZR_MPI_KINDS})
       install(TARGETS zero-${kind} LIBRARY DESTINATION libzero/lib/libzero COMPONENT python)
     endforeach()
+    if(ZR_NN)
+      install(TARGETS ${ZR_PYTHON_PROGRAMS} RUNTIME DESTINATION libzero/bin COMPONENT python)
+      install(DIRECTORY ${CMAKE_SOURCE_DIR}/hardware DESTINATION libzero/share/libzero COMPONENT python
+              FILES_MATCHING PATTERN "*.json")
+    endif()
   endif()
 endif()

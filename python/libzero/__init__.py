@@ -27,6 +27,8 @@ from ._c import (
     UnsupportedError,
 )
 
+from .programs import Result
+
 if TYPE_CHECKING:
     from .engine import Engine
 
@@ -44,9 +46,11 @@ __all__ = [
     "StoreError",
     "SystemMemoryError",
     "UnsupportedError",
+    "capacity",
     "close",
     "initialize",
     "options",
+    "plan",
     "rank",
     "world_size",
 ]
@@ -80,6 +84,20 @@ def initialize(model: Any, config: Any = None, **keywords: Any) -> Engine:
     from .engine import Engine
 
     return Engine(model, config, **keywords)
+
+
+def plan(**options: Any) -> Result:
+    """Plan a training run, without running it: what fits, in how much memory, how fast. No torch is needed.
+
+    Keywords are zero-plan's options, such as model="gpt2-xl", ranks=8, hardware="8x-a100-80g", stage=3, config=...
+    The result is what `zero-plan --json` prints, and as a string its table: docs/plan.md explains both.
+    """
+    return Result("plan", options)
+
+
+def capacity(**options: Any) -> Result:
+    """The largest model that memory and drives train. Keywords are zero-capacity's options: docs/capacity.md."""
+    return Result("capacity", options)
 
 
 def __getattr__(name: str) -> Any:

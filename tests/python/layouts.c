@@ -1,6 +1,6 @@
 /*
  * Sizes of the structures that python/libzero/_c.py declares, and offsets of their fields, a line each:
- * "Rank 112", "Rank.comm 8". test_layouts.py compares.
+ * "Rank 112", "Rank.comm 8". test_package.py compares.
  */
 #include <stdio.h>
 

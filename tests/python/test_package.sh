@@ -33,5 +33,5 @@ for library in zero zero_nn zero_models; do
     case $needed in *"not found"* | *torch* | *python*) die "lib$library.so.0 needs: $needed" ;; esac
 done
 cd / || exit 1
-env -u LIBZERO_LIBRARY_DIR PYTHONPATH="$work/site" "$python" "$OLDPWD/tests/python/test_layouts.py" "$layouts" ||
+env -u LIBZERO_LIBRARY_DIR PYTHONPATH="$work/site" "$python" "$OLDPWD/tests/python/test_package.py" "$layouts" ||
     die "what was installed does not work"

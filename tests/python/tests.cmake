@@ -5,11 +5,11 @@ if(ZR_HAS_SHARED)
   set(ZR_PYTHON_ENVIRONMENT "PYTHONPATH=${CMAKE_SOURCE_DIR}/python" "LIBZERO_LIBRARY_DIR=${CMAKE_BINARY_DIR}"
                             "PYTHONDONTWRITEBYTECODE=1")
   # They need no PyTorch.
-  zr_add_python_test(test_python_layouts python/test_layouts.py $<TARGET_FILE:python_layouts>)
+  zr_add_python_test(test_python_package python/test_package.py $<TARGET_FILE:python_layouts>)
   # They do.
   zr_add_python_test(test_python_engine_live python/test_engine.py)
   zr_add_python_test(test_python_ranks_live python/test_ranks.py)
-  foreach(name test_python_layouts test_python_engine_live test_python_ranks_live)
+  foreach(name test_python_package test_python_engine_live test_python_ranks_live)
     set_property(TEST ${name} PROPERTY ENVIRONMENT ${ZR_PYTHON_ENVIRONMENT})
   endforeach()
   add_test(NAME test_python_package_live

@@ -1,7 +1,7 @@
 """What python/libzero/_c.py declares is laid out as the C compiler does it, and constants are those of the
 headers; options become keywords, and errors exceptions. Needs no PyTorch.
 
-Usage: test_layouts.py LAYOUTS, the program of layouts.c; with PYTHONPATH and LIBZERO_LIBRARY_DIR
+Usage: test_package.py LAYOUTS, the program of layouts.c; with PYTHONPATH and LIBZERO_LIBRARY_DIR
 """
 
 import ctypes
@@ -95,6 +95,28 @@ class Rank(unittest.TestCase):
         libzero.close()
         self.assertEqual(libzero.rank(), 0)  # it begins again
         libzero.close("it was a test")
+
+
+class Programs(unittest.TestCase):
+    def test_plan(self):
+        plan = libzero.plan(model="layers=2,channels=64,heads=2,seq=32,vocab=64", ranks=2, hardware="8x-a100-80g", stage=3,
+                            config={"gradient_accumulation_steps": 2}, micro_batch=1)
+        self.assertEqual(plan["ranks"], 2)
+        self.assertEqual(plan["grad_accum"], 2)
+        self.assertTrue(all(p["stage"] == 3 for p in plan["plans"]))
+        self.assertIn("optimizer_state", plan["plans"][0]["peak_bytes"]["device"]["tags"])
+        self.assertIn("stage", str(plan))
+        with self.assertRaisesRegex(libzero.ArgumentError, "no-such-machine"):
+            libzero.plan(hardware="no-such-machine")
+
+    def test_capacity(self):
+        found = libzero.capacity(device_memory="64MiB", host_memory="64MiB", stage=0, verify="off", hardware="8x-a100-80g")
+        self.assertIn("result", found)
+
+    def test_main(self):
+        said = subprocess.run([sys.executable, "-m", "libzero", "plan", "--version"], capture_output=True, text=True)
+        self.assertIn("zero-plan", said.stdout)
+        self.assertEqual(subprocess.run([sys.executable, "-m", "libzero", "bake"], capture_output=True).returncode, 2)
 
 
 if __name__ == "__main__":
