@@ -63,7 +63,6 @@ bool plan_case_uses_nvme(const plan_case_t *one) {
 
 static zr_status_t make_options(const plan_case_t *one, const plan_settings_t *settings,
                                 step_options_t *options_p) {
-    char error[256];
     step_options_t options = {.config = zr_config_default(),
                               .seq = one->seq,
                               .n_ranks = one->n_ranks,
@@ -74,8 +73,7 @@ static zr_status_t make_options(const plan_case_t *one, const plan_settings_t *s
                               .n_steps = settings->n_steps,
                               .log = settings->log};
     zr_config_t *config = &options.config;
-    if (!zr_gpt_shape_parse(one->model, &options.shape, error, sizeof(error)))
-        return zr_fail(&settings->log, ZR_ERR_ARGUMENT, "model %s: %s", one->model, error);
+    ZR_TRY(zr_model_shape_read(one->model, &settings->log, &options.shape));
     config->stage = one->stage;
     config->dtype = one->dtype;
     config->micro_batch = one->micro_batch;
@@ -106,8 +104,8 @@ static zr_status_t run_steps(step_options_t *options, size_t side, plan_result_t
 static zr_status_t plan_steps(const step_options_t *options, const zr_hardware_t *hardware,
                               plan_result_t *result) {
     const zr_run_request_t request = {
-        .model = zr_gpt_maker(&options->shape,
-                              &(zr_transformer_options_t){.seed = 1, .weight_decay = 0.1}),
+        .model = zr_model_shape_maker(&options->shape,
+                                      &(zr_transformer_options_t){.seed = 1, .weight_decay = 0.1}),
         .config = options->config,
         .recompute = options->recompute,
         .activations = ZR_OFFLOAD_NONE,

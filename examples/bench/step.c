@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "examples/bench/step_run.h"
+#include "examples/common/files.h"
 
 #define MAX_RANKS 1024
 #define MAX_COUNT ((size_t)1 << 31)
@@ -53,7 +54,6 @@ static const zr_option_t rows[] = {
 
 /* What follows from several options together. */
 static zr_status_t complete(options_t *o) {
-    char error[256];
     const zr_log_t *log = o->on.common.log;
     zr_config_t *config = &o->step.config;
     *config = zr_config_default();
@@ -61,9 +61,10 @@ static zr_status_t complete(options_t *o) {
     config->dtype = o->dtype;
     config->micro_batch = o->micro_batch;
     config->grad_accum = o->grad_accum;
-    if (!zr_gpt_shape_parse(o->model, &o->step.shape, error, sizeof(error)))
-        return zr_fail(log, ZR_ERR_ARGUMENT, "--model %s: %s", o->model, error);
-    size_t longest = o->step.shape.seq;
+    files_log_t named = {*log, "--model"};
+    zr_log_t model_log = files_log(&named);
+    ZR_TRY(zr_model_shape_read(o->model, &model_log, &o->step.shape));
+    size_t longest = zr_model_shape_sizes(&o->step.shape).seq;
     if (o->seq > longest)
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "--seq %zu: the model has %s; allowed are 1 to %zu; the nearest "
@@ -91,28 +92,29 @@ static json_t *describe(const options_t *options, const step_result_t *result) {
         (double)o->config.micro_batch * (double)o->config.grad_accum * (double)o->seq * o->n_ranks;
     double tokens_per_s = tokens / result->times.step;
     double per_s =
-        tokens_per_s * zr_gpt_flops_per_token(&o->shape, o->seq); /* of matrix products */
+        tokens_per_s * zr_model_shape_flops_per_token(&o->shape, o->seq); /* of matrix products */
     double machine_per_s = matrix_rate_per_s(o->rate);
     json_t *object = json_object(), *time = json_object();
     step_put_times(&time, &result->times);
-    JSON_PUT(
-        &object, {"command", json_string("step")}, {"device", json_string(result->device)},
-        {"model", json_string(options->model)}, {"params", json_count(zr_gpt_n_params(&o->shape))},
-        {"dtype", json_string(zr_dtype_name(o->config.dtype))},
-        {"stage", json_count((uint64_t)o->config.stage)},
-        {"ranks", json_count((uint64_t)o->n_ranks)},
-        {"threads_per_rank", json_count((uint64_t)o->n_threads)},
-        {"micro_batch", json_count(o->config.micro_batch)},
-        {"grad_accum", json_count(o->config.grad_accum)}, {"seq", json_count(o->seq)},
-        {"steps", json_count(o->n_steps)}, {"first_loss", json_number(result->first_loss)},
-        {"last_loss", json_number(result->last_loss)},
-        {"peak_device_bytes", json_count(result->peak_device_bytes)},
-        {"step_ms", json_number(1e3 * result->times.step)}, {"time", time},
-        {"tokens_per_s", json_number(tokens_per_s)}, {"gflop_per_s", json_number(1e-9 * per_s)},
-        {"machine", json_string(matrix_rate_name(o->rate))},
-        {"machine_side", json_count(matrix_rate_side(o->rate))},
-        {"machine_gflop_per_s", json_number(1e-9 * machine_per_s)},
-        {"ratio", json_number(per_s / machine_per_s)});
+    JSON_PUT(&object, {"command", json_string("step")}, {"device", json_string(result->device)},
+             {"model", json_string(options->model)},
+             {"params", json_count(zr_model_shape_n_params(&o->shape))},
+             {"dtype", json_string(zr_dtype_name(o->config.dtype))},
+             {"stage", json_count((uint64_t)o->config.stage)},
+             {"ranks", json_count((uint64_t)o->n_ranks)},
+             {"threads_per_rank", json_count((uint64_t)o->n_threads)},
+             {"micro_batch", json_count(o->config.micro_batch)},
+             {"grad_accum", json_count(o->config.grad_accum)}, {"seq", json_count(o->seq)},
+             {"steps", json_count(o->n_steps)}, {"first_loss", json_number(result->first_loss)},
+             {"last_loss", json_number(result->last_loss)},
+             {"peak_device_bytes", json_count(result->peak_device_bytes)},
+             {"step_ms", json_number(1e3 * result->times.step)}, {"time", time},
+             {"tokens_per_s", json_number(tokens_per_s)},
+             {"gflop_per_s", json_number(1e-9 * per_s)},
+             {"machine", json_string(matrix_rate_name(o->rate))},
+             {"machine_side", json_count(matrix_rate_side(o->rate))},
+             {"machine_gflop_per_s", json_number(1e-9 * machine_per_s)},
+             {"ratio", json_number(per_s / machine_per_s)});
     return object;
 }
 

@@ -9,7 +9,7 @@
 typedef struct rank {
     const step_options_t *options;
     zr_rank_t *of; /* the library's */
-    zr_model_t *gpt;
+    zr_model_t *model;
     int32_t *tokens;     /* [micro_batch, seq], then the targets */
     step_times_t *times; /* [n_steps] */
     double first_loss, last_loss;
@@ -39,10 +39,11 @@ void step_put_times(json_t **object_p, const step_times_t *times) {
 
 static zr_status_t make_model(rank_t *rank) {
     const step_options_t *o = rank->options;
-    zr_transformer_options_t gpt_options = {.seed = 1, .weight_decay = 0.1};
+    zr_transformer_options_t options = {.seed = 1, .weight_decay = 0.1};
     zr_activation_options_t activations = {.recompute = o->recompute};
-    ZR_TRY(zr_gpt_create(rank->of->runtime, &o->shape, &gpt_options, &activations, &rank->gpt));
-    ZR_TRY(zr_model_commit(rank->gpt));
+    ZR_TRY(
+        zr_model_shape_create(rank->of->runtime, &o->shape, &options, &activations, &rank->model));
+    ZR_TRY(zr_model_commit(rank->model));
     size_t n = o->config.micro_batch * o->seq;
     rank->tokens = malloc(2 * n * sizeof(int32_t));
     return rank->tokens != NULL ? ZR_OK
@@ -52,24 +53,27 @@ static zr_status_t make_model(rank_t *rank) {
 
 static void draw_tokens(rank_t *rank, size_t step) {
     const step_options_t *o = rank->options;
-    size_t n = o->config.micro_batch * o->seq;
+    size_t n = o->config.micro_batch * o->seq, vocab = zr_model_shape_sizes(&o->shape).vocab;
     uint64_t state = 1000003u * step + (uint64_t)rank->of->rank;
     for (size_t i = 0; i < 2 * n; i++) {
         state = state * 6364136223846793005ull + 1442695040888963407ull;
-        rank->tokens[i] = (int32_t)((state >> 33) % o->shape.vocab);
+        rank->tokens[i] = (int32_t)((state >> 33) % vocab);
     }
 }
 
 static zr_status_t take_step(rank_t *rank, size_t step) {
     const step_options_t *o = rank->options;
     const int32_t *targets = rank->tokens + o->config.micro_batch * o->seq;
+    zr_host_batch_t batch = {
+        .n_sequences = o->config.micro_batch,
+        .seq = o->seq,
+        .inputs = {[ZR_PART_TOKENS] = rank->tokens, [ZR_PART_TARGETS] = targets}};
     double loss = 0.0;
     for (size_t i = 0; i < o->config.grad_accum; i++) {
         draw_tokens(rank, step * o->config.grad_accum + i);
-        ZR_TRY(zr_gpt_train_micro_batch(rank->gpt, rank->tokens, targets, o->config.micro_batch,
-                                        o->seq));
+        ZR_TRY(zr_model_train(rank->model, &batch, 1));
     }
-    ZR_TRY(zr_model_take_loss(rank->gpt, &loss));
+    ZR_TRY(zr_model_take_loss(rank->model, &loss));
     ZR_TRY(zr_runtime_average(rank->of->runtime, loss, &rank->last_loss));
     return zr_runtime_step(rank->of->runtime, NULL);
 }
@@ -124,7 +128,7 @@ static zr_status_t run_rank(zr_rank_t *of) {
     zr_status_t status = make_model(rank);
     if (status == ZR_OK)
         status = time_steps(rank);
-    zr_model_destroy(&rank->gpt);
+    zr_model_destroy(&rank->model);
     free(rank->tokens);
     return status;
 }

@@ -6,10 +6,10 @@
 #include "examples/bench/bench.h"
 #include "examples/bench/matrix_rate.h"
 #include "examples/common/device.h"
-#include "models/gpt2/gpt.h"
+#include "models/shape.h"
 
 typedef struct step_options {
-    zr_gpt_shape_t shape;
+    zr_model_shape_t shape;
     zr_config_t config; /* resolved */
     size_t seq;
     int n_ranks, n_threads; /* threads of each rank's device, on the host */

@@ -1,24 +1,75 @@
 /* Sizes of a family of models: see capacity_family.h. */
 #include "examples/capacity/family.h"
 
-#include <stdio.h>
+#include <string.h>
 
 #define MOST_LAYERS ((size_t)100000)
 #define MOST_CHANNELS ((size_t)1000000)
 #define MOST_PARAMS 1e15 /* far beyond any machine, and countable in bytes */
 
-static zr_gpt_shape_t make_shape(const capacity_family_t *family, size_t layers, size_t channels) {
-    return (zr_gpt_shape_t){.n_layers = layers,
-                            .channels = channels,
-                            .heads = channels / family->head_size,
-                            .seq = family->seq,
-                            .vocab = family->vocab};
+size_t capacity_family_step(const capacity_family_t *family) {
+    const zr_decoder_shape_t *like = &family->like.of.decoder;
+    bool shares = family->like.kind == ZR_MODEL_DECODER;
+    return family->head_size * (shares ? like->heads / like->kv_heads : 1);
 }
 
-static bool is_countable(const zr_gpt_shape_t *shape) {
-    double c = (double)shape->channels, rows = (double)shape->vocab + (double)shape->seq;
-    return shape->n_layers <= MOST_LAYERS && shape->channels <= MOST_CHANNELS &&
-           (double)shape->n_layers * 13 * c * c + rows * c < MOST_PARAMS;
+/* Layers that a longer model has are as those that it repeats. */
+static void repeat_layers(const uint64_t *like, size_t n_like, size_t n_layers,
+                          uint64_t *layers_p) {
+    memset(layers_p, 0, ZR_DECODER_MAX_LAYERS / 8);
+    for (size_t i = 0; i < n_layers && i < ZR_DECODER_MAX_LAYERS; i++) {
+        size_t from = i % n_like;
+        layers_p[i / 64] |= (like[from / 64] >> (from % 64) & 1) << (i % 64);
+    }
+}
+
+/* Round to the nearest, so that proportions are kept as far as whole numbers can. */
+static size_t scale(size_t value, size_t factor, size_t divisor) {
+    return (value * factor + divisor / 2) / divisor;
+}
+
+static zr_decoder_shape_t make_decoder(const capacity_family_t *family, size_t layers,
+                                       size_t channels) {
+    const zr_decoder_shape_t *like = &family->like.of.decoder;
+    zr_decoder_shape_t shape = *like;
+    shape.n_layers = layers;
+    shape.channels = channels;
+    shape.heads = channels / family->head_size;
+    shape.kv_heads = shape.heads / (like->heads / like->kv_heads);
+    shape.head_size =
+        2 * scale(family->head_size, like->heads * like->head_size, 2 * like->channels);
+    shape.wide = scale(channels, like->wide, like->channels);
+    shape.seq = family->seq;
+    shape.vocab = family->vocab;
+    repeat_layers(like->windowed, like->n_layers, layers, shape.windowed);
+    repeat_layers(like->unrotated, like->n_layers, layers, shape.unrotated);
+    return shape;
+}
+
+static zr_model_shape_t make_shape(const capacity_family_t *family, size_t layers,
+                                   size_t channels) {
+    if (family->like.kind == ZR_MODEL_DECODER)
+        return (zr_model_shape_t){.kind = ZR_MODEL_DECODER,
+                                  .of.decoder = make_decoder(family, layers, channels)};
+    return (zr_model_shape_t){.kind = ZR_MODEL_GPT,
+                              .of.gpt = {.n_layers = layers,
+                                         .channels = channels,
+                                         .heads = channels / family->head_size,
+                                         .seq = family->seq,
+                                         .vocab = family->vocab}};
+}
+
+static void drop(void *context, zr_log_level_t level, int rank, const char *message) {
+    (void)context, (void)level, (void)rank, (void)message;
+}
+
+static bool is_countable(const zr_model_shape_t *shape) {
+    const zr_log_t silent = {.sink = drop, .level = ZR_LOG_ERROR, .rank = -1};
+    zr_model_sizes_t sizes = zr_model_shape_sizes(shape);
+    double c = (double)sizes.channels, rows = (double)sizes.vocab + (double)sizes.seq;
+    return sizes.n_layers <= MOST_LAYERS && sizes.channels <= MOST_CHANNELS &&
+           (double)sizes.n_layers * 13 * c * c + rows * c < MOST_PARAMS &&
+           zr_model_shape_check(shape, &silent) == ZR_OK;
 }
 
 /* The fewest layers of a width. */
@@ -28,22 +79,23 @@ static size_t least_layers(const capacity_family_t *family, size_t channels) {
 
 /* How many depths a width has: those of fewer parameters than the next width begins with. */
 static size_t count_depths(const capacity_family_t *family, size_t channels) {
-    size_t first = least_layers(family, channels), wider = channels + family->head_size;
-    zr_gpt_shape_t own = make_shape(family, first, channels), longer = own;
-    zr_gpt_shape_t next = make_shape(family, least_layers(family, wider), wider);
-    longer.n_layers++;
-    size_t layer = zr_gpt_n_params(&longer) - zr_gpt_n_params(&own);
-    return (zr_gpt_n_params(&next) - zr_gpt_n_params(&own) - 1) / layer + 1;
+    size_t first = least_layers(family, channels), wider = channels + capacity_family_step(family);
+    zr_model_shape_t own = make_shape(family, first, channels), longer;
+    zr_model_shape_t next = make_shape(family, least_layers(family, wider), wider);
+    longer = make_shape(family, first + 1, channels);
+    size_t layer = zr_model_shape_n_params(&longer) - zr_model_shape_n_params(&own);
+    return (zr_model_shape_n_params(&next) - zr_model_shape_n_params(&own) - 1) / layer + 1;
 }
 
-static bool grow_both(const capacity_family_t *family, size_t index, zr_gpt_shape_t *shape) {
-    for (size_t c = family->head_size; c <= MOST_CHANNELS; c += family->head_size) {
+static bool grow_both(const capacity_family_t *family, size_t index, zr_model_shape_t *shape) {
+    size_t step = capacity_family_step(family);
+    for (size_t c = step; c <= MOST_CHANNELS; c += step) {
         *shape = make_shape(family, least_layers(family, c), c);
         if (!is_countable(shape))
             return false;
         size_t n_depths = count_depths(family, c);
         if (index < n_depths) {
-            shape->n_layers += index;
+            *shape = make_shape(family, least_layers(family, c) + index, c);
             return is_countable(shape);
         }
         index -= n_depths;
@@ -51,8 +103,9 @@ static bool grow_both(const capacity_family_t *family, size_t index, zr_gpt_shap
     return false;
 }
 
-bool capacity_family_shape(const capacity_family_t *family, size_t index, zr_gpt_shape_t *shape_p) {
-    zr_gpt_shape_t shape;
+bool capacity_family_shape(const capacity_family_t *family, size_t index,
+                           zr_model_shape_t *shape_p) {
+    zr_model_shape_t shape;
     bool good;
     if (index > MOST_CHANNELS)
         return false;
@@ -61,16 +114,11 @@ bool capacity_family_shape(const capacity_family_t *family, size_t index, zr_gpt
     } else {
         size_t layers = family->layers != 0 ? family->layers : index + 1;
         size_t channels =
-            family->channels != 0 ? family->channels : (index + 1) * family->head_size;
+            family->channels != 0 ? family->channels : (index + 1) * capacity_family_step(family);
         shape = make_shape(family, layers, channels);
         good = is_countable(&shape);
     }
     if (good)
         *shape_p = shape;
     return good;
-}
-
-void capacity_model_text(const zr_gpt_shape_t *shape, char text[CAPACITY_MODEL_BYTES]) {
-    snprintf(text, CAPACITY_MODEL_BYTES, "layers=%zu,channels=%zu,heads=%zu,seq=%zu,vocab=%zu",
-             shape->n_layers, shape->channels, shape->heads, shape->seq, shape->vocab);
 }

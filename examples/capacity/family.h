@@ -2,22 +2,25 @@
  * A family of models: sizes in a row, from the smallest on, each with more parameters than the one
  * before.
  *
- * The rule: heads have a fixed size, so that width comes in steps of a head. A width has at least
- * so many layers that each stands for `aspect` channels or less; layers are added until the next
- * width, at its own least depth, is the smaller step. One of both may be held instead, and the
- * other grows alone.
+ * The rule: heads have a fixed size, so that width comes in steps of a head (of the Llama family,
+ * of all heads that share one of keys). A width has at least so many layers that each stands for
+ * `aspect` channels or less; layers are added until the next width, at its own least depth, is the
+ * smaller step. One of both may be held instead, and the other grows alone.
  */
 #pragma once
 
-#include "models/gpt2/gpt.h"
+#include "models/shape.h"
 
 typedef struct capacity_family {
-    size_t head_size;
-    size_t aspect; /* channels per layer, at most */
+    zr_model_shape_t like; /* a GPT, whatever its sizes; or a model of the Llama family, of which
+                              are kept its heads for each of keys, the width of its heads and of its
+                              MLP for each channel, and its switches */
+    size_t head_size;      /* channels of the model for each head */
+    size_t aspect;         /* channels per layer, at most */
     size_t seq;
     size_t vocab;
     size_t layers;   /* held; 0: grown */
-    size_t channels; /* held, a multiple of head_size; 0: grown. Not both are held */
+    size_t channels; /* held, a multiple of the step; 0: grown. Not both are held */
 } capacity_family_t;
 
 /**
@@ -25,8 +28,8 @@ typedef struct capacity_family {
  *
  * @return false: there are not so many whose layers, channels and bytes can be counted
  */
-bool capacity_family_shape(const capacity_family_t *family, size_t index, zr_gpt_shape_t *shape_p);
+bool capacity_family_shape(const capacity_family_t *family, size_t index,
+                           zr_model_shape_t *shape_p);
 
-#define CAPACITY_MODEL_BYTES 160
-/** A shape as --model takes it. */
-void capacity_model_text(const zr_gpt_shape_t *shape, char text[CAPACITY_MODEL_BYTES]);
+/** What channels are a multiple of: those of a head, or of all that share a head of keys. */
+size_t capacity_family_step(const capacity_family_t *family);

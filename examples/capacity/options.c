@@ -171,11 +171,25 @@ static zr_status_t take_groups(void *object, const char *label, const char *text
                    label, text);
 }
 
+static zr_status_t take_model(void *object, const char *label, const char *text,
+                              const zr_log_t *log) {
+    capacity_options_t *o = object;
+    files_log_t named = {*log, label};
+    zr_log_t own_log = files_log(&named);
+    o->model = text;
+    return zr_model_shape_read(strcmp(text, "llama") == 0 ? "llama-3.1-8b" : text, &own_log,
+                               &o->family.like);
+}
+
 /* ---- rows ------------------------------------------------------------------------------------ */
 
 #define AT(member) .offset = offsetof(capacity_options_t, member)
 
 static const zr_option_t own[] = {
+    {"model", AT(model), .type = ZR_OPTION_STRING, .take = take_model, .group = 1,
+     .arg = "gpt2|llama|NAME|PATH",
+     .help = "what grows: GPTs, or models of the Llama family with the proportions and switches of "
+             "this one (llama: llama-3.1-8b)"},
     {"seq", AT(family.seq), .type = ZR_OPTION_COUNT, .least = 1, .most = 1000000, .group = 1,
      .arg = "TOKENS", .help = "tokens per sequence, and positions of the model"},
     {"vocab", AT(family.vocab), .type = ZR_OPTION_COUNT, .least = 2, .most = INT32_MAX, .group = 1,
@@ -273,9 +287,10 @@ static void note_open(capacity_options_t *o) {
 
 /* Of those that are a multiple of the head size. */
 static size_t nearest_channels(const capacity_family_t *family) {
-    size_t rest = family->channels % family->head_size, below = family->channels - rest;
-    bool is_below = below > 0 && rest <= family->head_size - rest;
-    return is_below ? below : below + family->head_size;
+    size_t step = capacity_family_step(family);
+    size_t rest = family->channels % step, below = family->channels - rest;
+    bool is_below = below > 0 && rest <= step - rest;
+    return is_below ? below : below + step;
 }
 
 static zr_status_t check_family(const capacity_family_t *family, const zr_log_t *log) {
@@ -285,11 +300,13 @@ static zr_status_t check_family(const capacity_family_t *family, const zr_log_t 
             "--layers %zu --channels %zu: nothing is left to grow; leave one out, or ask "
             "zero-plan about this one model",
             family->layers, family->channels);
-    if (family->channels % family->head_size != 0)
+    size_t step = capacity_family_step(family);
+    if (family->channels % step != 0)
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "--channels %zu: has to be a multiple of the head size, %zu; the nearest is "
-                       "%zu",
-                       family->channels, family->head_size, nearest_channels(family));
+                       "--channels %zu: has to be a multiple of %s, %zu; the nearest is %zu",
+                       family->channels,
+                       step == family->head_size ? "the head size" : "those of a head of keys",
+                       step, nearest_channels(family));
     return ZR_OK;
 }
 
@@ -409,14 +426,14 @@ static zr_status_t check(const capacity_options_t *o, const zr_log_t *log) {
 
 static zr_status_t resolve(capacity_options_t *o, const zr_log_t *log) {
     train_options_t run = o->run;
-    char text[CAPACITY_MODEL_BYTES];
-    zr_gpt_shape_t shape;
+    zr_model_shape_t shape;
     if (!capacity_family_shape(&o->family, 0, &shape))
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "the smallest model of the family is too large to count; give a smaller "
-                       "--vocab, --layers or --channels");
-    capacity_model_text(&shape, text);
-    run.model = text;
+                       "the smallest model of the family is no model: too large to count, or heads "
+                       "of more than %d channels; give a smaller --vocab, --layers, --channels or "
+                       "--head-size", ZR_NN_ROTARY_MAX_HEAD_SIZE);
+    zr_model_text_t text = zr_model_shape_text(&shape);
+    run.model = text.text;
     ZR_TRY(train_options_resolve_without_offload(&run, log));
     run.model = "";
     o->run = run;
@@ -473,6 +490,7 @@ static zr_status_t finish(capacity_options_t *o, const zr_log_t *log) {
 
 capacity_options_t capacity_options_default(void) {
     return (capacity_options_t){.run = default_run(),
+                                .model = "gpt2",
                                 .family = {.head_size = DEFAULT_HEAD_SIZE,
                                            .aspect = DEFAULT_ASPECT,
                                            .seq = DEFAULT_SEQ,

@@ -38,6 +38,7 @@ typedef struct capacity_sweep {
 
 typedef struct capacity_options {
     train_options_t run; /* resolved for its own ranks, with the family's smallest model */
+    const char *model; /* as written */
     capacity_family_t family;
     const char *hardware_name; /* as written */
     bool is_this;              /* the hardware is this machine */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "examples/capacity/bytes.h"
+#include "examples/common/model_json.h"
 #include "examples/common/json.h"
 #include "examples/plan/lack.h"
 #include "examples/train/report.h"
@@ -72,13 +73,11 @@ static bool is_of_run(const options_row_t *row) {
 static void write_options(const capacity_search_t *search, text_t *text) {
     const train_options_t *run = &search->run, usual = train_options_default();
     const train_open_t nothing = {.stage = false};
-    char model[CAPACITY_MODEL_BYTES];
     options_rows_t rows;
     options_rows(&train_table, &rows);
-    capacity_model_text(&run->shape, model);
-    add(text, "--model %s --dtype %s --ranks %d --stage %d --recompute %s --micro-batch %zu", model,
-        zr_dtype_name(run->config.dtype), run->n_ranks, run->config.stage,
-        run->recompute ? "unit" : "none", run->config.micro_batch);
+    add(text, "--model %s --dtype %s --ranks %d --stage %d --recompute %s --micro-batch %zu",
+        zr_model_shape_text(&run->shape).text, zr_dtype_name(run->config.dtype), run->n_ranks,
+        run->config.stage, run->recompute ? "unit" : "none", run->config.micro_batch);
     for (size_t i = 0; i < rows.n; i++) {
         const zr_option_t *option = &rows.all[i].option;
         const void *ours = options_object(&rows.all[i], run);
@@ -93,10 +92,10 @@ static void write_options(const capacity_search_t *search, text_t *text) {
 
 /* ---- what was found -------------------------------------------------------------------------- */
 
-static json_t *shape_object(const zr_gpt_shape_t *shape) {
-    return JSON_OBJECT(
-        {"layers", json_count(shape->n_layers)}, {"channels", json_count(shape->channels)},
-        {"heads", json_count(shape->heads)}, {"parameters", json_count(zr_gpt_n_params(shape))});
+static json_t *shape_object(const zr_model_shape_t *shape) {
+    json_t *object = model_json(shape);
+    JSON_PUT(&object, {"parameters", json_count(zr_model_shape_n_params(shape))});
+    return object;
 }
 
 static json_t *tiers_object(const uint64_t bytes[ZR_N_TIERS]) {

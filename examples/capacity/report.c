@@ -17,6 +17,7 @@
 
 static json_t *family_object(const capacity_family_t *family) {
     return JSON_OBJECT(
+        {"architecture", json_string(zr_model_kind_name(family->like.kind))},
         {"head_size", json_count(family->head_size)}, {"aspect", json_count(family->aspect)},
         {"seq", json_count(family->seq)}, {"vocab", json_count(family->vocab)},
         {"layers", family->layers != 0 ? json_count(family->layers) : json_null()},
@@ -280,7 +281,7 @@ void capacity_report_table(const capacity_options_t *options, const capacity_res
     const json_t *before = NULL, *best = NULL;
     size_t i;
     json_t *point;
-    fprintf(file, "family    heads of %zu", options->family.head_size);
+    fprintf(file, "family    %s, heads of %zu", options->model, options->family.head_size);
     if (options->family.layers != 0)
         fprintf(file, ", %s, width grows", zr_count_text(options->family.layers, "layer").text);
     else if (options->family.channels != 0)

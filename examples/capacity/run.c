@@ -116,7 +116,7 @@ static void show(const running_t *running, const capacity_case_t *its_case,
 static void show_training(const running_t *running, const capacity_search_t *search) {
     char what[96];
     snprintf(what, sizeof(what), "training %.4g million parameters",
-             1e-6 * (double)zr_gpt_n_params(&search->run.shape));
+             1e-6 * (double)zr_model_shape_n_params(&search->run.shape));
     show(running, search->its_case, &search->place, what);
 }
 

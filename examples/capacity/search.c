@@ -30,7 +30,7 @@ static train_options_t run_of(const capacity_search_t *search) {
 static bool set_shape(const capacity_search_t *search, size_t index, train_options_t *run) {
     if (!capacity_family_shape(&search->options->family, index, &run->shape))
         return false;
-    run->seq = run->seq_min = run->shape.seq;
+    run->seq = run->seq_min = zr_model_shape_sizes(&run->shape).seq;
     return true;
 }
 

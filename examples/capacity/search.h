@@ -32,16 +32,16 @@ typedef struct capacity_search {
     size_t n_plans;          /* so far */
 
     /* What was found. */
-    bool found;                /* a size fits */
-    bool has_next;             /* there is a larger size */
-    bool is_monotone;          /* of all that was planned, no size fits that is larger than one that
-                                  does not, in any one placement */
-    size_t index;              /* of the largest that fits */
-    train_options_t run;       /* that trains it */
-    zr_run_plan_t plan;        /* of it */
-    zr_gpt_shape_t next_shape; /* of the next larger size */
-    train_options_t next_run;  /* as near as it comes to training that */
-    zr_run_fit_t next;         /* it does not fit */
+    bool found;          /* a size fits */
+    bool has_next;       /* there is a larger size */
+    bool is_monotone;    /* of all that was planned, no size fits that is larger than one that
+                            does not, in any one placement */
+    size_t index;        /* of the largest that fits */
+    train_options_t run; /* that trains it */
+    zr_run_plan_t plan;  /* of it */
+    zr_model_shape_t next_shape;            /* of the next larger size */
+    train_options_t next_run;               /* as near as it comes to training that */
+    zr_run_fit_t next;                      /* it does not fit */
     zr_run_size_t sizes[ZR_RUN_MOST_SIZES]; /* by size */
     size_t n_sizes;
 } capacity_search_t;

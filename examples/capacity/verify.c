@@ -34,7 +34,8 @@ static zr_status_t write_all(int fd, const void *bytes, size_t n, const zr_log_t
 /* llm.c's token file, of tokens that follow each other in no order. */
 static zr_status_t write_tokens(int fd, const train_options_t *run, const zr_log_t *log) {
     size_t n_tokens = N_WINDOWS * run->seq + 1;
-    size_t vocab = run->shape.vocab < MOST_TOKEN ? run->shape.vocab : MOST_TOKEN;
+    size_t vocab = zr_model_shape_sizes(&run->shape).vocab;
+    vocab = vocab < MOST_TOKEN ? vocab : MOST_TOKEN;
     int32_t header[TOKENS_HEADER] = {TOKENS_MAGIC, 1, (int32_t)n_tokens};
     uint64_t state = run->seed;
     ZR_TRY(write_all(fd, header, sizeof(header), log));
@@ -87,12 +88,11 @@ static void keep_first(void *context, zr_log_level_t level, int rank, const char
 static zr_status_t train(const verifying_t *verifying, const train_options_t *run, char *message,
                          size_t size, train_result_t *result) {
     train_options_t own = *run;
-    char model[CAPACITY_MODEL_BYTES];
     const char *paths[] = {verifying->path};
     kept_t kept = {.is_kept = ATOMIC_FLAG_INIT, .text = message, .size = size};
     zr_log_t log = {.sink = keep_first, .context = &kept, .level = ZR_LOG_ERROR, .rank = -1};
-    capacity_model_text(&own.shape, model);
-    own.model = model;
+    zr_model_text_t model = zr_model_shape_text(&own.shape);
+    own.model = model.text;
     own.data_paths = paths;
     own.n_data_paths = 1;
     own.stop = verifying->search->stop;

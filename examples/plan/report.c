@@ -253,7 +253,7 @@ void plan_report_table(const plan_options_t *options, const zr_run_rows_t *rows,
     int n_on_node = options->hardware.ranks_per_node;
     int n_nodes = (run->n_ranks + n_on_node - 1) / n_on_node;
     fprintf(file, "model     %s: %s, %s; sequences of %zu, accumulation %zu\n", run->model,
-            zr_count_text(zr_gpt_n_params(&run->shape), "parameter").text,
+            zr_count_text(zr_model_shape_n_params(&run->shape), "parameter").text,
             zr_dtype_name(run->config.dtype), run->seq, run->config.grad_accum);
     fprintf(file, "hardware  %s, %s", options->hardware.name,
             zr_count_text((uint64_t)run->n_ranks, "rank").text);

@@ -13,7 +13,7 @@ typedef struct agreement {
 static void agree(agreement_t *agreement, const char *format, ...) ZR_PRINTF(2, 3);
 
 static void agree(agreement_t *agreement, const char *format, ...) {
-    char text[ZR_CONFIG_PATHS_BYTES + 64];
+    char text[ZR_MODEL_TEXT_BYTES + 64]; /* nothing is longer */
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(text, sizeof(text), format, arguments);
@@ -30,13 +30,7 @@ static void agree_on_data(agreement_t *a, const data_t *data) {
 }
 
 static void agree_on_model(agreement_t *a, const train_options_t *o) {
-    zr_gpt_size_t sizes[ZR_GPT_N_SIZES];
-    char model[256] = "";
-    zr_gpt_shape_sizes(&o->shape, sizes);
-    for (size_t i = 0, length = 0; i < ZR_GPT_N_SIZES; i++)
-        length += (size_t)snprintf(model + length, sizeof(model) - length, "%s%s=%zu",
-                                   i > 0 ? "," : "", sizes[i].name, sizes[i].value);
-    agree(a, "--model %s", model);
+    agree(a, "--model %s", zr_model_shape_text(&o->shape).text);
 }
 
 static void agree_on_row(agreement_t *a, const zr_option_t *option, const void *object) {

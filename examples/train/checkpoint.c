@@ -14,7 +14,7 @@
 
 #include "examples/common/files.h"
 #include "examples/common/json.h"
-#include "examples/common/gpt_json.h"
+#include "examples/common/model_json.h"
 
 /* ---- what is kept ---------------------------------------------------------------------------- */
 
@@ -37,8 +37,8 @@ static json_t *data_object(const train_options_t *options, const data_t *data) {
 static char *trainer_text(const train_options_t *options, const data_t *data,
                           uint64_t n_sequences) {
     json_t *object =
-        JSON_OBJECT({"model", gpt_shape_json(&options->shape)},
-                    {"data", data_object(options, data)}, {"sequences", json_count(n_sequences)});
+        JSON_OBJECT({"model", model_json(&options->shape)}, {"data", data_object(options, data)},
+                    {"sequences", json_count(n_sequences)});
     char *text = json_dumps(object, JSON_COMPACT);
     json_decref(object);
     return text;
@@ -105,21 +105,40 @@ static zr_status_t refuse_trainer(const opening_t *opening, const char *what) {
 
 static zr_status_t check_model(const opening_t *opening, const json_t *trainer) {
     const json_t *model = json_object_get(trainer, "model");
-    zr_gpt_size_t sizes[ZR_GPT_N_SIZES];
-    zr_gpt_shape_sizes(&opening->options->shape, sizes);
-    for (size_t i = 0; i < ZR_GPT_N_SIZES; i++) {
-        const json_t *value = json_object_get(model, sizes[i].name);
-        if (!json_is_integer(value))
-            return refuse_trainer(opening, "model");
-        if ((uint64_t)json_integer_value(value) != sizes[i].value)
-            return zr_fail(opening->log, ZR_ERR_ARGUMENT,
-                           "checkpoint %s is of a model with %s=%" JSON_INTEGER_FORMAT
-                           ", --model %s has %zu; give the model that was saved, or another "
-                           "--checkpoint-dir",
-                           opening->info.path, sizes[i].name, json_integer_value(value),
-                           opening->options->model, sizes[i].value);
+    zr_model_shape_t saved;
+    zr_model_difference_t d;
+    if (!json_is_object(model))
+        return refuse_trainer(opening, "model");
+    ZR_TRY(model_from_json(model, opening->info.path, opening->log, &saved));
+    if (!zr_model_shapes_differ(&saved, &opening->options->shape, &d))
+        return ZR_OK;
+    return zr_fail(opening->log, ZR_ERR_ARGUMENT,
+                   "checkpoint %s is of a model with %s=%s, --model %s has %s; give the model that "
+                   "was saved, or another --checkpoint-dir",
+                   opening->info.path, d.a.name, d.a.text, opening->options->model, d.b.text);
+}
+
+/* Errors are said elsewhere. */
+static void drop(void *context, zr_log_level_t level, int rank, const char *message) {
+    (void)context, (void)level, (void)rank, (void)message;
+}
+
+char *train_checkpoint_model(const char *dir) {
+    const zr_log_t silent = {.sink = drop, .level = ZR_LOG_ERROR, .rank = -1};
+    zr_checkpoint_t *checkpoint = NULL;
+    zr_model_shape_t shape;
+    char *text = NULL;
+    if (dir == NULL || zr_checkpoint_open(dir, &silent, &checkpoint) != ZR_OK)
+        return NULL;
+    json_t *trainer = json_loads(zr_checkpoint_trainer_json(checkpoint), 0, NULL);
+    const json_t *model = json_object_get(trainer, "model");
+    if (json_is_object(model) && model_from_json(model, dir, &silent, &shape) == ZR_OK) {
+        const char *name = zr_model_shape_name(&shape);
+        text = strdup(name != NULL ? name : zr_model_shape_text(&shape).text);
     }
-    return ZR_OK;
+    json_decref(trainer);
+    zr_checkpoint_close(&checkpoint);
+    return text;
 }
 
 /* Numbers and texts as they are written in JSON. */
@@ -164,7 +183,7 @@ static zr_status_t check_data(const opening_t *opening, const json_t *saved) {
 /* Weights of a tokenizer's words, and data whose words are bytes: it would run, and train nothing
  * of use. */
 static void warn_of_bytes(const opening_t *opening) {
-    size_t vocab = opening->options->shape.vocab;
+    size_t vocab = zr_model_shape_sizes(&opening->options->shape).vocab;
     if (vocab > 256 && strcmp(data_kind(opening->data), "text") == 0)
         zr_log_write(opening->log, ZR_LOG_WARNING,
                      "%s has weights of another tool with a vocabulary of %zu, and --data is text, "

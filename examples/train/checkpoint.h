@@ -32,6 +32,10 @@ ZR_NODISCARD zr_status_t train_checkpoint_open(const train_options_t *options, c
                                                train_start_t *start_p);
 void train_checkpoint_close(train_start_t *start);
 
+/** The model of the newest checkpoint of a folder, as --model takes it; NULL: there is none, or it
+ * cannot be read. Free it. Before the options are resolved. */
+char *train_checkpoint_model(const char *dir);
+
 /** Whether --checkpoint-every asks for a checkpoint after this step. */
 bool train_checkpoint_is_due(const train_options_t *options, size_t step);
 

@@ -4,6 +4,7 @@
  */
 #include "examples/train/options.h"
 #include "examples/train/auto.h"
+#include "examples/train/checkpoint.h"
 #include "examples/train/io_settings.h"
 #include "examples/train/launch.h"
 #include "examples/train/trace.h"
@@ -18,6 +19,7 @@
 #include "examples/common/files.h"
 
 #define DEFAULT_MODEL "layers=4,channels=256,heads=4,seq=256,vocab=256"
+#define USUAL_SEQ ((size_t)2048)
 #define MOST_THREADS 1024
 #define MOST_TIMEOUT_SECONDS 86400
 
@@ -136,10 +138,11 @@ static const char *const headers[] = {NULL,
 #define AT(member) .offset = offsetof(train_options_t, member)
 
 static const zr_option_t own[] = {
-    {"model", AT(model), .type = ZR_OPTION_STRING, .group = MODEL, .arg = "NAME|SIZES",
-     .help =
-         "gpt2, gpt2-medium, gpt2-large, gpt2-xl, gpt3-6.7b, gpt3-13b, gpt3-175b, or sizes such "
-         "as " DEFAULT_MODEL},
+    {"model", AT(model), .type = ZR_OPTION_STRING, .group = MODEL, .arg = "NAME|PATH|SIZES",
+     .help = "gpt2, llama-3.2-1b and other usual names, a config.json of Hugging Face or a folder "
+             "with one, or sizes such as " DEFAULT_MODEL " (default with --resume: that of the "
+             "checkpoint)",
+     .more = "[all names and sizes](#models)"},
     {"data", .type = ZR_OPTION_STRING, .flags = ZR_OPTION_SEVERAL, .group = MODEL, .arg = "PATH...",
      .initial = "", .take = take_data,
      .help = "text files or folders (a token is a byte), llm.c's token files, or documents, as "
@@ -151,7 +154,7 @@ static const zr_option_t own[] = {
              "0.7,0.3",
      .more = "([below](#data))"},
     {"seq", AT(seq), .type = ZR_OPTION_COUNT, .flags = AGREE, .group = MODEL, .arg = "TOKENS",
-     .initial = "the model's seq", .take = take_seq, .help = "tokens per sequence"},
+     .initial = "the model's seq, of Llamas at most 2048", .take = take_seq, .help = "tokens per sequence"},
     {"seq-min", AT(seq_min), .type = ZR_OPTION_COUNT, .flags = AGREE, .group = MODEL,
      .arg = "TOKENS", .initial = "--seq, all are equally long", .take = take_seq_min,
      .help = "vary the length: cut each micro-batch's sequences to their first TOKENS to --seq "
@@ -297,7 +300,8 @@ static const zr_option_t own[] = {
 const options_table_t train_table = {
     .program = "zero-train",
     .args = "--data PATH...",
-    .doc = "Train a GPT with its optimizer state, gradients and parameters sharded over ranks."
+    .doc = "Train a GPT-2 or a model of the Llama family with its optimizer state, gradients and "
+           "parameters sharded over ranks."
            "\vExit status: 0 success, 1 the run failed, 2 bad usage or input.",
     .headers = headers,
     .n_groups = sizeof(headers) / sizeof(headers[0]) - 1,
@@ -328,20 +332,26 @@ train_options_t train_options_default(void) {
     return options;
 }
 
+/* What a Llama could see is more than it is trained on at a time. */
+static size_t usual_seq(const zr_model_shape_t *shape) {
+    size_t longest = zr_model_shape_sizes(shape).seq;
+    return shape->kind == ZR_MODEL_DECODER && longest > USUAL_SEQ ? USUAL_SEQ : longest;
+}
+
 static zr_status_t resolve_shape(train_options_t *options, const zr_log_t *log) {
-    char error[512] = "";
-    if (!zr_gpt_shape_parse(options->model, &options->shape, error, sizeof(error)))
-        return zr_fail(log, ZR_ERR_ARGUMENT, "--model %s: %s", options->model, error);
+    files_log_t named = {*log, "--model"};
+    zr_log_t model_log = files_log(&named);
+    ZR_TRY(zr_model_shape_read(options->model, &model_log, &options->shape));
+    size_t longest = zr_model_shape_sizes(&options->shape).seq;
     if (options->seq_text != NULL)
-        ZR_TRY(args_count("--seq", options->seq_text, 1, options->shape.seq, log, &options->seq));
+        ZR_TRY(args_count("--seq", options->seq_text, 1, longest, log, &options->seq));
     if (options->seq == 0)
-        options->seq = options->shape.seq;
-    if (options->seq > options->shape.seq)
+        options->seq = usual_seq(&options->shape);
+    if (options->seq > longest)
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "--seq %zu: the model has %s; allowed are 1 to %zu; the nearest "
                        "is %zu",
-                       options->seq, zr_count_text(options->shape.seq, "position").text,
-                       options->shape.seq, options->shape.seq);
+                       options->seq, zr_count_text(longest, "position").text, longest, longest);
     if (options->seq_min_text != NULL)
         ZR_TRY(args_count("--seq-min", options->seq_min_text, 1, options->seq, log,
                           &options->seq_min));
@@ -736,6 +746,13 @@ static zr_status_t read_io_settings(const zr_log_t *log, train_options_t *option
     return ZR_OK;
 }
 
+/* What is wrong with the checkpoint is said when the run opens it. */
+static void take_saved_model(train_options_t *options) {
+    options->own_model = train_checkpoint_model(options->checkpoint.dir);
+    if (options->own_model != NULL)
+        options->model = options->own_model;
+}
+
 /* Once to see what was given, and then over defaults and files. */
 static zr_status_t parse(int argc, char **argv, const zr_log_t *log, train_options_t *options) {
     const char **data_paths = options->data_paths;
@@ -752,6 +769,8 @@ static zr_status_t parse(int argc, char **argv, const zr_log_t *log, train_optio
     ZR_TRY(train_options_read_under(options, &own_log));
     ZR_TRY(options_apply(&train_table, &given, log, options));
     train_options_note_given(options);
+    if (options_value(&given, "model") == NULL && options->checkpoint.resume)
+        take_saved_model(options);
     if (options->io_settings_path != NULL)
         ZR_TRY(read_io_settings(&own_log, options));
     return train_options_resolve(options, &own_log);
@@ -778,6 +797,8 @@ zr_status_t train_options_parse(int argc, char **argv, const zr_log_t *log,
 void train_options_free(train_options_t *options) {
     free(options->data_paths);
     free(options->data_weights);
+    free(options->own_model);
+    options->own_model = NULL;
     options->data_paths = NULL;
     options->data_weights = NULL;
     options->n_data_paths = 0;

@@ -8,7 +8,7 @@
 #include <stdio.h>
 
 #include "examples/common/options.h"
-#include "models/gpt2/gpt.h"
+#include "models/shape.h"
 #include "zero/zero.h"
 
 #define TRAIN_MOST_RANKS 1024
@@ -55,14 +55,15 @@ typedef enum train_overlap {
 
 typedef struct train_options {
     /* What to train, and on what. */
-    const char *model; /* as written */
-    zr_gpt_shape_t shape;
+    const char *model; /* as written; or, if it is not, the default, or own_model */
+    char *own_model;   /* owned: of the checkpoint that --resume goes on from; NULL */
+    zr_model_shape_t shape;
     const char **data_paths; /* owned; the paths are argv's */
     size_t n_data_paths;
     const char *data_weights_text; /* as written; NULL: none */
     double *data_weights;          /* [n_data_paths], owned; NULL: none */
     bool has_documents;            /* the data has; known when it is open */
-    size_t seq;                    /* tokens per sequence, at most shape.seq */
+    size_t seq;                    /* tokens per sequence, at most the model's */
     size_t seq_min; /* of the shortest micro-batches, at most seq; 0: seq, until resolved */
     uint64_t seed;
     size_t steps;

@@ -23,7 +23,7 @@ zr_run_request_t train_plan_request(const train_options_t *options, const zr_har
                                       .freeze = options->freeze,
                                       .weight_decay = options->config.adamw.weight_decay,
                                       .has_documents = options->has_documents};
-    return (zr_run_request_t){.model = zr_gpt_maker(&options->shape, &model),
+    return (zr_run_request_t){.model = zr_model_shape_maker(&options->shape, &model),
                               .config = options->config,
                               .recompute = options->recompute,
                               .activations = options->offload_activations,
@@ -109,7 +109,7 @@ static zr_status_t make(const train_options_t *options, size_t first_step, const
     size_t n_steps = options->steps > first_step ? options->steps - first_step : 0;
     if (options->seq_min < options->seq)
         request.lengths = &lengths;
-    shorten(&request, options->shape.n_layers, n_steps);
+    shorten(&request, zr_model_shape_sizes(&options->shape).n_layers, n_steps);
     return plan_places(&request, log, plan);
 }
 

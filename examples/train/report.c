@@ -10,7 +10,7 @@
 
 #include "examples/common/json.h"
 #include "examples/common/process.h"
-#include "examples/common/gpt_json.h"
+#include "examples/common/model_json.h"
 
 /* ---- while it runs ---------------------------------------------------------------------- */
 
@@ -103,10 +103,9 @@ void train_report_progress(messages_t *messages, const train_options_t *options,
 /* ---- JSON at the end -------------------------------------------------------------------- */
 
 json_t *train_shape_object(const train_options_t *options) {
-    const zr_gpt_shape_t *shape = &options->shape;
-    json_t *object = gpt_shape_json(shape);
+    json_t *object = model_json(&options->shape);
     JSON_PUT(&object, {"name", json_string(options->model)},
-             {"parameters", json_count(zr_gpt_n_params(shape))});
+             {"parameters", json_count(zr_model_shape_n_params(&options->shape))});
     return object;
 }
 
@@ -351,7 +350,7 @@ void train_report_warnings(const train_options_t *options, const train_result_t 
                  "longer --warmup",
                  isnan(result->last_loss) ? NAN : result->last_loss,
                  zr_count_text(result->n_steps, "step").text, result->n_skipped,
-                 zr_count_text(zr_gpt_n_params(&options->shape), "weight").text,
+                 zr_count_text(zr_model_shape_n_params(&options->shape), "weight").text,
                  result->weights.n_non_finite, options->config.adamw.lr);
 }
 
@@ -576,7 +575,7 @@ void train_report_summary(const train_options_t *options, const train_result_t *
                           FILE *file) {
     const zr_model_size_t *size = &result->size;
     fprintf(file, "model        %s: %s in %s", options->model,
-            zr_count_text(zr_gpt_n_params(&options->shape), "parameter").text,
+            zr_count_text(zr_model_shape_n_params(&options->shape), "parameter").text,
             zr_count_text(size->n_units, "unit").text);
     if (size->frozen_elems > 0)
         fprintf(file, ", %zu of them frozen", size->frozen_elems);

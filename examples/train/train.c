@@ -140,7 +140,7 @@ static zr_status_t create_model(rank_t *rank) {
     config.host_threads = rank->run->n_device_threads;
     ZR_TRY(zr_runtime_create(&config, rank->comm, rank->device, &rank->log, &rank->runtime));
     ZR_TRY(start_recording(rank));
-    ZR_TRY(zr_gpt_create(rank->runtime, &o->shape, &options, &activations, &rank->model));
+    ZR_TRY(zr_model_shape_create(rank->runtime, &o->shape, &options, &activations, &rank->model));
     if (o->checkpoint.dir != NULL)
         ZR_TRY(zr_runtime_expect_saves(rank->runtime, o->checkpoint.is_async));
     if (rank->run->start.checkpoint != NULL)
@@ -808,7 +808,7 @@ static zr_status_t open_inputs(run_t *run) {
                               .weights = o->data_weights,
                               .seq = o->seq,
                               .seq_min = o->seq_min,
-                              .vocab = o->shape.vocab,
+                              .vocab = zr_model_shape_sizes(&o->shape).vocab,
                               .seed = o->seed,
                               .log = run->log};
     ZR_TRY(data_open(&options, &run->data));
