@@ -3,13 +3,14 @@
  * planned peaks are the measured ones, to the byte, in every tier and tag, with sequences of
  * varying length, too; and the plan fits where the run does.
  *
- *   test_train_planned [N [FIRST]]   N configurations, from number FIRST
+ *   test_train_planned [llama] [N [FIRST]]   N configurations, from number FIRST; of models of the
+ *                                            Llama family, with any of their switches
  */
 #include "tests/common/test.h"
 #include "tests/examples/run_train.h"
 
 static size_t n_cases = 24, first_case = 1;
-static bool nvme;
+static bool nvme, is_llama;
 
 static size_t throw(uint64_t * dice, size_t n) {
     *dice += 0x9e3779b97f4a7c15u;
@@ -52,13 +53,45 @@ static void choose_offload(uint64_t *dice, char *text, size_t stage) {
         add(text, " --param-buffer %zu", (size_t)2048 << throw(dice, 4));
 }
 
+static void choose_layers(uint64_t *dice, char *text, const char *key, size_t layers) {
+    const char *before = "";
+    add(text, ",%s=", key);
+    for (size_t i = 0; i < layers; i++)
+        if (throw(dice, 2) || i == layers - 1) {
+            add(text, "%s%zu", before, i);
+            before = "+";
+        }
+}
+
+static void choose_llama(uint64_t *dice, char *text, size_t seq) {
+    static const char *const flags[] = {"tied", "qkv-bias", "out-bias", "mlp-bias", "qk-norm"};
+    static const char *const ropes[] = {"", ",rope=linear,rope-factor=2.5",
+                                        ",rope=llama3,rope-factor=8"};
+    size_t layers = 1 + throw(dice, 4), kv_heads = 1 + throw(dice, 3);
+    add(text, "--model llama,layers=%zu,channels=%zu,heads=%zu,kv-heads=%zu,head-size=%zu", layers,
+        1 + throw(dice, 40), kv_heads * (1 + throw(dice, 3)), kv_heads, 2 + 2 * throw(dice, 12));
+    add(text, ",wide=%zu,seq=%zu,vocab=%zu%s", 1 + throw(dice, 90), seq, 256 + throw(dice, 50),
+        ropes[throw(dice, 3)]);
+    for (size_t i = 0; i < N_OF(flags); i++)
+        add(text, ",%s=%zu", flags[i], throw(dice, 2));
+    if (throw(dice, 2)) {
+        add(text, ",window=%zu", 1 + throw(dice, seq + 5));
+        choose_layers(dice, text, "windowed", layers);
+    }
+    if (throw(dice, 2))
+        choose_layers(dice, text, "unrotated", layers);
+}
+
 /* The arguments of one: whatever a run may be asked for that memory depends on. */
 static void choose(uint64_t seed, char *text) {
     uint64_t dice = seed * 1000003;
     size_t heads = 1 + throw(&dice, 3), seq = 4 + throw(&dice, 28), stage = throw(&dice, 4);
     text[0] = '\0';
-    add(text, "--model layers=%zu,channels=%zu,heads=%zu,seq=%zu,vocab=256", 1 + throw(&dice, 4),
-        heads * (4 + 4 * throw(&dice, 5)), heads, seq);
+    if (is_llama)
+        choose_llama(&dice, text, seq);
+    else
+        add(text, "--model layers=%zu,channels=%zu,heads=%zu,seq=%zu,vocab=256",
+            1 + throw(&dice, 4), heads * (4 + 4 * throw(&dice, 5)), heads, seq);
     add(text, " --data text --json --quiet --sub-group %zu", (size_t)1024 << throw(&dice, 4));
     size_t ranks = 1 + throw(&dice, 3);
     const char *dtype = throw(&dice, 2) ? "bf16" : "fp32";
@@ -188,6 +221,12 @@ static int prepare(void **state) {
 }
 
 int main(int argc, char **argv) {
+    is_llama = argc > 1 && strcmp(argv[1], "llama") == 0;
+    if (is_llama) {
+        n_cases = 12;
+        argc--;
+        argv++;
+    }
     if (argc > 1)
         n_cases = strtoul(argv[1], NULL, 10);
     if (argc > 2)
