@@ -247,10 +247,8 @@ zr_status_t zr_plan_run(zr_heap_t *counted_in, const zr_plan_buffer_t *buffers, 
     if (heap == NULL)
         return ZR_ERR_MEMORY;
     zr_status_t status = find_max_live(heap, buffers, n_buffers, &result.max_live_bytes);
-    if (status == ZR_OK)
-        status = zr_plan_parts_create(heap, buffers, n_buffers, &run.parts);
-    if (status == ZR_OK)
-        status = plan_parts(&run);
+    ZR_THEN(status, zr_plan_parts_create(heap, buffers, n_buffers, &run.parts));
+    ZR_THEN(status, plan_parts(&run));
     if (status == ZR_OK) {
         for (size_t i = 0; i < n_buffers; i++)
             offsets_p[i] = 0;

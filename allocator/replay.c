@@ -325,8 +325,7 @@ static zr_status_t make_plan(zr_allocator_t *allocator, zr_replay_made_t **made_
         zr_tape_enlarge(&tape, &replay->plan->tape);
     pthread_mutex_unlock(&allocator->lock);
     double start = seconds_now();
-    if (status == ZR_OK)
-        status = zr_replay_plan_make(&tape, &replay->planning, made_p);
+    ZR_THEN(status, zr_replay_plan_make(&tape, &replay->planning, made_p));
     double seconds = seconds_now() - start;
     if (status != ZR_OK)
         zr_log_write(&allocator->log, ZR_LOG_WARNING,

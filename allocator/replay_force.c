@@ -205,10 +205,8 @@ static zr_status_t make_events(zr_allocator_t *allocator) {
 
 zr_status_t zr_replay_force(zr_allocator_t *allocator) {
     zr_status_t status = hold_memory(allocator);
-    if (status == ZR_OK)
-        status = make_blocks(allocator);
-    if (status == ZR_OK)
-        status = make_events(allocator);
+    ZR_THEN(status, make_blocks(allocator));
+    ZR_THEN(status, make_events(allocator));
     if (status == ZR_OK)
         return ZR_OK;
     give_held(allocator->replay);

@@ -199,14 +199,10 @@ zr_status_t zr_snapshot_write_chrome(const zr_recording_t *recording, FILE *file
         json_pack("{s:s}", "time",
                   "virtual: one microsecond is one allocation, free or other event"),
         &trace.json);
-    if (status == ZR_OK)
-        status = put_processes(&trace);
-    if (status == ZR_OK)
-        status = put_events(&trace, events, n_events);
-    if (status == ZR_OK)
-        status = put_open_ends(&trace);
-    if (status == ZR_OK)
-        status = zr_trace_json_end(&trace.json);
+    ZR_THEN(status, put_processes(&trace));
+    ZR_THEN(status, put_events(&trace, events, n_events));
+    ZR_THEN(status, put_open_ends(&trace));
+    ZR_THEN(status, zr_trace_json_end(&trace.json));
     free(events);
     return status;
 }

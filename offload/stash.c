@@ -551,8 +551,7 @@ zr_status_t zr_stash_get(zr_stash_t *stash, size_t slot_index, zr_stream_t *stre
     ZR_TRY(check_full(stash, "get", slot_index));
     slot_t *slot = &stash->slots[slot_index];
     zr_status_t status = bring_back(stash, slot_index, stream);
-    if (status == ZR_OK)
-        status = zr_stream_wait(stream, slot->back);
+    ZR_THEN(status, zr_stream_wait(stream, slot->back));
     if (status != ZR_OK) {
         stash->has_failed = true;
         return status;

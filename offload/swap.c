@@ -129,8 +129,7 @@ zr_status_t zr_swap_create(const zr_swap_options_t *options, zr_store_t *store,
     swap->store = store;
     swap->slots = slots;
     zr_status_t status = make_buffers(swap);
-    if (status == ZR_OK)
-        status = make_chunks(swap);
+    ZR_THEN(status, make_chunks(swap));
     if (status != ZR_OK) {
         zr_swap_destroy(&swap);
         return status;

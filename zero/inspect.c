@@ -204,8 +204,7 @@ zr_status_t zr_runtime_weights(zr_runtime_t *runtime, zr_weights_t *weights_p) {
     zr_status_t status = look_at_params(runtime, state, &weights.n_non_finite);
     weights.xxh3 = XXH3_64bits_digest(state);
     XXH3_freeState(state);
-    if (status == ZR_OK)
-        status = check_replicas(runtime, weights.xxh3);
+    ZR_THEN(status, check_replicas(runtime, weights.xxh3));
     if (status == ZR_OK)
         *weights_p = weights;
     return zr_rt_note(runtime, status);

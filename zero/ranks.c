@@ -266,8 +266,7 @@ zr_status_t zr_rank_open(const zr_run_options_t *options, zr_rank_t **rank_p) {
     opened->run.options = &opened->options;
     zr_comm_t *comm = NULL;
     zr_status_t status = find_ranks(&opened->run, 1);
-    if (status == ZR_OK)
-        status = create_comms(&opened->run, &comm);
+    ZR_THEN(status, create_comms(&opened->run, &comm));
     if (status == ZR_OK) {
         opened->member = (member_t){.run = &opened->run, .rank = rank_of(&opened->run, comm, NULL)};
         status = make(&opened->member);

@@ -100,8 +100,7 @@ zr_status_t zr_runtime_create(const zr_config_t *config, zr_comm_t *comm, zr_dev
     int number;
     connect_parts(runtime);
     zr_status_t status = zr_base_create(heap, config, comm, device, &own_log, &runtime->base);
-    if (status == ZR_OK)
-        status = zr_units_add_group(&runtime->model, &runtime->base, &group, &number);
+    ZR_THEN(status, zr_units_add_group(&runtime->model, &runtime->base, &group, &number));
     if (status != ZR_OK)
         zr_runtime_destroy(&runtime);
     else

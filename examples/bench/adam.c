@@ -212,8 +212,7 @@ static int run(void *options) {
 
     adam_bench_t bench = {0};
     zr_status_t status = adam_set_up(&bench, o);
-    if (status == ZR_OK)
-        status = works_measure(bench.works, 2, bench.on.stream, o->on.seconds);
+    ZR_THEN(status, works_measure(bench.works, 2, bench.on.stream, o->on.seconds));
     int code = status == ZR_OK ? bench_report(&o->on.common, describe(&bench, o), COMMAND_DONE)
                                : command_code(status);
     adam_tear_down(&bench);

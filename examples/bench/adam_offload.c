@@ -227,8 +227,7 @@ static json_t *describe(offload_bench_t *b) {
 int adam_offload_run(const adam_options_t *options) {
     offload_bench_t bench = {.options = options};
     zr_status_t status = set_up(&bench);
-    if (status == ZR_OK)
-        status = measure(&bench);
+    ZR_THEN(status, measure(&bench));
     int code = status == ZR_OK ? bench_report(&options->on.common, describe(&bench), COMMAND_DONE)
                                : command_code(status);
     tear_down(&bench);

@@ -216,8 +216,7 @@ static int run(void *argument) {
     const checkpoint_options_t *options = argument;
     checkpoint_bench_t bench = {.options = options};
     zr_status_t status = check(options);
-    if (status == ZR_OK)
-        status = measure(&bench);
+    ZR_THEN(status, measure(&bench));
     int code = status == ZR_OK ? bench_report(&options->common, describe(&bench), COMMAND_DONE)
                                : command_code(status);
     tear_down(&bench);

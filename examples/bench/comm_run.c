@@ -130,8 +130,7 @@ zr_status_t comm_measure(const comm_options_t *options, comm_row_t *rows, size_t
         ranks[i].rows = memcpy(copies + i * n_rows, rows, n_rows * sizeof(*rows));
         ranks[i].n_rows = n_rows;
     }
-    if (status == ZR_OK)
-        status = run_ranks(options, ranks);
+    ZR_THEN(status, run_ranks(options, ranks));
     if (status == ZR_OK) { /* the first of this process; all ranks have the same times */
         memcpy(rows, ranks[0].rows, n_rows * sizeof(*rows));
         *about_p = ranks[0].about;

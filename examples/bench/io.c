@@ -104,8 +104,7 @@ static zr_status_t check(io_options_t *o) {
 static int run(void *options) {
     int code = COMMAND_FAILED;
     zr_status_t status = check(options);
-    if (status == ZR_OK)
-        status = measure(options, &code);
+    ZR_THEN(status, measure(options, &code));
     return status == ZR_ERR_ARGUMENT ? COMMAND_BAD_INPUT : code;
 }
 

@@ -182,8 +182,7 @@ zr_status_t io_compare(const io_options_t *o, const io_best_t *best,
     c->options = o;
     c->best = best;
     zr_status_t status = open_all(c);
-    if (status == ZR_OK)
-        status = take_turns(c);
+    ZR_THEN(status, take_turns(c));
     take_medians(c, comparison_p);
     close_all(c);
     free(c);

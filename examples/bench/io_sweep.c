@@ -41,10 +41,8 @@ static zr_status_t try_store(const io_place_t *place, trial_t *trial) {
     io_store_t *io = NULL;
     io_speed_t write, read;
     zr_status_t status = io_store_open(place, &trial->setting, &io);
-    if (status == ZR_OK)
-        status = io_store_pass(io, IO_WRITE, place->size_bytes, &write);
-    if (status == ZR_OK)
-        status = io_store_pass(io, IO_READ, place->size_bytes, &read);
+    ZR_THEN(status, io_store_pass(io, IO_WRITE, place->size_bytes, &write));
+    ZR_THEN(status, io_store_pass(io, IO_READ, place->size_bytes, &read));
     io_store_close(&io);
     if (status == ZR_OK)
         trial->store = result_of(&write, &read);
@@ -126,8 +124,7 @@ static zr_status_t try_fio_again(const io_options_t *o, trial_t *trial) {
     trial_t again = {.setting = trial->setting};
     io_fio_t fio = {.n_files = 0};
     zr_status_t status = io_fio_open(&o->place, trial->setting.n_files, &fio);
-    if (status == ZR_OK)
-        status = try_fio(&o->place, &fio, &again);
+    ZR_THEN(status, try_fio(&o->place, &fio, &again));
     io_fio_close(&fio);
     ZR_TRY(status);
     average(&trial->fio, &again.fio);

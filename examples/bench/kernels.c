@@ -79,8 +79,7 @@ static int run(void *options) {
         pairs[i].copy = (work_t){.queue = memory_kernels_copy, .context = &bench};
     }
     zr_status_t status = on_device_open(&o->on, &on);
-    if (status == ZR_OK)
-        status = memory_kernels_make(&on, &o->shape, &bench);
+    ZR_THEN(status, memory_kernels_make(&on, &o->shape, &bench));
     if (status == ZR_OK)
         status = works_measure(&pairs[0].kernel, 2 * N_MEMORY_KERNELS, on.stream, o->on.seconds);
     int code = status == ZR_OK ? bench_report(&o->on.common, describe(&bench, pairs), COMMAND_DONE)

@@ -54,8 +54,7 @@ static zr_status_t measure_on(machine_rank_t *rank, const io_place_t *place,
                               zr_status_t (*measure)(machine_rank_t *, io_store_t *)) {
     io_store_t *io = NULL;
     zr_status_t status = io_store_open(place, setting, &io);
-    if (status == ZR_OK)
-        status = measure(rank, io);
+    ZR_THEN(status, measure(rank, io));
     io_store_close(&io);
     return status;
 }

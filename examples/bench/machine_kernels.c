@@ -50,8 +50,7 @@ static zr_status_t time_layer(machine_rank_t *rank, on_device_t *on, int dtype, 
     if (products == NULL)
         return zr_fail(&rank->options->log, ZR_ERR_MEMORY, "no memory for a layer's products");
     zr_status_t status = products_make(on, n_rows, rank->sizes.channels, dtypes[dtype], products);
-    if (status == ZR_OK)
-        status = machine_rank_time(rank, products->works, N_PRODUCTS, on->stream);
+    ZR_THEN(status, machine_rank_time(rank, products->works, N_PRODUCTS, on->stream));
     for (size_t i = 0; i < N_PRODUCTS; i++) {
         time_p->operations += products->works[i].cost.operations;
         time_p->bytes += products->works[i].cost.bytes;
@@ -82,8 +81,7 @@ static zr_status_t measure_products(machine_rank_t *rank, on_device_t *on, int d
     on_device_t second = {0};
     ZR_TRY(time_layer(rank, on, dtype, rank->sizes.n_rows, &many));
     zr_status_t status = on_device_open(rank->opened, &second);
-    if (status == ZR_OK)
-        status = time_layer(rank, &second, dtype, rank->sizes.n_rows / FEW, &few);
+    ZR_THEN(status, time_layer(rank, &second, dtype, rank->sizes.n_rows / FEW, &few));
     on_device_close(&second);
     if (status == ZR_OK)
         fit_products(&many, &few, processor, dtype);
@@ -203,8 +201,7 @@ static zr_status_t measure_model(machine_rank_t *rank, on_device_t *on, int dtyp
                       {.queue = queue_attention_backward, .context = &model},
                       {.queue = queue_head, .context = &model}};
     zr_status_t status = make_model(on, &model, &rank->sizes, dtypes[dtype]);
-    if (status == ZR_OK)
-        status = machine_rank_time(rank, works, 3, on->stream);
+    ZR_THEN(status, machine_rank_time(rank, works, 3, on->stream));
     if (status == ZR_OK) {
         double seconds = bench_times_median(&works[0].times) + bench_times_median(&works[1].times);
         int activation =
@@ -237,8 +234,7 @@ static zr_status_t measure_memory(machine_rank_t *rank, on_device_t *on, int dty
     n_gelu = n;
     works[n++] = (work_t){.queue = memory_kernels_gelu, .context = &kernels};
     zr_status_t status = memory_kernels_make(on, &shape, &kernels);
-    if (status == ZR_OK)
-        status = machine_rank_time(rank, works, n, on->stream);
+    ZR_THEN(status, machine_rank_time(rank, works, n, on->stream));
     if (status == ZR_OK) {
         double bytes = 0.0, seconds = 0.0;
         for (size_t i = 0; i < n_gelu; i++) {
@@ -319,8 +315,7 @@ zr_status_t machine_rank_processor(machine_rank_t *rank, const on_device_options
     for (size_t i = 0; i < sizeof(groups) / sizeof(groups[0]); i++) {
         on_device_t on = {0};
         zr_status_t status = on_device_open(on_options, &on);
-        if (status == ZR_OK)
-            status = groups[i].measure(rank, &on, groups[i].dtype, processor);
+        ZR_THEN(status, groups[i].measure(rank, &on, groups[i].dtype, processor));
         on_device_close(&on);
         ZR_TRY(status);
     }

@@ -137,8 +137,7 @@ static zr_status_t measure_collectives(machine_rank_t *rank,
     zr_comm_t *group = NULL;
     ZR_TRY(zr_comm_split(rank->comm, 0, rank->number, &group));
     zr_status_t status = on_device_open(on_options, &on);
-    if (status == ZR_OK)
-        status = time_collectives(rank, group, &on);
+    ZR_THEN(status, time_collectives(rank, group, &on));
     if (status != ZR_OK)
         zr_comm_abort(group, zr_status_name(status));
     zr_comm_destroy(&group);
@@ -190,12 +189,9 @@ static zr_status_t measure_link(machine_rank_t *rank, const on_device_options_t 
     on_device_t on = {0};
     void *host = NULL;
     zr_status_t status = on_device_open(on_options, &on);
-    if (status == ZR_OK)
-        status = zr_range_reserve(on.device, ZR_TIER_HOST, LINK_BYTES, &host);
-    if (status == ZR_OK)
-        status = zr_range_map(on.device, ZR_TIER_HOST, host, 0, LINK_BYTES);
-    if (status == ZR_OK)
-        status = time_copies(rank, &on, host);
+    ZR_THEN(status, zr_range_reserve(on.device, ZR_TIER_HOST, LINK_BYTES, &host));
+    ZR_THEN(status, zr_range_map(on.device, ZR_TIER_HOST, host, 0, LINK_BYTES));
+    ZR_THEN(status, time_copies(rank, &on, host));
     if (on.device != NULL)
         zr_range_release(on.device, ZR_TIER_HOST, &host, LINK_BYTES);
     on_device_close(&on);

@@ -97,8 +97,7 @@ static int run(void *options) {
     const options_t *o = options;
     bench_t bench = {0};
     zr_status_t status = set_up(&bench, o);
-    if (status == ZR_OK)
-        status = measure(&bench, o->on.seconds);
+    ZR_THEN(status, measure(&bench, o->on.seconds));
     int code = status == ZR_OK ? bench_report(&o->on.common, describe(&bench), COMMAND_DONE)
                                : command_code(status);
     works_free(bench.of.works, N_PRODUCTS);

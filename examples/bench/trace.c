@@ -308,8 +308,7 @@ zr_status_t trace_read(const char *path, const zr_log_t *log, trace_t *trace_p) 
     reader.at = reader.line_begin = trace.text + begin;
     reader.end = trace.text + length;
     zr_status_t status = read_records(&reader, &trace);
-    if (status == ZR_OK)
-        status = check_ids(&reader, &trace);
+    ZR_THEN(status, check_ids(&reader, &trace));
     free(reader.lines);
     if (status != ZR_OK) {
         trace_free(&trace);

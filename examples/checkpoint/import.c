@@ -93,8 +93,7 @@ static int run(void *options) {
         return COMMAND_BAD_INPUT;
     zr_status_t status = weights_open(o->common.words, o->common.n_words,
                                       o->has_model ? &o->model : NULL, log, &weights);
-    if (status == ZR_OK)
-        status = write_weights(o, weights);
+    ZR_THEN(status, write_weights(o, weights));
     int code = status == ZR_OK ? report_checkpoint(o, weights) : exchange_code(status);
     weights_close(&weights);
     return code;

@@ -31,8 +31,7 @@ static zr_status_t try_device(const device_choice_t *wanted, reason_t *reason) {
     options.log = (zr_log_t){.sink = keep_first, .context = reason, .rank = -1};
     options.index = wanted->index;
     zr_status_t status = zr_device_open(wanted->name, &options, &device);
-    if (status == ZR_OK)
-        status = zr_nn_activation_dtype(device, ZR_DTYPE_F32, &dtype);
+    ZR_THEN(status, zr_nn_activation_dtype(device, ZR_DTYPE_F32, &dtype));
     zr_device_close(&device);
     return status;
 }

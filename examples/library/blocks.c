@@ -206,8 +206,7 @@ static zr_status_t train(zr_rank_t *rank) {
     const zr_activation_options_t activations = {0};
     zr_model_t *model = NULL;
     zr_status_t status = make(NULL, rank->runtime, &activations, &model);
-    if (status == ZR_OK)
-        status = train_all(rank, model);
+    ZR_THEN(status, train_all(rank, model));
     zr_model_destroy(&model);
     return status;
 }

@@ -78,8 +78,7 @@ zr_status_t zr_model_shape_tensors(const zr_model_shape_t *shape, const zr_log_t
     const zr_log_t own_log = log != NULL ? *log : zr_log_default();
     declared_t declared = {0};
     zr_status_t status = declare(shape, &own_log, &declared);
-    if (status == ZR_OK)
-        status = list(declared.runtime, &own_log, tensors_p);
+    ZR_THEN(status, list(declared.runtime, &own_log, tensors_p));
     undo(&declared);
     return status;
 }

@@ -55,4 +55,14 @@ const char *zr_status_name(zr_status_t status);
             return zr_try_status;                                                                  \
     } while (0)
 
+/**
+ * Make a call, as long as all before it went well: of a function that has something to undo at its
+ * end, and so cannot return at the first error.
+ */
+#define ZR_THEN(status, call)                                                                      \
+    do {                                                                                           \
+        if ((status) == ZR_OK)                                                                     \
+            (status) = (call);                                                                     \
+    } while (0)
+
 ZR_END_C

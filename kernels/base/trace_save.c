@@ -415,17 +415,13 @@ static zr_status_t put_process(const zr_trace_t *trace, double origin, zr_trace_
     int64_t end = 0;
     zr_trace_json_name(trace->options.process_name, name, sizeof(name));
     zr_status_t status = sort_events(&saving, &end);
-    if (status == ZR_OK)
-        status = put_metadata(&saving, "process_name", 0, json_pack("{s:s}", "name", name));
+    ZR_THEN(status, put_metadata(&saving, "process_name", 0, json_pack("{s:s}", "name", name)));
     if (status == ZR_OK)
         status = put_metadata(&saving, "process_sort_index", 0,
                               json_pack("{s:i}", "sort_index", trace->options.process));
-    if (status == ZR_OK)
-        status = put_schedule(&saving, end);
-    if (status == ZR_OK)
-        status = put_lanes(&saving);
-    if (status == ZR_OK)
-        status = put_counts(&saving);
+    ZR_THEN(status, put_schedule(&saving, end));
+    ZR_THEN(status, put_lanes(&saving));
+    ZR_THEN(status, put_counts(&saving));
     free(saving.events);
     free(saving.places);
     return status;

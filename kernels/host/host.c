@@ -103,8 +103,7 @@ static zr_status_t host_open(const zr_device_options_t *options, zr_device_t **d
                        sizeof(*host));
     int n_threads = options->n_threads > 0 ? options->n_threads : count_cores();
     zr_status_t status = zr_host_isa_find(&options->log, options->isa, &host->isa);
-    if (status == ZR_OK)
-        status = zr_host_pool_create(&options->log, n_threads, &host->pool);
+    ZR_THEN(status, zr_host_pool_create(&options->log, n_threads, &host->pool));
     if (status != ZR_OK) {
         free(host);
         return status;

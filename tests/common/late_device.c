@@ -484,8 +484,7 @@ static zr_status_t late_open(const zr_device_options_t *asked, zr_device_t **dev
     zr_device_options_t options = zr_device_options_default();
     options.n_threads = 1;
     zr_status_t status = zr_device_open("host", &options, &device->host);
-    if (status == ZR_OK)
-        status = zr_stream_create(device->host, "late", &device->host_stream);
+    ZR_THEN(status, zr_stream_create(device->host, "late", &device->host_stream));
     if (status != ZR_OK)
         abort();
     device->base.info = *zr_device_info(device->host);

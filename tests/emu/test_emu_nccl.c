@@ -422,15 +422,11 @@ static void try_everything(rank_t *self) {
     float *buffer = device_take(self, 4 * 100);
     zr_comm_t *group = NULL;
     zr_status_t status = gather(self);
-    if (status == ZR_OK)
-        status = zr_comm_all_reduce(self->comm, &message, buffer, 100, self->stream);
-    if (status == ZR_OK)
-        status = zr_comm_broadcast(self->comm, &message, buffer, 100, 1, self->stream);
-    if (status == ZR_OK)
-        status = zr_comm_split(self->comm, 0, 0, &group);
-    if (status == ZR_OK)
-        status = zr_comm_reduce_scatter(group, &message, buffer, buffer + 30 * self->rank, 30,
-                                        self->stream);
+    ZR_THEN(status, zr_comm_all_reduce(self->comm, &message, buffer, 100, self->stream));
+    ZR_THEN(status, zr_comm_broadcast(self->comm, &message, buffer, 100, 1, self->stream));
+    ZR_THEN(status, zr_comm_split(self->comm, 0, 0, &group));
+    ZR_THEN(status, zr_comm_reduce_scatter(group, &message, buffer, buffer + 30 * self->rank, 30,
+                                           self->stream));
     if (zr_stream_synchronize(self->stream) == ZR_OK && status == ZR_OK)
         status = zr_comm_check(self->comm);
     CHECK(self, status == ZR_OK || status == ZR_ERR_COMM || status == ZR_ERR_DEVICE);

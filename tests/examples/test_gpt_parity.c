@@ -53,10 +53,8 @@ static zr_status_t run_rank(test_rank_t *rank) {
     zr_model_t *gpt = NULL;
     ZR_TRY(zr_runtime_create(&run->config, rank->comm, rank->device, &rank->log, &runtime));
     zr_status_t status = zr_gpt_create(runtime, &shape, &run->options, &run->activations, &gpt);
-    if (status == ZR_OK)
-        status = zr_model_commit(gpt);
-    if (status == ZR_OK)
-        status = train(rank, run, runtime, gpt);
+    ZR_THEN(status, zr_model_commit(gpt));
+    ZR_THEN(status, train(rank, run, runtime, gpt));
     zr_model_destroy(&gpt);
     zr_runtime_destroy(&runtime);
     return status;

@@ -250,10 +250,8 @@ static zr_status_t commit(test_rank_t *rank) {
     zr_status_t status = zr_runtime_add_unit(runtime, "unit", &unit);
     zr_param_desc_t desc = {.name = "weight", .n_dims = 1, .dims = {8}};
     zr_param_t *param = NULL;
-    if (status == ZR_OK)
-        status = zr_unit_add_param(unit, &desc, &param);
-    if (status == ZR_OK)
-        status = zr_runtime_commit(runtime);
+    ZR_THEN(status, zr_unit_add_param(unit, &desc, &param));
+    ZR_THEN(status, zr_runtime_commit(runtime));
     zr_runtime_destroy(&runtime);
     return status;
 }

@@ -31,10 +31,8 @@ static zr_status_t write_it(const zr_log_t *log) {
     zr_param_desc_t second = {.name = "b"};
     ZR_TRY(zr_checkpoint_writer_create(&options, log, &writer));
     zr_status_t status = zr_checkpoint_writer_add(writer, &first);
-    if (status == ZR_OK)
-        status = zr_checkpoint_writer_add(writer, &second);
-    if (status == ZR_OK)
-        status = zr_checkpoint_writer_publish(writer);
+    ZR_THEN(status, zr_checkpoint_writer_add(writer, &second));
+    ZR_THEN(status, zr_checkpoint_writer_publish(writer));
     zr_checkpoint_writer_destroy(&writer);
     return status;
 }
@@ -64,8 +62,7 @@ static zr_status_t look(const zr_log_t *log) {
     free(entries);
     ZR_TRY(zr_checkpoint_open("c", log, &checkpoint));
     zr_status_t status = read_it(checkpoint, log);
-    if (status == ZR_OK)
-        status = zr_checkpoint_verify(checkpoint, log, NULL, NULL);
+    ZR_THEN(status, zr_checkpoint_verify(checkpoint, log, NULL, NULL));
     zr_checkpoint_close(&checkpoint);
     return status;
 }

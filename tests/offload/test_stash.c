@@ -450,8 +450,7 @@ TEST(drives_that_fail) {
             create(&f);
             fault_arm(cases[i].kind, cases[i].result, at, 1);
             zr_status_t status = pass(&f, SLOT_BYTES, &n_different);
-            if (status == ZR_OK)
-                status = pass(&f, SLOT_BYTES, &n_different);
+            ZR_THEN(status, pass(&f, SLOT_BYTES, &n_different));
             if (status == ZR_OK) /* so that all that is under way ends now, by its fault or well */
                 status = put(&f, 0, SLOT_BYTES);
             zr_stash_clear(f.stash);

@@ -562,12 +562,9 @@ TEST(each_failure_ends_its_pass) {
             f.options.n_buffers = n_buffers;
             create(&f);
             zr_status_t status = run_pass(&f, ZR_SWAP_FILL);
-            if (status == ZR_OK)
-                status = run_pass(&f, ZR_SWAP_UPDATE);
-            if (status == ZR_OK)
-                status = run_pass(&f, ZR_SWAP_SLICES);
-            if (status == ZR_OK)
-                status = run_pass(&f, ZR_SWAP_READ);
+            ZR_THEN(status, run_pass(&f, ZR_SWAP_UPDATE));
+            ZR_THEN(status, run_pass(&f, ZR_SWAP_SLICES));
+            ZR_THEN(status, run_pass(&f, ZR_SWAP_READ));
             bool hit = bad.n_started >= fail_at;
             assert_int_equal(status, hit ? ZR_ERR_IO : ZR_OK);
             assert_int_equal(f.store.n_logged[ZR_LOG_ERROR], hit);

@@ -76,8 +76,7 @@ static zr_status_t commit(const run_t *run, zr_runtime_t *runtime) {
         return zr_runtime_commit(runtime);
     ZR_TRY(zr_checkpoint_open(run->restore_from, zr_runtime_log(runtime), &checkpoint));
     zr_status_t status = zr_runtime_restore(runtime, checkpoint);
-    if (status == ZR_OK)
-        status = zr_runtime_commit(runtime);
+    ZR_THEN(status, zr_runtime_commit(runtime));
     zr_checkpoint_close(&checkpoint);
     return status;
 }

@@ -128,8 +128,7 @@ static zr_status_t build(model_t *model) {
 static zr_status_t run_rank(test_rank_t *rank) {
     model_t model = {.rank = rank};
     zr_status_t status = build(&model);
-    if (status == ZR_OK)
-        status = train(&model);
+    ZR_THEN(status, train(&model));
     zr_event_destroy(&model.event);
     zr_runtime_destroy(&model.runtime);
     return status;

@@ -148,8 +148,7 @@ static int open_process(int rank, int port, int fails) {
         config.stage = 3 - i;
         status = zr_runtime_create(&config, own->comm, own->device, &own->log, &own->runtime);
         own->context = &seen;
-        if (status == ZR_OK)
-            status = look_around(own);
+        ZR_THEN(status, look_around(own));
         zr_runtime_destroy(&own->runtime);
     }
     char error[256];

@@ -193,8 +193,7 @@ static zr_status_t commit(rank_state_t *state) {
     zr_checkpoint_info(checkpoint, &info);
     state->step = info.step;
     zr_status_t status = zr_runtime_restore(state->runtime, checkpoint);
-    if (status == ZR_OK)
-        status = zr_runtime_commit(state->runtime);
+    ZR_THEN(status, zr_runtime_commit(state->runtime));
     zr_checkpoint_close(&checkpoint);
     return status;
 }

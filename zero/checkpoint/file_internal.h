@@ -9,7 +9,6 @@
 #include <sys/types.h>
 
 #include "kernels/base/log.h"
-#include "kernels/base/then_internal.h"
 
 /** An open file; its names are borrowed, for messages. */
 typedef struct zr_file {

@@ -38,7 +38,6 @@
  */
 #pragma once
 
-#include "kernels/base/then_internal.h"
 #include "kernels/dtype.h"
 #include "zero/checkpoint/checkpoint.h"
 #include "zero/optim/optimizer.h"

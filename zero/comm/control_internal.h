@@ -19,7 +19,6 @@
 
 #include <stdatomic.h>
 
-#include "kernels/base/then_internal.h"
 #include "zero/comm/control_page_internal.h"
 #include "zero/comm/launch.h"
 #include "zero/comm/roll_internal.h"

@@ -5,7 +5,6 @@
 #pragma once
 
 #include "allocator/heap_internal.h"
-#include "kernels/base/then_internal.h"
 #include "zero/schedule/model.h"
 
 #define ZR_MAX_USED 4

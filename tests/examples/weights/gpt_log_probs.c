@@ -99,8 +99,7 @@ int main(int argc, char **argv) {
     for (int i = 2; i < argc; i++)
         tokens[n_tokens++] = atoi(argv[i]);
     zr_status_t status = open_model(&model, argv[1]);
-    if (status == ZR_OK)
-        status = print_all(&model, tokens, n_tokens);
+    ZR_THEN(status, print_all(&model, tokens, n_tokens));
     close_model(&model);
     return status == ZR_OK ? 0 : 1;
 }

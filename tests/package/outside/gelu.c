@@ -11,12 +11,9 @@ int main(void) {
     zr_device_t *device = NULL;
     zr_stream_t *stream = NULL;
     zr_status_t status = zr_device_open("host", NULL, &device);
-    if (status == ZR_OK)
-        status = zr_stream_create(device, "compute", &stream);
-    if (status == ZR_OK)
-        status = zr_nn_gelu(stream, y, x, ZR_DTYPE_F32, N);
-    if (status == ZR_OK)
-        status = zr_stream_synchronize(stream);
+    ZR_THEN(status, zr_stream_create(device, "compute", &stream));
+    ZR_THEN(status, zr_nn_gelu(stream, y, x, ZR_DTYPE_F32, N));
+    ZR_THEN(status, zr_stream_synchronize(stream));
     for (int i = 0; i < N && status == ZR_OK; i++) {
         double inner = sqrt(2 / 3.14159265358979) * (x[i] + 0.044715 * x[i] * x[i] * x[i]);
         if (fabs(y[i] - x[i] / 2 * (1 + tanh(inner))) > 1e-5) {

@@ -51,10 +51,8 @@ static zr_status_t train(zr_rank_t *rank) {
     zr_status_t status = zr_model_commit(model);
     for (size_t step = 0; step < STEPS && status == ZR_OK; step++)
         status = train_step(rank, model, step, step == 0 ? &first : &last);
-    if (status == ZR_OK)
-        status = check(rank, first, last);
-    if (status == ZR_OK)
-        status = zr_runtime_weights_xxh3(rank->runtime, &hash);
+    ZR_THEN(status, check(rank, first, last));
+    ZR_THEN(status, zr_runtime_weights_xxh3(rank->runtime, &hash));
     if (status == ZR_OK && rank->rank == 0)
         printf("weights %016llx\n", (unsigned long long)hash);
     zr_model_destroy(&model);
@@ -83,9 +81,7 @@ int main(int argc, char **argv) {
                                 .n_ranks = n_ranks,
                                 .hardware = zr_hardware_default(),
                                 .log = zr_log_default()};
-    if (status == ZR_OK)
-        status = zr_run_plan(&request, &settings.plan);
-    if (status == ZR_OK)
-        status = zr_run_ranks(&config, n_ranks, train, &settings, NULL);
+    ZR_THEN(status, zr_run_plan(&request, &settings.plan));
+    ZR_THEN(status, zr_run_ranks(&config, n_ranks, train, &settings, NULL));
     return status != ZR_OK;
 }

@@ -134,14 +134,10 @@ static zr_status_t train(zr_rank_t *rank) {
     zr_status_t status = zr_runtime_expect_saves(rank->runtime, false);
     if (status == ZR_OK && settings->checkpoint != NULL)
         status = zr_runtime_restore(rank->runtime, settings->checkpoint);
-    if (status == ZR_OK)
-        status = zr_model_commit(model);
-    if (status == ZR_OK)
-        status = train_from(rank, model);
-    if (status == ZR_OK)
-        status = compare_with_plan(rank);
-    if (status == ZR_OK)
-        status = zr_runtime_weights_xxh3(rank->runtime, &hash);
+    ZR_THEN(status, zr_model_commit(model));
+    ZR_THEN(status, train_from(rank, model));
+    ZR_THEN(status, compare_with_plan(rank));
+    ZR_THEN(status, zr_runtime_weights_xxh3(rank->runtime, &hash));
     if (status == ZR_OK && rank->rank == 0)
         printf("weights %016llx\n", (unsigned long long)hash);
     zr_model_destroy(&model);
@@ -195,10 +191,8 @@ int main(int argc, char **argv) {
     zr_config_set_optimizer(&config, &adagrad);
     config.adamw.lr = 0.05;
     zr_status_t status = zr_config_resolve(&config, n_ranks, NULL);
-    if (status == ZR_OK)
-        status = plan(&config, n_ranks, &settings.plan);
-    if (status == ZR_OK)
-        status = zr_run_ranks(&config, n_ranks, train, &settings, NULL);
+    ZR_THEN(status, plan(&config, n_ranks, &settings.plan));
+    ZR_THEN(status, zr_run_ranks(&config, n_ranks, train, &settings, NULL));
     zr_checkpoint_close(&settings.checkpoint);
     return status != ZR_OK;
 }

@@ -64,12 +64,9 @@ static zr_status_t write_all(const zr_log_t *log) {
     zr_status_t status = ZR_OK;
     for (size_t i = 0; i < N_TENSORS && status == ZR_OK; i++)
         status = add(writer, i, &n);
-    if (status == ZR_OK)
-        status = zr_checkpoint_writer_carry(writer, "tokenizer.json", carried, sizeof(carried));
-    if (status == ZR_OK)
-        status = zr_checkpoint_writer_carry(writer, "empty", carried, 0);
-    if (status == ZR_OK)
-        status = zr_checkpoint_writer_publish(writer);
+    ZR_THEN(status, zr_checkpoint_writer_carry(writer, "tokenizer.json", carried, sizeof(carried)));
+    ZR_THEN(status, zr_checkpoint_writer_carry(writer, "empty", carried, 0));
+    ZR_THEN(status, zr_checkpoint_writer_publish(writer));
     zr_checkpoint_writer_destroy(&writer);
     return status;
 }

@@ -39,8 +39,7 @@ static zr_status_t open_place(test_rank_t *rank, place_t *place) {
 static zr_status_t run_body(test_rank_t *rank) {
     place_t place = {.comm = NULL};
     zr_status_t status = open_place(rank, &place);
-    if (status == ZR_OK)
-        status = ((const shared_t *)rank->context)->body(rank, &place);
+    ZR_THEN(status, ((const shared_t *)rank->context)->body(rank, &place));
     zr_stream_destroy(&place.comm);
     zr_stream_destroy(&place.compute);
     zr_event_destroy(&place.event);
@@ -84,8 +83,7 @@ static zr_status_t overlap(test_rank_t *rank, place_t *place) {
     zr_status_t status = gather(rank, place, "held");
     if (status == ZR_OK && rank->rank == 0)
         status = zr_kernel_fill(place->compute, x, ZR_DTYPE_F32, 100, 1.0f);
-    if (status == ZR_OK)
-        status = zr_event_record(place->event, place->comm);
+    ZR_THEN(status, zr_event_record(place->event, place->comm));
     if (status == ZR_OK && rank->rank == 0)
         status = zr_event_query(place->event, &passed);
     if (rank->rank == 0) {

@@ -67,10 +67,8 @@ static zr_status_t run_rank(test_rank_t *rank) {
     options.most_rows = ROWS;
     ZR_TRY(zr_runtime_create(&run->config, rank->comm, rank->device, &rank->log, &runtime));
     zr_status_t status = own_model_create(runtime, &options, &model);
-    if (status == ZR_OK)
-        status = zr_model_commit(model);
-    if (status == ZR_OK)
-        status = train(runtime, model, run->config.grad_accum);
+    ZR_THEN(status, zr_model_commit(model));
+    ZR_THEN(status, train(runtime, model, run->config.grad_accum));
     for (int tier = 0; tier < 2 && rank->rank == 0; tier++)
         zr_allocator_statistics(zr_runtime_allocator(runtime), (zr_tier_t)tier, &run->tiers[tier]);
     zr_model_destroy(&model);

@@ -76,12 +76,9 @@ static zr_status_t run_rank(test_rank_t *rank) {
     ZR_TRY(zr_runtime_create(&config, rank->comm, rank->device, &rank->log, &runtime));
     zr_status_t status = own_model_create(runtime, &c->model, &model);
     uint64_t hash = 0;
-    if (status == ZR_OK)
-        status = zr_model_commit(model);
-    if (status == ZR_OK)
-        status = train(rank, c, runtime, model);
-    if (status == ZR_OK)
-        status = zr_runtime_weights_xxh3(runtime, &hash);
+    ZR_THEN(status, zr_model_commit(model));
+    ZR_THEN(status, train(rank, c, runtime, model));
+    ZR_THEN(status, zr_runtime_weights_xxh3(runtime, &hash));
     if (rank->rank == 0) {
         zr_comm_statistics_t statistics;
         zr_comm_statistics(rank->comm, &statistics);
