@@ -23,13 +23,6 @@ static zr_config_t make_config(const fixture_options_t *options) {
     config.grad_accum = options->grad_accum;
     config.train_batch = 0;
     config.adamw.lr = options->lr;
-    config.clip = options->clip;
-    if (options->beta1 != 0.0)
-        config.adamw.beta1 = options->beta1;
-    if (options->beta2 != 0.0)
-        config.adamw.beta2 = options->beta2;
-    if (options->epsilon != 0.0)
-        config.adamw.epsilon = options->epsilon;
     if (options->device_memory_bytes != 0)
         config.device_memory_bytes = options->device_memory_bytes;
     return config;
@@ -52,7 +45,7 @@ zr_status_t fixture_open(fixture_t *fixture, const fixture_options_t *options) {
                                        &options->activations, &fixture->gpt);
     if (status != ZR_OK)
         return status;
-    fixture->n_of_oracle = fixture->n_tensors = 4 + 12 * options->shape.n_layers;
+    fixture->n_of_model = fixture->n_tensors = 4 + 12 * options->shape.n_layers;
     if (options->gpt.adapter != NULL)
         fixture->n_tensors += 8 * options->shape.n_layers;
     return zr_model_commit(fixture->gpt);
@@ -67,8 +60,8 @@ void fixture_close(fixture_t *fixture) {
 
 /* The block of a parameter: each layer has 12, and 8 of adapters, the others two. */
 static zr_block_t *block_of(fixture_t *fixture, size_t index) {
-    if (index >= fixture->n_of_oracle)
-        return zr_model_block(fixture->gpt, 1 + (index - fixture->n_of_oracle) / 8);
+    if (index >= fixture->n_of_model)
+        return zr_model_block(fixture->gpt, 1 + (index - fixture->n_of_model) / 8);
     return zr_model_block(fixture->gpt, index < 2 ? 0 : 1 + (index - 2) / 12);
 }
 
@@ -81,12 +74,12 @@ zr_param_t *fixture_param(fixture_t *fixture, size_t index) {
         return index == 0 ? embed->words : embed->positions;
     const zr_part_linear_t *linear[] = {&layer->attn_in, &layer->attn_out, &layer->mlp_in,
                                         &layer->mlp_out};
-    if (index >= fixture->n_of_oracle) {
-        index -= fixture->n_of_oracle;
+    if (index >= fixture->n_of_model) {
+        index -= fixture->n_of_model;
         return linear[index / 2 % 4]->added[index % 2];
     }
-    if (index + 2 >= fixture->n_of_oracle)
-        return index + 2 == fixture->n_of_oracle ? norm->weight : norm->bias;
+    if (index + 2 >= fixture->n_of_model)
+        return index + 2 == fixture->n_of_model ? norm->weight : norm->bias;
     zr_param_t *params[] = {layer->ln_1.weight,  layer->ln_1.bias,       layer->attn_in.weight,
                             layer->attn_in.bias, layer->attn_out.weight, layer->attn_out.bias,
                             layer->ln_2.weight,  layer->ln_2.bias,       layer->mlp_in.weight,
@@ -100,7 +93,8 @@ zr_unit_t *fixture_unit(fixture_t *fixture, size_t index) {
 
 /* ---- tensors ------------------------------------------------------------------------ */
 
-double **fixture_tensors(const fixture_t *fixture) {
+/* Arrays of the right sizes, zeroed. */
+static double **fixture_tensors(const fixture_t *fixture) {
     double **tensors = calloc(fixture->n_tensors, sizeof(double *));
     assert_non_null(tensors);
     for (size_t i = 0; i < fixture->n_tensors; i++) {

@@ -5,7 +5,6 @@
 
 #include "models/gpt2/internal.h"
 #include "tests/common/test.h"
-#include "tests/ref/ref_gpt.h"
 
 typedef struct fixture_options {
     zr_gpt_shape_t shape;
@@ -15,8 +14,6 @@ typedef struct fixture_options {
     size_t micro_batch, grad_accum;
     int n_threads;
     double lr;
-    double beta1, beta2, epsilon; /* 0: the configuration's defaults */
-    double clip;
     size_t device_memory_bytes; /* 0: no budget */
 } fixture_options_t;
 
@@ -26,23 +23,19 @@ typedef struct fixture {
     zr_runtime_t *runtime;
     zr_model_t *gpt;
     size_t n_tensors; /* with those of adapters, which come last: low_rank.h */
-    size_t n_of_oracle;
+    size_t n_of_model; /* without those */
     char last_error[512];
 } fixture_t;
 
-/** Up to zr_model_commit; its status and that of zr_gpt_create are handed on, all else must
- * succeed.
- */
+/** Up to zr_model_commit; its status and that of zr_gpt_create are handed on, all else succeeds. */
 zr_status_t fixture_open(fixture_t *fixture, const fixture_options_t *options);
 void fixture_close(fixture_t *fixture);
 
-/** The parameters in the oracle's order, then those of adapters: layer by layer, the linear ones in
+/** The parameters in the model's order, then those of adapters: layer by layer, the linear ones in
  * their order, two each. */
 zr_param_t *fixture_param(fixture_t *fixture, size_t index);
 zr_unit_t *fixture_unit(fixture_t *fixture, size_t index);
 
-/** Tensors of the oracle: n_tensors arrays of the right sizes, zeroed. */
-double **fixture_tensors(const fixture_t *fixture);
 void fixture_free_tensors(const fixture_t *fixture, double **tensors);
 
 /** What the model computes with: the master weights, rounded to the parameters' dtype. */

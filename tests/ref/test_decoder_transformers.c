@@ -323,8 +323,7 @@ static zr_status_t train_rank(zr_rank_t *rank) {
         zr_allocator_statistics(zr_runtime_allocator(rank->runtime), (zr_tier_t)tier, &measured);
         training->peak[tier] = measured.live.peak;
     }
-    if (status == ZR_OK)
-        status = zr_runtime_weights_xxh3(rank->runtime, &hash);
+    ZR_THEN(status, zr_runtime_weights_xxh3(rank->runtime, &hash));
     if (rank->rank == 0)
         training->hash = hash;
     zr_model_destroy(&model);

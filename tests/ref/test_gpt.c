@@ -1,6 +1,7 @@
 /*
- * The model against the oracle, against finite differences of its own loss, and against itself
- * with recomputation and with frozen parameters.
+ * The model against finite differences of its own loss, and against itself: with recomputation, in
+ * bf16, with its micro-batch in two, and with frozen parameters; with adapters, too. That its loss
+ * and gradients are GPT-2's, transformers has said (test_decoder_transformers.c).
  */
 #include "tests/ref/gpt_fixture.h"
 #include "tests/ref/low_rank.h"
@@ -34,11 +35,6 @@ static void take_step(fixture_t *fixture, size_t vocab) {
     assert_ok(zr_model_take_loss(fixture->gpt, &loss));
 }
 
-static ref_gpt_shape_t ref_shape(const zr_gpt_shape_t *shape) {
-    return (ref_gpt_shape_t){shape->n_layers, shape->channels, shape->heads, shape->seq,
-                             shape->vocab};
-}
-
 static void compare(fixture_t *fixture, double **gradients, double **expected, double tolerance) {
     for (size_t i = 0; i < fixture->n_tensors; i++) {
         size_t n = zr_param_n_elems(fixture_param(fixture, i));
@@ -52,135 +48,6 @@ static void compare(fixture_t *fixture, double **gradients, double **expected, d
                      zr_param_name(fixture_param(fixture, i)), sqrt(difference), sqrt(norm),
                      sqrt(difference / norm), tolerance);
     }
-}
-
-/* ---- adapters -------------------------------------------------------------------------------- */
-
-/* An adapter, the weight that it is added to, and sums over both, with A [n_in, LOW_RANK]. */
-typedef struct adapted {
-    double *weight, *a, *b;
-    size_t n_in, n_out;
-} adapted_t;
-
-static adapted_t adapted_of(fixture_t *fixture, size_t index, double **tensors) {
-    static const size_t weights[] = {2, 4, 8, 10};
-    size_t layer = index / 4, a = fixture->n_of_oracle + 2 * index;
-    return (adapted_t){.weight = tensors[2 + 12 * layer + weights[index % 4]],
-                       .a = tensors[a],
-                       .b = tensors[a + 1],
-                       .n_in = zr_param_n_elems(fixture_param(fixture, a)) / LOW_RANK,
-                       .n_out = zr_param_n_elems(fixture_param(fixture, a + 1)) / LOW_RANK};
-}
-
-/* What the oracle calls a weight is the weight and its adapter: w + a b. */
-static void add_adapters(fixture_t *fixture, double **params) {
-    for (size_t index = 0; index < (fixture->n_tensors - fixture->n_of_oracle) / 2; index++) {
-        adapted_t at = adapted_of(fixture, index, params);
-        for (size_t i = 0; i < at.n_in; i++)
-            for (size_t r = 0; r < LOW_RANK; r++)
-                for (size_t j = 0; j < at.n_out; j++)
-                    at.weight[i * at.n_out + j] += at.a[i * LOW_RANK + r] * at.b[r * at.n_out + j];
-    }
-}
-
-/* And its gradient dw makes those of the adapter: da = dw b^T, db = a^T dw. */
-static void derive_adapters(fixture_t *fixture, double **params, double **gradients) {
-    for (size_t index = 0; index < (fixture->n_tensors - fixture->n_of_oracle) / 2; index++) {
-        adapted_t at = adapted_of(fixture, index, params);
-        adapted_t d = adapted_of(fixture, index, gradients);
-        for (size_t i = 0; i < at.n_in; i++)
-            for (size_t r = 0; r < LOW_RANK; r++)
-                for (size_t j = 0; j < at.n_out; j++) {
-                    double dw = d.weight[i * at.n_out + j];
-                    d.a[i * LOW_RANK + r] += dw * at.b[r * at.n_out + j];
-                    d.b[r * at.n_out + j] += dw * at.a[i * LOW_RANK + r];
-                }
-    }
-}
-
-/* ---- the oracle --------------------------------------------------------------------------- */
-
-static void check_against_oracle(const fixture_options_t *options, size_t b, size_t t,
-                                 double tolerance) {
-    fixture_t fixture;
-    assert_ok(fixture_open(&fixture, options));
-    take_step(&fixture, options->shape.vocab);
-    ref_gpt_shape_t shape = ref_shape(&options->shape);
-    int32_t *tokens = malloc(2 * b * t * sizeof(int32_t)), *targets = tokens + b * t;
-    fixture_tokens(shape.vocab, 5, b * t, tokens, targets);
-
-    double **params = fixture_read_params(&fixture);
-    double **expected = fixture_tensors(&fixture);
-    add_adapters(&fixture, params);
-    double expected_loss = ref_gpt(&shape, params, expected, tokens, targets, b, t);
-    derive_adapters(&fixture, params, expected);
-    assert_ok(zr_gpt_train_micro_batch(fixture.gpt, tokens, targets, b, t));
-    double **gradients = fixture_read_gradients(&fixture);
-    compare(&fixture, gradients, expected, tolerance);
-    double loss;
-    assert_ok(zr_model_take_loss(fixture.gpt, &loss));
-    if (fabs(loss - expected_loss) > 1e-6 * expected_loss)
-        fail_msg("loss %.9g instead of %.9g", loss, expected_loss);
-
-    fixture_free_tensors(&fixture, params);
-    fixture_free_tensors(&fixture, expected);
-    fixture_free_tensors(&fixture, gradients);
-    free(tokens);
-    fixture_close(&fixture);
-}
-
-TEST(test_oracle) {
-    int least_threads = IS_WATCHING_THREADS ? 2 : 1;
-    /* layers, channels, heads, positions, words; then sequences and tokens */
-    static const size_t cases[][7] = {{1, 4, 1, 3, 5, 1, 3},
-                                      {2, 48, 3, 19, 97, 3, 17},
-                                      {3, 40, 5, 33, 1303, 2, 33},
-                                      {2, 36, 4, 140, 61, 1, 130},
-                                      {1, 64, 1, 8, 257, 5, 1}};
-    for (size_t i = 0; i < N_OF(cases); i++) {
-        for (int n_threads = least_threads; n_threads <= 2; n_threads++) {
-            print_message("%zu layers, %zu channels, %d threads\n", cases[i][0], cases[i][1],
-                          n_threads);
-            fixture_options_t options = options_of(cases[i], ZR_DTYPE_F32, n_threads);
-            check_against_oracle(&options, cases[i][5], cases[i][6], 1e-5);
-            options.activations.recompute = true;
-            check_against_oracle(&options, cases[i][5], cases[i][6], 1e-5);
-            options.dtype = ZR_DTYPE_BF16; /* each gradient is rounded, some twice (wte) */
-            check_against_oracle(&options, cases[i][5], cases[i][6], 5e-3);
-            options.gpt.adapter = &low_rank_adapter;
-            check_against_oracle(&options, cases[i][5], cases[i][6], 5e-3);
-            options.dtype = ZR_DTYPE_F32;
-            check_against_oracle(&options, cases[i][5], cases[i][6], 1e-5);
-            options.activations.recompute = false;
-            check_against_oracle(&options, cases[i][5], cases[i][6], 1e-5);
-        }
-    }
-}
-
-/* Two micro-batches add up: the mean of both gradients is what the oracle gives for both. */
-TEST(test_accumulation) {
-    static const size_t shape[] = {2, 24, 2, 9, 51};
-    fixture_options_t options = options_of(shape, ZR_DTYPE_F32, 2);
-    options.grad_accum = 3;
-    fixture_t fixture;
-    assert_ok(fixture_open(&fixture, &options));
-    ref_gpt_shape_t sizes = ref_shape(&options.shape);
-    int32_t tokens[36], targets[36];
-    fixture_tokens(51, 3, 36, tokens, targets);
-    double **params = fixture_read_params(&fixture), **expected = fixture_tensors(&fixture);
-    ref_gpt(&sizes, params, expected, tokens, targets, 4, 9);
-    assert_ok(zr_gpt_train_micro_batch(fixture.gpt, tokens, targets, 2, 9));
-    assert_ok(zr_gpt_train_micro_batch(fixture.gpt, tokens + 18, targets + 18, 2, 9));
-    double **gradients = fixture_read_gradients(&fixture);
-    for (size_t i = 0; i < fixture.n_tensors; i++) {
-        for (size_t j = 0; j < zr_param_n_elems(fixture_param(&fixture, i)); j++)
-            gradients[i][j] /= 2.0;
-    }
-    compare(&fixture, gradients, expected, 1e-5);
-    fixture_free_tensors(&fixture, params);
-    fixture_free_tensors(&fixture, expected);
-    fixture_free_tensors(&fixture, gradients);
-    fixture_close(&fixture);
 }
 
 /* ---- finite differences --------------------------------------------------------------------- */
@@ -209,12 +76,10 @@ static double moved_loss(fixture_t *fixture, size_t index, const double *start,
 
 /* Along its own normalised gradient, each parameter changes the loss by the gradient's norm. What
  * is evaluated is a model of its own, which is between steps. */
-TEST(test_finite_differences) {
-    static const size_t shape[] = {2, 16, 2, 8, 23};
-    fixture_options_t options = options_of(shape, ZR_DTYPE_F32, 2);
+static void check_differences(const fixture_options_t *options) {
     fixture_t trained, fixture;
-    assert_ok(fixture_open(&trained, &options));
-    assert_ok(fixture_open(&fixture, &options));
+    assert_ok(fixture_open(&trained, options));
+    assert_ok(fixture_open(&fixture, options));
     take_step(&trained, 23);
     take_step(&fixture, 23);
     int32_t tokens[24], targets[24];
@@ -248,13 +113,25 @@ TEST(test_finite_differences) {
     fixture_close(&fixture);
 }
 
+TEST(test_finite_differences) {
+    static const size_t shape[] = {2, 16, 2, 8, 23};
+    fixture_options_t options = options_of(shape, ZR_DTYPE_F32, 2);
+    check_differences(&options);
+    options.gpt.adapter = &low_rank_adapter;
+    check_differences(&options);
+}
+
 /* ---- against itself ------------------------------------------------------------------------- */
 
-static double **gradients_of(const fixture_options_t *options, fixture_t *fixture, double *loss_p) {
+/* Of four sequences, as they come or in two micro-batches. */
+static double **gradients_of(const fixture_options_t *options, bool is_halved, fixture_t *fixture,
+                             double *loss_p) {
     assert_ok(fixture_open(fixture, options));
     int32_t tokens[60], targets[60];
     fixture_tokens(options->shape.vocab, 6, 60, tokens, targets);
-    assert_ok(zr_gpt_train_micro_batch(fixture->gpt, tokens, targets, 4, 15));
+    for (size_t i = 0; i < (is_halved ? 2 : 1); i++)
+        assert_ok(zr_gpt_train_micro_batch(fixture->gpt, tokens + 30 * i, targets + 30 * i,
+                                           is_halved ? 2 : 4, 15));
     assert_ok(zr_model_take_loss(fixture->gpt, loss_p));
     return fixture_read_gradients(fixture);
 }
@@ -264,8 +141,8 @@ static void assert_same_gradients(const fixture_options_t *options,
                                   const fixture_options_t *other_options) {
     fixture_t fixture, other;
     double loss, other_loss;
-    double **gradients = gradients_of(options, &fixture, &loss);
-    double **others = gradients_of(other_options, &other, &other_loss);
+    double **gradients = gradients_of(options, false, &fixture, &loss);
+    double **others = gradients_of(other_options, false, &other, &other_loss);
     assert_memory_equal(&loss, &other_loss, sizeof(loss));
     for (size_t i = 0; i < fixture.n_tensors; i++) {
         zr_param_t *param = fixture_param(&other, i);
@@ -280,6 +157,31 @@ static void assert_same_gradients(const fixture_options_t *options,
 }
 
 static const size_t middle_shape[] = {3, 32, 4, 16, 301};
+
+/* Two micro-batches add up to what one of both has twice; bf16 rounds. */
+TEST(test_sums_and_dtypes) {
+    fixture_options_t options = options_of(middle_shape, ZR_DTYPE_F32, 2), halved = options;
+    fixture_t fixture, other;
+    double loss, other_loss;
+    options.gpt.adapter = halved.gpt.adapter = &low_rank_adapter;
+    halved.grad_accum = 3;
+    double **gradients = gradients_of(&options, false, &fixture, &loss);
+    double **sums = gradients_of(&halved, true, &other, &other_loss);
+    for (size_t i = 0; i < fixture.n_tensors; i++)
+        for (size_t j = 0; j < zr_param_n_elems(fixture_param(&other, i)); j++)
+            sums[i][j] /= 2.0;
+    compare(&other, sums, gradients, 1e-5);
+    fixture_free_tensors(&other, sums);
+    fixture_close(&other);
+    options.dtype = ZR_DTYPE_BF16;
+    double **rounded = gradients_of(&options, false, &other, &other_loss);
+    compare(&other, rounded, gradients, 2e-2);
+    assert_true(fabs(other_loss - loss) < 1e-3 * loss);
+    fixture_free_tensors(&fixture, gradients);
+    fixture_free_tensors(&other, rounded);
+    fixture_close(&fixture);
+    fixture_close(&other);
+}
 
 TEST(test_recompute) {
     for (int dtype = ZR_DTYPE_F32; dtype <= ZR_DTYPE_BF16; dtype++) {

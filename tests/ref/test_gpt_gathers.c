@@ -39,14 +39,10 @@ static zr_status_t run_rank(test_rank_t *rank) {
     zr_model_t *gpt = NULL;
     zr_comm_statistics_t before, after;
     zr_status_t status = zr_config_resolve(&config, 2, &rank->log);
-    if (status == ZR_OK)
-        status = zr_runtime_create(&config, rank->comm, rank->device, &rank->log, &runtime);
-    if (status == ZR_OK)
-        status = zr_gpt_create(runtime, &shape, &options, &activations, &gpt);
-    if (status == ZR_OK)
-        status = zr_model_commit(gpt);
-    if (status == ZR_OK)
-        status = take_steps(gpt, runtime, &before);
+    ZR_THEN(status, zr_runtime_create(&config, rank->comm, rank->device, &rank->log, &runtime));
+    ZR_THEN(status, zr_gpt_create(runtime, &shape, &options, &activations, &gpt));
+    ZR_THEN(status, zr_model_commit(gpt));
+    ZR_THEN(status, take_steps(gpt, runtime, &before));
     if (status == ZR_OK && rank->rank == 0) {
         zr_comm_statistics(rank->comm, &after);
         const zr_comm_count_t *count = after.count[ZR_TRAFFIC_MODEL];

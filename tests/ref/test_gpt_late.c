@@ -70,10 +70,8 @@ static zr_status_t run_rank(test_rank_t *rank) {
     zr_model_t *gpt = NULL;
     ZR_TRY(zr_runtime_create(&c->config, rank->comm, rank->device, &rank->log, &runtime));
     zr_status_t status = zr_gpt_create(runtime, &shape, &options, &activations, &gpt);
-    if (status == ZR_OK)
-        status = zr_model_commit(gpt);
-    if (status == ZR_OK)
-        status = train(rank, runtime, gpt);
+    ZR_THEN(status, zr_model_commit(gpt));
+    ZR_THEN(status, train(rank, runtime, gpt));
     zr_model_destroy(&gpt);
     zr_runtime_destroy(&runtime);
     return status;
@@ -143,12 +141,10 @@ static zr_status_t run_in_part(test_rank_t *rank) {
     make_tokens(0, 1, tokens);
     ZR_TRY(zr_runtime_create(&config, rank->comm, rank->device, &rank->log, &runtime));
     zr_status_t status = zr_gpt_create(runtime, &shape, &options, NULL, &gpt);
-    if (status == ZR_OK)
-        status = zr_model_commit(gpt);
+    ZR_THEN(status, zr_model_commit(gpt));
     if (status == ZR_OK)
         late_device_fail_work(zr_runtime_stream(runtime), *(const int *)rank->context);
-    if (status == ZR_OK)
-        status = zr_gpt_train_micro_batch(gpt, tokens, tokens, BATCH, SEQ);
+    ZR_THEN(status, zr_gpt_train_micro_batch(gpt, tokens, tokens, BATCH, SEQ));
     zr_model_destroy(&gpt);
     zr_runtime_destroy(&runtime);
     return status;

@@ -1,12 +1,5 @@
-zr_add_test(ref/test_ref_gpt.c ref/ref_gpt.c ref/ref_nn.c NO_SANITIZERS)
 zr_add_test(ref/test_gpt_shape.c LINK zero_models LABELS asan)
-zr_add_test(ref/test_gpt.c ref/gpt_fixture.c ref/low_rank.c ref/ref_gpt.c ref/ref_nn.c LINK zero_models)
-zr_add_test(ref/test_gpt_torch.c ref/gpt_fixture.c LINK zero_models LABELS asan)
-target_compile_definitions(
-  test_gpt_torch PRIVATE
-  GPT_TORCH_REFERENCE="${CMAKE_CURRENT_SOURCE_DIR}/ref/gpt_torch_reference.json")
-# The same against what PyTorch says now.
-zr_add_python_test(test_gpt_torch_live ref/make_gpt_torch_reference.py $<TARGET_FILE:test_gpt_torch>)
+zr_add_test(ref/test_gpt.c ref/gpt_fixture.c ref/low_rank.c LINK zero_models)
 zr_add_test(ref/test_model_shape.c LINK zero_models LABELS asan)
 zr_add_test(ref/test_decoder_config.c LINK zero_models LABELS asan)
 zr_add_test(ref/test_decoder_transformers.c LINK zero_models LABELS asan)
