@@ -218,11 +218,10 @@ io_faults() { # until its faults end it, or it is done
 # A bit of the newest checkpoint, before a start: where there is one before, the run goes on from that.
 damage() {
     local file names place byte newest=$step
-    names=$(cd /mnt/run 2>/dev/null && ls -d step-???????? 2>/dev/null | sort -r)
-    [ "$(wc -w <<<"$names")" -ge 2 ] || return
-    damaged=${names%%$'\n'*}
-    step=$(cut -d ' ' -f 2 <<<$names)
-    step=$((10#${step#step-}))
+    names=(/mnt/run/step-????????) # the newest is the last
+    [ ${#names[@]} -ge 2 ] || return
+    damaged=${names[-1]##*/}
+    step=$((10#${names[-2]##*/step-}))
     pick file /mnt/run/"$damaged"/rank-*.data
     draw place 0 $(($(stat -c %s "$file") - 1))
     byte=$(od -An -tu1 -j "$place" -N 1 "$file")
@@ -290,6 +289,7 @@ say "seed $seed, $hours hours, $build"
 target=0
 until_s=$(awk -v h="$hours" -v s="$SECONDS" 'BEGIN { print int(s + h * 3600) }')
 while [ $SECONDS -lt "$until_s" ]; do run_leg; done
+[ $SECONDS -ge "$until_s" ] || lose "the script has ended before its time"
 events=$(for event in "${!counts[@]}"; do echo -n "$event ${counts[$event]}, "; done)
 say "seed $seed: $leg legs, $n_starts starts, $target steps; ${events}nothing was lost"
 rm -rf "$work"
