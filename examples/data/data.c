@@ -129,7 +129,8 @@ zr_status_t data_open(const data_options_t *options, data_t **data_p) {
                      .seq = options->seq,
                      .seq_min = options->seq_min == 0 ? options->seq : options->seq_min,
                      .vocab = options->vocab,
-                     .seed = options->seed};
+                     .seed = options->seed,
+                     .in_order = options->in_order};
     zr_status_t status = open_sources(data, options);
     if (status == ZR_OK)
         status = hash_sources(data);
@@ -224,6 +225,8 @@ static const data_source_t *choose_source(const data_t *data, uint64_t *index) {
 data_place_t data_place(const data_t *data, uint64_t index) {
     const data_source_t *source = choose_source(data, &index);
     uint64_t key = mix(source->key + index / source->n_windows);
+    if (data->in_order)
+        return (data_place_t){source, index % source->n_windows};
     return (data_place_t){source, permute_below(index % source->n_windows, source->n_windows,
                                                 source->half_bits, key)};
 }

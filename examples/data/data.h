@@ -5,8 +5,8 @@
  * seq + 1 tokens (the last token of one is the first of the next: inputs and targets are the
  * same tokens, shifted by one). Of documents, a window is as many whole ones as seq tokens hold,
  * and padding behind them (source.h). Each epoch visits every window once, in an order that is a
- * function of the seed and the epoch alone, so sequence i of the whole run is the same for any
- * number of ranks, micro-batches and sequences in them.
+ * function of the seed and the epoch alone, or that of the row, so sequence i of the whole run is
+ * the same for any number of ranks, micro-batches and sequences in them.
  *
  * Sequences may be cut to a length that varies from micro-batch to micro-batch: its sequences are
  * then the first tokens of their windows. The length is a function of the seed, the step and the
@@ -35,6 +35,7 @@ typedef struct data_options {
     size_t seq_min;        /* the shortest one, at most seq; 0: seq, all are equally long */
     size_t vocab;          /* tokens are below this */
     uint64_t seed;         /* of the order, and of the lengths */
+    bool in_order;         /* windows come as they stand, in every epoch: validation data */
     zr_log_t log;
 } data_options_t;
 

@@ -14,6 +14,7 @@ struct data {
     size_t seq_min; /* 1 to seq */
     size_t vocab;
     uint64_t seed;
+    bool in_order;
     uint64_t hash;
 };
 

@@ -22,8 +22,12 @@ static void agree(agreement_t *agreement, const char *format, ...) {
         agreement->status = zr_comm_agree(agreement->comm, text);
 }
 
-static void agree_on_data(agreement_t *a, const data_t *data) {
-    agree(a, "--data of %s of kind %s in %s, %s has hash %016" PRIx64,
+static void agree_on_data(agreement_t *a, const char *option, const data_t *data) {
+    if (data == NULL) {
+        agree(a, "no %s", option);
+        return;
+    }
+    agree(a, "%s of %s of kind %s in %s, %s has hash %016" PRIx64, option,
           zr_count_text(data_n_tokens(data), "token").text, data_kind(data),
           zr_count_text(data_n_windows(data), "window").text,
           data_is_hashed_whole(data) ? "which" : "a sample of which", data_hash(data));
@@ -59,14 +63,15 @@ static void agree_on_rows(agreement_t *a, const train_options_t *o) {
         agree_on_row(a, &rows[i], &config);
 }
 
-zr_status_t train_agree(const train_options_t *options, const data_t *data,
+zr_status_t train_agree(const train_options_t *options, const data_t *data, const data_t *val,
                         const train_start_t *start, zr_comm_t *comm) {
     agreement_t agreement = {.comm = comm, .status = ZR_OK};
     if (!options->is_launched)
         return ZR_OK;
     agree(&agreement, "libzero %s", zr_version());
     agree_on_model(&agreement, options);
-    agree_on_data(&agreement, data);
+    agree_on_data(&agreement, "--data", data);
+    agree_on_data(&agreement, "--val-data", val);
     agree_on_rows(&agreement, options);
     if (options->checkpoint.dir != NULL && start->checkpoint == NULL)
         agree(&agreement, "no checkpoint to go on from (--resume)");

@@ -16,4 +16,5 @@
  * @return ZR_OK; ZR_ERR_COMM: logged, with a rank that differs, and in what
  */
 ZR_NODISCARD zr_status_t train_agree(const train_options_t *options, const data_t *data,
-                                     const train_start_t *start, zr_comm_t *comm);
+                                     const data_t *val, const train_start_t *start,
+                                     zr_comm_t *comm);

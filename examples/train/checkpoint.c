@@ -15,6 +15,7 @@
 #include "examples/common/files.h"
 #include "examples/common/json.h"
 #include "examples/common/model_json.h"
+#include "examples/train/evaluate.h"
 
 /* ---- what is kept ---------------------------------------------------------------------------- */
 
@@ -35,10 +36,12 @@ static json_t *data_object(const train_options_t *options, const data_t *data) {
 }
 
 static char *trainer_text(const train_options_t *options, const data_t *data,
-                          uint64_t n_sequences) {
+                          const train_place_t *place) {
     json_t *object =
         JSON_OBJECT({"model", model_json(&options->shape)}, {"data", data_object(options, data)},
-                    {"sequences", json_count(n_sequences)});
+                    {"sequences", json_count(place->n_sequences)});
+    if (place->gain.has_any)
+        json_put(&object, "evaluation", train_gain_json(options, place->val, &place->gain));
     char *text = json_dumps(object, JSON_COMPACT);
     json_decref(object);
     return text;
@@ -52,16 +55,19 @@ bool train_checkpoint_is_due(const train_options_t *options, size_t step) {
 }
 
 zr_status_t train_checkpoint_save(const train_options_t *options, const data_t *data,
-                                  zr_runtime_t *runtime, uint64_t n_sequences,
+                                  zr_runtime_t *runtime, const train_place_t *place,
                                   train_saves_t *saves) {
     ZR_TRY(train_checkpoint_end(runtime, true, saves)); /* the one before */
-    char *trainer = trainer_text(options, data, n_sequences);
+    char *trainer = trainer_text(options, data, place);
     if (trainer == NULL)
         return zr_fail(zr_runtime_log(runtime), ZR_ERR_MEMORY, "no memory for a checkpoint");
     zr_save_options_t save = {.folder = options->checkpoint.dir,
                               .trainer_json = trainer,
                               .goes_on = options->checkpoint.is_async,
-                              .keep = options->checkpoint.keep};
+                              .keep = options->checkpoint.keep,
+                              .keep_also = options->evaluation.keep_best && place->gain.has_best
+                                               ? &place->gain.best_step
+                                               : NULL};
     zr_status_t status = zr_runtime_save_begin(runtime, &save);
     free(trainer);
     ZR_TRY(status);
@@ -90,7 +96,7 @@ zr_status_t train_checkpoint_end(zr_runtime_t *runtime, bool wait, train_saves_t
 
 typedef struct opening {
     const train_options_t *options;
-    const data_t *data;
+    const data_t *data, *val;
     const zr_log_t *log;
     train_start_t *start;
     zr_checkpoint_info_t info;
@@ -207,13 +213,25 @@ static zr_status_t find_position(opening_t *opening, const json_t *trainer) {
     return ZR_OK;
 }
 
+/* Losses of other data say nothing of those to come. */
+static void find_gain(opening_t *opening, const json_t *trainer) {
+    const json_t *evaluation = json_object_get(trainer, "evaluation");
+    if (!train_gain_read(opening->options, opening->val, evaluation, &opening->start->gain))
+        zr_log_write(opening->log, ZR_LOG_INFO,
+                     "checkpoint %s has evaluated other validation data, --seq or --eval-batches: "
+                     "its best loss and its count for --patience are not gone on with",
+                     opening->info.path);
+}
+
 static zr_status_t check_trainer(opening_t *opening) {
     json_t *trainer = json_loads(zr_checkpoint_trainer_json(opening->start->checkpoint), 0, NULL);
     if (trainer == NULL)
         return zr_fail(opening->log, ZR_ERR_MEMORY, "no memory for a checkpoint");
     zr_status_t status = check_model(opening, trainer);
-    if (status == ZR_OK)
+    if (status == ZR_OK && opening->data != NULL)
         status = find_position(opening, trainer);
+    if (opening->val != NULL)
+        find_gain(opening, trainer);
     json_decref(trainer);
     return status;
 }
@@ -221,7 +239,10 @@ static zr_status_t check_trainer(opening_t *opening) {
 static void say_start(const opening_t *opening) {
     const zr_checkpoint_info_t *info = &opening->info;
     size_t n_steps = opening->options->steps;
-    if (info->step >= n_steps)
+    if (opening->options->evaluation.only)
+        zr_log_write(opening->log, ZR_LOG_INFO, "evaluates %s, of %s", info->path,
+                     zr_count_text(info->step, "step").text);
+    else if (info->step >= n_steps)
         zr_log_write(opening->log, info->step > n_steps ? ZR_LOG_WARNING : ZR_LOG_INFO,
                      "%s has %s already: nothing is left of --steps %zu; give more to go on",
                      info->path, zr_count_text(info->step, "step").text, n_steps);
@@ -234,10 +255,11 @@ static void say_start(const opening_t *opening) {
                      opening->start->n_sequences);
 }
 
-static zr_status_t open_newest(const train_options_t *options, const data_t *data, zr_comm_t *comm,
-                               const zr_log_t *log, train_start_t *start) {
+static zr_status_t open_newest(const train_options_t *options, const data_t *data,
+                               const data_t *val, zr_comm_t *comm, const zr_log_t *log,
+                               train_start_t *start) {
     const char *dir = options->checkpoint.dir;
-    opening_t opening = {.options = options, .data = data, .log = log, .start = start};
+    opening_t opening = {.options = options, .data = data, .val = val, .log = log, .start = start};
     start->is_damaged = true;
     if (options->checkpoint.passes_damaged)
         ZR_TRY(zr_checkpoint_open_whole(dir, comm, log, &start->checkpoint, &start->passed,
@@ -267,11 +289,15 @@ static zr_status_t make_folder(const char *dir, const zr_log_t *log) {
     return ZR_OK;
 }
 
-/* A slip of the hand: it would begin anew, and save within what it was to go on from. */
-static zr_status_t refuse_checkpoint(const char *dir, const zr_log_t *log) {
+static bool is_checkpoint(const char *dir) {
     char manifest[PATH_MAX];
     snprintf(manifest, sizeof(manifest), "%s/manifest.json", dir);
-    if (access(manifest, F_OK) != 0)
+    return access(manifest, F_OK) == 0;
+}
+
+/* A slip of the hand: it would begin anew, and save within what it was to go on from. */
+static zr_status_t refuse_checkpoint(const char *dir, const zr_log_t *log) {
+    if (!is_checkpoint(dir))
         return ZR_OK;
     return zr_fail(log, ZR_ERR_ARGUMENT,
                    "--checkpoint-dir %s: is a checkpoint itself; give the folder that it is in",
@@ -291,14 +317,14 @@ static bool reads_folder(const char *data_path, const char *dir) {
 }
 
 /* Data would be others with each checkpoint. */
-static zr_status_t refuse_within_data(const train_options_t *options, const zr_log_t *log) {
-    const char *dir = options->checkpoint.dir;
-    for (size_t i = 0; i < options->n_data_paths; i++)
-        if (reads_folder(options->data_paths[i], dir))
+static zr_status_t refuse_within(const char *option, const char *const *paths, size_t n_paths,
+                                 const char *dir, const zr_log_t *log) {
+    for (size_t i = 0; i < n_paths; i++)
+        if (reads_folder(paths[i], dir))
             return zr_fail(log, ZR_ERR_ARGUMENT,
-                           "--checkpoint-dir %s is in --data %s, all of whose files are read as "
+                           "--checkpoint-dir %s is in %s %s, all of whose files are read as "
                            "data; give a folder elsewhere, or one whose name begins with a dot",
-                           dir, options->data_paths[i]);
+                           dir, option, paths[i]);
     return ZR_OK;
 }
 
@@ -320,19 +346,39 @@ static zr_status_t look_into_folder(const train_options_t *options, const zr_log
     return ZR_OK;
 }
 
+/* With --eval-only a checkpoint itself will do, too; nothing is made. */
+static zr_status_t open_to_evaluate(const train_options_t *options, const data_t *val,
+                                    zr_comm_t *comm, const zr_log_t *log, train_start_t *start) {
+    const char *dir = options->checkpoint.dir;
+    bool has_any = files_is_folder(dir) && is_checkpoint(dir);
+    if (files_is_folder(dir) && !has_any)
+        ZR_TRY(look_into_folder(options, log, &has_any));
+    if (!has_any)
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "--checkpoint-dir %s: there is no checkpoint in it; give the folder of one, "
+                       "or leave it out to evaluate initial weights",
+                       dir);
+    return open_newest(options, NULL, val, comm, log, start);
+}
+
 zr_status_t train_checkpoint_open(const train_options_t *options, const data_t *data,
-                                  zr_comm_t *comm, const zr_log_t *log, train_start_t *start_p) {
+                                  const data_t *val, zr_comm_t *comm, const zr_log_t *log,
+                                  train_start_t *start_p) {
     const train_checkpoint_options_t *asked = &options->checkpoint;
     bool has_any = false;
     *start_p = (train_start_t){0};
     if (asked->dir == NULL)
         return ZR_OK;
+    if (options->evaluation.only)
+        return open_to_evaluate(options, val, comm, log, start_p);
     ZR_TRY(make_folder(asked->dir, log));
     ZR_TRY(refuse_checkpoint(asked->dir, log));
-    ZR_TRY(refuse_within_data(options, log));
+    ZR_TRY(refuse_within("--data", options->data_paths, options->n_data_paths, asked->dir, log));
+    ZR_TRY(refuse_within("--val-data", options->evaluation.paths, options->evaluation.n_paths,
+                         asked->dir, log));
     ZR_TRY(look_into_folder(options, log, &has_any));
     if (has_any && asked->resume)
-        return open_newest(options, data, comm, log, start_p);
+        return open_newest(options, data, val, comm, log, start_p);
     if (has_any)
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "--checkpoint-dir %s: there are checkpoints in it already; add --resume to "

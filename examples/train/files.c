@@ -14,11 +14,17 @@
 
 /* ---- outputs ---------------------------------------------------------------------------- */
 
+static bool has_file(const data_t *data, const char *path) {
+    return data != NULL && data_has_file(data, path);
+}
+
 /* A slip of the hand in a command line must not cost what it reads. */
 static zr_status_t check_not_read(const train_options_t *options, const data_t *data,
-                                  const char *option, const char *path, const zr_log_t *log) {
+                                  const data_t *val, const char *option, const char *path,
+                                  const zr_log_t *log) {
     const files_named_t file = {option, path};
-    const files_named_t inputs[] = {{"--data", data_has_file(data, path) ? path : NULL},
+    const files_named_t inputs[] = {{"--data", has_file(data, path) ? path : NULL},
+                                    {"--val-data", has_file(val, path) ? path : NULL},
                                     {"--config", options->config_path},
                                     {"--hardware", options->hardware_path},
                                     {"--io-settings", options->io_settings_path}};
@@ -27,11 +33,11 @@ static zr_status_t check_not_read(const train_options_t *options, const data_t *
 
 /* A file that is written when the run has ended. */
 static zr_status_t check_output(const train_options_t *options, const data_t *data,
-                                files_named_t file, const zr_log_t *log) {
+                                const data_t *val, files_named_t file, const zr_log_t *log) {
     const files_named_t others[] = {
         {"--log", options->log_path},
         {"--trace", strcmp(file.option, "--trace") != 0 ? options->trace_path : NULL}};
-    ZR_TRY(check_not_read(options, data, file.option, file.path, log));
+    ZR_TRY(check_not_read(options, data, val, file.option, file.path, log));
     ZR_TRY(files_check_apart(file, others, 2, log));
     return files_check_writable(file.option, file.path, log);
 }
@@ -56,36 +62,36 @@ bool train_files_has_log(const train_options_t *options) {
 }
 
 /* Of ranks that are processes, each would make it and take it away again under rank 0's hands. */
-static zr_status_t check_log(const train_options_t *options, const data_t *data,
+static zr_status_t check_log(const train_options_t *options, const data_t *data, const data_t *val,
                              const zr_log_t *log) {
     if (!train_files_has_log(options))
         return ZR_OK;
-    ZR_TRY(check_not_read(options, data, "--log", options->log_path, log));
+    ZR_TRY(check_not_read(options, data, val, "--log", options->log_path, log));
     return files_check_writable("--log", options->log_path, log);
 }
 
 /* Of this process alone: others may be on other machines. */
 static zr_status_t check_trace(const train_options_t *options, const data_t *data,
-                               const zr_log_t *log) {
+                               const data_t *val, const zr_log_t *log) {
     char *path = NULL;
     if (options->trace_path == NULL)
         return ZR_OK;
     ZR_TRY(train_trace_path(options, options->is_launched ? options->launch.rank : 0, log, &path));
-    zr_status_t status = check_output(options, data, (files_named_t){"--trace", path}, log);
+    zr_status_t status = check_output(options, data, val, (files_named_t){"--trace", path}, log);
     free(path);
     return status;
 }
 
 static zr_status_t check_outputs(const train_options_t *options, const data_t *data,
-                                 const zr_log_t *log) {
+                                 const data_t *val, const zr_log_t *log) {
     int n_snapshots = options->memory_snapshot_path == NULL ? 0 : options->n_ranks;
-    ZR_TRY(check_log(options, data, log));
-    ZR_TRY(check_trace(options, data, log));
+    ZR_TRY(check_log(options, data, val, log));
+    ZR_TRY(check_trace(options, data, val, log));
     for (int i = 0; i < n_snapshots; i++) {
         char *path = NULL;
         ZR_TRY(train_files_rank_path(options->memory_snapshot_path, i, log, &path));
         zr_status_t status =
-            check_output(options, data, (files_named_t){"--memory-snapshot", path}, log);
+            check_output(options, data, val, (files_named_t){"--memory-snapshot", path}, log);
         free(path);
         ZR_TRY(status);
     }
@@ -117,8 +123,8 @@ zr_status_t train_files_check_nvme_paths(const train_options_t *o, const zr_log_
     return ZR_OK;
 }
 
-zr_status_t train_files_check(const train_options_t *options, const data_t *data,
+zr_status_t train_files_check(const train_options_t *options, const data_t *data, const data_t *val,
                               const zr_log_t *log) {
-    ZR_TRY(check_outputs(options, data, log));
+    ZR_TRY(check_outputs(options, data, val, log));
     return train_options_use_nvme(options) ? train_files_check_nvme_paths(options, log) : ZR_OK;
 }

@@ -15,7 +15,7 @@
  * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_IO; ZR_ERR_MEMORY. What is wrong has been logged.
  */
 ZR_NODISCARD zr_status_t train_files_check(const train_options_t *options, const data_t *data,
-                                           const zr_log_t *log);
+                                           const data_t *val, const zr_log_t *log);
 
 /** Whether this process writes --log: rank 0's does. */
 bool train_files_has_log(const train_options_t *options);

@@ -70,8 +70,9 @@ zr_status_t train_log_open(const train_options_t *options, const train_start_t *
                            const zr_log_t *log, FILE **file_p) {
     const char *path = options->log_path;
     struct stat about;
-    bool goes_on = start->checkpoint != NULL && stat(path, &about) == 0 && S_ISREG(about.st_mode);
-    bool is_done = goes_on && start->step >= options->steps;
+    bool has_lines = start->checkpoint != NULL && stat(path, &about) == 0 && S_ISREG(about.st_mode);
+    bool is_done = has_lines && (start->step >= options->steps || options->evaluation.only);
+    bool goes_on = has_lines && start->step > 0; /* before it, there may be an evaluation's line */
     FILE *file = fopen(path, is_done ? "ae" : goes_on ? "r+e" : "we");
     if (file == NULL)
         return refuse(path, log);

@@ -24,13 +24,14 @@ static int exit_code(zr_status_t status, bool bad_input) {
 /* With --json an object is printed for every run that began, so that scripts find one. */
 static int report(const train_options_t *options, const zero_train_t *run,
                   const train_result_t *result, const messages_t *messages, const zr_log_t *log) {
-    bool is_lost = result->interrupted && options->checkpoint.dir == NULL;
+    bool is_lost = train_report_is_lost(options, result);
     int code = is_lost ? EXIT_FAILED : exit_code(result->status, result->bad_input);
     bool printed = true;
     train_report_warnings(options, result, log);
     if (options->json && code != EXIT_BAD_INPUT)
         printed = train_report_json(options, run, result, messages_first_error(messages), stdout);
-    else if (!options->quiet && result->status == ZR_OK && result->n_steps > 0)
+    else if (!options->quiet && result->status == ZR_OK &&
+             (result->n_steps > 0 || result->evaluations.n > 0))
         train_report_summary(options, result, stdout);
     if (!printed || program_check_output(EXIT_TRAINED, true, log) != EXIT_TRAINED) {
         if (!printed)
@@ -45,8 +46,9 @@ static void plan_and_run(zero_train_t *run, const train_options_t *options, mess
                          const zr_log_t *log, train_result_t *result_p) {
     bool is_first = train_launch_first(options) == 0;
     train_plan_t plan = {0};
+    zr_run_evaluations_t evaluations = zero_train_evaluations(run);
     if (is_first)
-        train_plan_make(options, zero_train_first_step(run), &plan);
+        train_plan_make(options, zero_train_first_step(run), &evaluations, &plan);
     train_plan_warn(&plan, options, log);
     zero_train_go(run, messages, result_p);
     result_p->planned = train_plan_of(&plan, result_p);

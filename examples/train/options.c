@@ -33,6 +33,14 @@ static zr_status_t take_data(void *object, const char *label, const char *text,
     return ZR_OK;
 }
 
+static zr_status_t take_val_data(void *object, const char *label, const char *text,
+                                 const zr_log_t *log) {
+    train_evaluation_options_t *evaluation = &((train_options_t *)object)->evaluation;
+    (void)label, (void)log;
+    evaluation->paths[evaluation->n_paths++] = text;
+    return ZR_OK;
+}
+
 /* Their range is known with the model. */
 static zr_status_t take_seq(void *object, const char *label, const char *text,
                             const zr_log_t *log) {
@@ -125,13 +133,24 @@ static const zr_option_choice_t resumptions[] = {
 static const zr_option_choice_t damages[] = {
     {"refuse", 0, NULL}, {"previous", 1, NULL}, {NULL, 0, NULL}};
 
-enum { MODEL = 1, RANKS, MACHINE, OFFLOAD, STEP, CHECKPOINTS, OUTPUT, AGREE = ZR_OPTION_AGREE };
+enum {
+    MODEL = 1,
+    RANKS,
+    MACHINE,
+    OFFLOAD,
+    STEP,
+    EVALUATION,
+    CHECKPOINTS,
+    OUTPUT,
+    AGREE = ZR_OPTION_AGREE
+};
 static const char *const headers[] = {NULL,
                                       "What to train:",
                                       "How it is spread over ranks:",
                                       "The machine:",
                                       "Offload (cpu: to host memory, nvme: to files on drives):",
                                       "The step:",
+                                      "Evaluation:",
                                       "Checkpoints:",
                                       "Output:"};
 
@@ -154,7 +173,8 @@ static const zr_option_t own[] = {
              "0.7,0.3",
      .more = "([below](#data))"},
     {"seq", AT(seq), .type = ZR_OPTION_COUNT, .flags = AGREE, .group = MODEL, .arg = "TOKENS",
-     .initial = "the model's seq, of Llamas at most 2048", .take = take_seq, .help = "tokens per sequence"},
+     .initial = "the model's seq, of Llamas at most 2048", .take = take_seq,
+     .help = "tokens per sequence"},
     {"seq-min", AT(seq_min), .type = ZR_OPTION_COUNT, .flags = AGREE, .group = MODEL,
      .arg = "TOKENS", .initial = "--seq, all are equally long", .take = take_seq_min,
      .help = "vary the length: cut each micro-batch's sequences to their first TOKENS to --seq "
@@ -229,6 +249,29 @@ static const zr_option_t own[] = {
     {"config", AT(config_path), .type = ZR_OPTION_STRING, .group = STEP, .arg = "FILE",
      .help = "DeepSpeed's JSON; options override it"},
 
+    {"val-data", .type = ZR_OPTION_STRING, .flags = ZR_OPTION_SEVERAL, .group = EVALUATION,
+     .arg = "PATH", .initial = "", .take = take_val_data,
+     .help = "evaluate the model on these files or folders, which are read like --data but not "
+             "trained on: before the first step and after the last. Several times: several paths",
+     .more = "Training is the same to the bit ([below](#evaluation))"},
+    {"eval-every", AT(evaluation.every), .type = ZR_OPTION_COUNT, .flags = AGREE, .least = 1,
+     .group = EVALUATION, .arg = "STEPS", .initial = "never", .needs = "val-data",
+     .help = "evaluate after each so many steps as well"},
+    {"eval-batches", AT(evaluation.n_batches), .type = ZR_OPTION_COUNT, .flags = AGREE, .least = 1,
+     .group = EVALUATION, .arg = "N", .initial = "all there are", .needs = "val-data",
+     .help = "evaluate the first N micro-batches of the validation data, counted over all ranks"},
+    {"patience", AT(evaluation.patience), .type = ZR_OPTION_COUNT, .flags = AGREE, .least = 1,
+     .group = EVALUATION, .arg = "N", .initial = "never", .needs = "eval-every",
+     .help = "end the run after N evaluations in a row without a lower loss than the best"},
+    {"keep-best", AT(evaluation.keep_best), .type = ZR_OPTION_FLAG, .flags = AGREE,
+     .group = EVALUATION, .needs = "val-data",
+     .help = "with --checkpoint-dir: save a checkpoint after each evaluation that has the lowest "
+             "loss so far, and keep the last of them, whatever --checkpoint-keep says"},
+    {"eval-only", AT(evaluation.only), .type = ZR_OPTION_FLAG, .flags = AGREE, .group = EVALUATION,
+     .needs = "val-data",
+     .help = "evaluate the weights, of --resume or the initial ones, and do not train: without "
+             "optimizer state and gradients, and without --data"},
+
     {"checkpoint-dir", AT(checkpoint.dir), .type = ZR_OPTION_STRING, .flags = AGREE,
      .group = CHECKPOINTS, .arg = "DIR",
      .help = "save the run in this folder: at its end, and when it is asked to end (SIGTERM, "
@@ -264,7 +307,9 @@ static const zr_option_t own[] = {
      .more =
          "`step`, `loss`, `lr`, `norm`, `clip`, `skipped`, `tokens`, `step_ms`, `tokens_per_s`; of "
          "more ranks than one `slowest_rank` and `excess_ms` ([below](#the-slowest-rank)); with "
-         "`wall_clock_breakdown` also `time`. A file that is there is replaced; a run that goes "
+         "`wall_clock_breakdown` also `time`. Of each evaluation `step`, `val_loss`, "
+         "`val_perplexity`, `val_ms`, `best` (the lowest loss so far). A file that is there is "
+         "replaced; a run that goes "
          "on (`--resume`) writes behind the lines of steps that are done "
          "([checkpoints.md](checkpoints.md))"},
     {"memory-snapshot", AT(memory_snapshot_path), .type = ZR_OPTION_STRING, .group = OUTPUT,
@@ -409,6 +454,10 @@ static zr_status_t check_sizes(const train_options_t *options, const zr_log_t *l
 
 bool train_options_overlap(const train_options_t *options, int n_machines) {
     return options->config.overlap_comm && (options->overlap == TRAIN_OVERLAP_ON || n_machines > 1);
+}
+
+const char *train_options_freeze(const train_options_t *options) {
+    return options->evaluation.only ? ZR_MODEL_FREEZE_ALL : options->freeze;
 }
 
 bool train_options_use_nvme(const train_options_t *options) {
@@ -624,8 +673,20 @@ static zr_status_t resolve_data_weights(train_options_t *options, const zr_log_t
     return ZR_OK;
 }
 
+static zr_status_t check_evaluation(const train_options_t *options, const zr_log_t *log) {
+    const train_evaluation_options_t *evaluation = &options->evaluation;
+    if (evaluation->keep_best && options->checkpoint.dir == NULL)
+        return zr_fail(log, ZR_ERR_ARGUMENT, "--keep-best requires --checkpoint-dir");
+    if (evaluation->only && options->checkpoint.dir != NULL && !options->checkpoint.resume)
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "--eval-only saves nothing in --checkpoint-dir %s; add --resume to evaluate "
+                       "the newest checkpoint there, or leave it out to evaluate initial weights",
+                       options->checkpoint.dir);
+    return ZR_OK;
+}
+
 zr_status_t train_options_resolve(train_options_t *options, const zr_log_t *log) {
-    if (options->n_data_paths == 0)
+    if (options->n_data_paths == 0 && !options->evaluation.only)
         return zr_fail(
             log, ZR_ERR_ARGUMENT,
             "no data: give files or folders with --data PATH... (--help lists all options)");
@@ -635,6 +696,7 @@ zr_status_t train_options_resolve(train_options_t *options, const zr_log_t *log)
     ZR_TRY(check_hardware(options, log));
     ZR_TRY(check_offload(options, log));
     ZR_TRY(options_check_needs(&train_table, &options->given, log));
+    ZR_TRY(check_evaluation(options, log));
     ZR_TRY(train_trace_check(options, log));
     return check_memory_snapshot(options, log);
 }
@@ -755,7 +817,7 @@ static void take_saved_model(train_options_t *options) {
 
 /* Once to see what was given, and then over defaults and files. */
 static zr_status_t parse(int argc, char **argv, const zr_log_t *log, train_options_t *options) {
-    const char **data_paths = options->data_paths;
+    const char **data_paths = options->data_paths, **val_paths = options->evaluation.paths;
     options_given_t given;
     ZR_TRY(options_parse(&train_table, argc, argv, log, options, &given));
     if (options->help || options->version)
@@ -765,6 +827,7 @@ static zr_status_t parse(int argc, char **argv, const zr_log_t *log, train_optio
         own_log.level = ZR_LOG_WARNING;
     *options = train_options_default();
     options->data_paths = data_paths;
+    options->evaluation.paths = val_paths;
     options->given = given;
     ZR_TRY(train_options_read_under(options, &own_log));
     ZR_TRY(options_apply(&train_table, &given, log, options));
@@ -780,9 +843,12 @@ zr_status_t train_options_parse(int argc, char **argv, const zr_log_t *log,
                                 train_options_t *options_p) {
     train_options_t options = train_options_default();
     options.data_paths = calloc((size_t)argc + 1, sizeof(*options.data_paths));
-    if (options.data_paths == NULL)
+    options.evaluation.paths = calloc((size_t)argc + 1, sizeof(*options.evaluation.paths));
+    if (options.data_paths == NULL || options.evaluation.paths == NULL) {
+        train_options_free(&options);
         return zr_fail(log, ZR_ERR_MEMORY, "no memory for %s",
                        zr_count_text((uint64_t)argc, "argument").text);
+    }
     zr_status_t status = parse(argc, argv, log, &options);
     if (status != ZR_OK) {
         train_options_free(&options);
@@ -796,10 +862,11 @@ zr_status_t train_options_parse(int argc, char **argv, const zr_log_t *log,
 
 void train_options_free(train_options_t *options) {
     free(options->data_paths);
+    free(options->evaluation.paths);
     free(options->data_weights);
     free(options->own_model);
     options->own_model = NULL;
-    options->data_paths = NULL;
+    options->data_paths = options->evaluation.paths = NULL;
     options->data_weights = NULL;
-    options->n_data_paths = 0;
+    options->n_data_paths = options->evaluation.n_paths = 0;
 }

@@ -46,6 +46,17 @@ typedef struct train_checkpoint_options {
     bool passes_damaged; /* go on from the one before, where data is damaged */
 } train_checkpoint_options_t;
 
+/** Evaluations: losses of other data, between steps. */
+typedef struct train_evaluation_options {
+    const char **paths; /* owned; the paths are argv's */
+    size_t n_paths;     /* 0: nothing is evaluated */
+    size_t every;       /* steps; 0: at the beginning and the end only */
+    size_t n_batches;   /* micro-batches of one, of all ranks together; 0: all there are */
+    size_t patience;    /* the run ends after so many without gain; 0: never */
+    bool keep_best;     /* a checkpoint of the best, which stays */
+    bool only;          /* one, and no training */
+} train_evaluation_options_t;
+
 /** Whether collectives run beside compute. config.overlap_comm says whether they may. */
 typedef enum train_overlap {
     TRAIN_OVERLAP_AUTO = 0, /* on GPUs, and on the host where ranks are on several machines */
@@ -101,6 +112,7 @@ typedef struct train_options {
     const atomic_bool *stop;  /* end after the step under way once this is set; NULL: never */
 
     train_checkpoint_options_t checkpoint;
+    train_evaluation_options_t evaluation;
 
     /* What to say. */
     const char *log_path;             /* NULL: none */
@@ -137,6 +149,8 @@ extern const options_table_t train_table;
  */
 ZR_NODISCARD zr_status_t train_options_parse(int argc, char **argv, const zr_log_t *log,
                                              train_options_t *options_p);
+/** What is not trained, as zr_model_options_t.freeze has it: --freeze, or all with --eval-only. */
+const char *train_options_freeze(const train_options_t *options);
 /** Whether anything is offloaded to NVMe. */
 bool train_options_use_nvme(const train_options_t *options);
 void train_options_free(train_options_t *options);

@@ -20,7 +20,7 @@
 zr_run_request_t train_plan_request(const train_options_t *options, const zr_hardware_t *hardware) {
     int n_machines = (options->n_ranks - 1) / hardware->ranks_per_node + 1;
     zr_transformer_options_t model = {.seed = options->seed,
-                                      .freeze = options->freeze,
+                                      .freeze = train_options_freeze(options),
                                       .weight_decay = options->config.adamw.weight_decay,
                                       .has_documents = options->has_documents};
     return (zr_run_request_t){.model = zr_model_shape_maker(&options->shape, &model),
@@ -30,7 +30,7 @@ zr_run_request_t train_plan_request(const train_options_t *options, const zr_har
                               .seq = options->seq,
                               .seq_min = options->seq_min,
                               .n_steps = ZR_RUN_PLAN_STEPS,
-                              .saves = options->checkpoint.dir != NULL,
+                              .saves = options->checkpoint.dir != NULL && !options->evaluation.only,
                               .save_every = options->checkpoint.every,
                               .save_goes_on = options->checkpoint.is_async,
                               .n_ranks = options->n_ranks,
@@ -94,7 +94,8 @@ static void shorten(zr_run_request_t *request, size_t n_layers_each, size_t n_st
     config->train_batch = config->micro_batch * config->grad_accum * (size_t)request->n_ranks;
 }
 
-static zr_status_t make(const train_options_t *options, size_t first_step, const zr_log_t *log,
+static zr_status_t make(const train_options_t *options, size_t first_step,
+                        const zr_run_evaluations_t *evaluations, const zr_log_t *log,
                         train_plan_t *plan) {
     zr_hardware_t hardware;
     train_options_t own = *options;
@@ -107,16 +108,20 @@ static zr_status_t make(const train_options_t *options, size_t first_step, const
                                 .first_step = first_step,
                                 .grad_accum = request.config.grad_accum};
     size_t n_steps = options->steps > first_step ? options->steps - first_step : 0;
+    if (options->evaluation.only)
+        n_steps = 0;
+    request.evaluations = *evaluations;
     if (options->seq_min < options->seq)
         request.lengths = &lengths;
     shorten(&request, zr_model_shape_sizes(&options->shape).n_layers, n_steps);
     return plan_places(&request, log, plan);
 }
 
-void train_plan_make(const train_options_t *options, size_t first_step, train_plan_t *plan_p) {
+void train_plan_make(const train_options_t *options, size_t first_step,
+                     const zr_run_evaluations_t *evaluations, train_plan_t *plan_p) {
     *plan_p = (train_plan_t){0};
     zr_log_t log = {.sink = keep_first, .context = plan_p, .level = ZR_LOG_ERROR};
-    plan_p->is_made = make(options, first_step, &log, plan_p) == ZR_OK;
+    plan_p->is_made = make(options, first_step, evaluations, &log, plan_p) == ZR_OK;
 }
 
 void train_plan_warn(const train_plan_t *plan, const train_options_t *options,

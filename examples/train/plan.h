@@ -35,9 +35,11 @@ typedef struct train_plan {
  * What keeps a run from being planned keeps it from being made, and is said by it: nothing is
  * logged.
  *
- * @param first_step  the steps that the run has behind it: it goes on from a checkpoint
+ * @param first_step   the steps that the run has behind it: it goes on from a checkpoint
+ * @param evaluations  zero_train_evaluations
  */
-void train_plan_make(const train_options_t *options, size_t first_step, train_plan_t *plan_p);
+void train_plan_make(const train_options_t *options, size_t first_step,
+                     const zr_run_evaluations_t *evaluations, train_plan_t *plan_p);
 
 /** Warn of a run that its budgets allow and the machine has no memory for: on the host the system
  * ends such a run without a word. */

@@ -48,6 +48,21 @@ static void print_parts(const train_options_t *options, const train_time_t *time
     fprintf(file, "\n");
 }
 
+/* A line of --log. Frees the object. */
+static zr_status_t print_line(json_t *object, const char *what, size_t step, FILE *file,
+                              const train_options_t *options, const zr_log_t *log) {
+    errno = 0;
+    bool made = object != NULL, printed = json_print(object, false, file);
+    int error = errno;
+    json_decref(object);
+    if (!made)
+        return zr_fail(log, ZR_ERR_MEMORY, "no memory for a line of --log");
+    if (!printed)
+        return zr_fail(log, ZR_ERR_IO, "cannot write %s %zu to --log %s: %s", what, step,
+                       options->log_path, strerror(error));
+    return ZR_OK;
+}
+
 zr_status_t train_report_log_step(FILE *file, const train_options_t *options,
                                   const train_step_line_t *line, const zr_log_t *log) {
     const zr_step_report_t *report = &line->report;
@@ -62,16 +77,28 @@ zr_status_t train_report_log_step(FILE *file, const train_options_t *options,
                  {"excess_ms", json_number(1e3 * line->slowest.excess_seconds)});
     if (options->config.wall_clock_breakdown)
         json_put(&object, "time", time_object(options, &line->time));
-    errno = 0;
-    bool made = object != NULL, printed = json_print(object, false, file);
-    int error = errno;
-    json_decref(object);
-    if (!made)
-        return zr_fail(log, ZR_ERR_MEMORY, "no memory for a line of --log");
-    if (!printed)
-        return zr_fail(log, ZR_ERR_IO, "cannot write step %zu to --log %s: %s", report->step,
-                       options->log_path, strerror(error));
-    return ZR_OK;
+    return print_line(object, "step", report->step, file, options, log);
+}
+
+zr_status_t train_report_evaluation(FILE *file, messages_t *messages,
+                                    const train_options_t *options,
+                                    const train_evaluation_line_t *line, const zr_log_t *log) {
+    double loss = line->evaluated.loss;
+    char of_all[32] = "";
+    if (!options->evaluation.only)
+        snprintf(of_all, sizeof(of_all), "/%zu", options->steps);
+    if (messages != NULL)
+        messages_progress(messages, true,
+                          "step %zu%s  validation loss %.4f  perplexity %.4g  %.0f ms%s",
+                          line->step, of_all, loss, exp(loss), 1e3 * line->evaluated.seconds,
+                          line->is_best ? "  best so far" : "");
+    if (file == NULL)
+        return ZR_OK;
+    return print_line(JSON_OBJECT({"step", json_count(line->step)}, {"val_loss", json_number(loss)},
+                                  {"val_perplexity", json_number(exp(loss))},
+                                  {"val_ms", json_number(1e3 * line->evaluated.seconds)},
+                                  {"best", json_boolean(line->is_best)}),
+                      "evaluation behind step", line->step, file, options, log);
 }
 
 static void format_parts(const train_options_t *options, const train_time_t *time, char *text,
@@ -270,6 +297,31 @@ static json_t *trace_object(const train_options_t *options, const train_trace_re
         {"left_out", json_count(trace->n_left_out)});
 }
 
+static json_t *best_object(const train_gain_t *gain) {
+    return JSON_OBJECT({"loss", json_number(gain->best_loss)},
+                       {"step", json_count(gain->best_step)});
+}
+
+/* Losses of this run's evaluations; the best is of the whole run. */
+static json_t *evaluation_object(const train_result_t *result) {
+    const train_evaluations_t *of = &result->evaluations;
+    const train_val_data_t *data = &result->val_data;
+    json_t *files = JSON_OBJECT(
+        {"kind", json_string(data->kind)}, {"files", json_count(data->n_files)},
+        {"tokens", json_count(data->n_tokens)}, {"windows", json_count(data->n_windows)});
+    double first = of->n > 0 ? of->first_loss : NAN, last = of->n > 0 ? of->last_loss : NAN;
+    json_t *loss = JSON_OBJECT({"first", json_number(first)}, {"last", json_number(last)});
+    json_t *object = JSON_OBJECT(
+        {"data", files}, {"batches", json_count(data->n_batches)},
+        {"tokens", json_count(data->n_evaluated_tokens)}, {"evaluations", json_count(of->n)},
+        {"loss", loss}, {"perplexity", json_number(exp(last))},
+        {"seconds", json_number(of->seconds)}, {"without_gain", json_count(of->gain.n_without)},
+        {"ended_run", json_boolean(of->is_over)});
+    if (of->gain.has_best)
+        json_put(&object, "best", best_object(&of->gain));
+    return object;
+}
+
 /* Before it is open, nobody knows. */
 static void put_device(json_t **object_p, const train_result_t *result) {
     if (result->device[0] == '\0')
@@ -327,6 +379,8 @@ static void put_common(json_t **object_p, const train_options_t *options,
     if (options->choice.options[0] != '\0')
         json_put(object_p, "chosen", chosen_object(&options->choice));
     put_memory(object_p, result);
+    if (result->val_data.kind != NULL)
+        json_put(object_p, "evaluation", evaluation_object(result));
     if (options->checkpoint.dir != NULL)
         json_put(object_p, "checkpoint", checkpoint_object(options, result));
     if (train_options_use_nvme(options))
@@ -424,12 +478,19 @@ static void put_ranks(json_t **object_p, const train_options_t *options, const z
     json_put(object_p, "per_rank", ranks);
 }
 
+bool train_report_is_lost(const train_options_t *options, const train_result_t *result) {
+    return result->interrupted && (options->checkpoint.dir == NULL || options->evaluation.only);
+}
+
 bool train_report_json(const train_options_t *options, const zero_train_t *run,
                        const train_result_t *result, const char *message, FILE *file) {
     json_t *object = json_object();
-    bool failed = result->status != ZR_OK, is_saved = options->checkpoint.dir != NULL;
-    bool is_lost = failed || (result->interrupted && !is_saved);
-    const char *outcome = is_lost ? "failed" : result->interrupted ? "saved" : "trained";
+    bool failed = result->status != ZR_OK;
+    bool is_lost = failed || train_report_is_lost(options, result);
+    const char *outcome = is_lost                    ? "failed"
+                          : result->interrupted      ? "saved"
+                          : options->evaluation.only ? "evaluated"
+                                                     : "trained";
     json_put(&object, "result", json_string(outcome));
     if (result->interrupted)
         json_put(&object, "interrupted", json_true());
@@ -440,7 +501,7 @@ bool train_report_json(const train_options_t *options, const zero_train_t *run,
     put_common(&object, options, result);
     if (run != NULL)
         put_ranks(&object, options, run);
-    if (!failed && result->n_steps > 0)
+    if (!failed && (result->n_steps > 0 || result->evaluations.n > 0))
         put_success(&object, options, result);
     return json_print_new(object, file);
 }
@@ -554,6 +615,23 @@ static void print_sent(const train_result_t *result, FILE *file) {
     print_sent_of(result->level_bytes_sent[ZR_LEVEL_REPLICAS], ", between groups", file);
 }
 
+static void print_evaluations(const train_result_t *result, FILE *file) {
+    const train_evaluations_t *of = &result->evaluations;
+    const train_val_data_t *data = &result->val_data;
+    if (of->n == 0)
+        return;
+    fprintf(file, "evaluation   %s of %s (%s) in %.1f s; loss %.4f",
+            zr_count_text(of->n, "time").text,
+            zr_count_text(data->n_evaluated_tokens, "token").text, data->kind, of->seconds,
+            of->first_loss);
+    if (of->n > 1)
+        fprintf(file, " to %.4f", of->last_loss);
+    fprintf(file, ", perplexity %.4g", exp(of->last_loss));
+    if (of->gain.has_best)
+        fprintf(file, "; best %.4f after step %zu", of->gain.best_loss, of->gain.best_step);
+    fprintf(file, "\n");
+}
+
 static void print_steps(const train_options_t *options, const train_result_t *result, FILE *file) {
     const train_saves_t *saves = &result->saves;
     if (result->n_steps == result->first_step)
@@ -571,6 +649,20 @@ static void print_steps(const train_options_t *options, const train_result_t *re
                 options->checkpoint.dir, saves->last);
 }
 
+static void print_data(const train_options_t *options, const train_result_t *result, FILE *file) {
+    if (result->data_kind == NULL)
+        return;
+    fprintf(file, "data         %s, %s (%s), %s of %zu per epoch",
+            zr_count_text(result->n_data_files, "file").text,
+            zr_count_text(result->n_data_tokens, "token").text, result->data_kind,
+            zr_count_text(result->n_data_windows, "sequence").text, options->seq);
+    if (result->has_documents)
+        fprintf(file, ", %s with a loss", zr_count_text(result->n_data_targets, "target").text);
+    if (options->seq_min < options->seq)
+        fprintf(file, ", cut to their first %zu to %zu", options->seq_min, options->seq);
+    fprintf(file, "\n");
+}
+
 void train_report_summary(const train_options_t *options, const train_result_t *result,
                           FILE *file) {
     const zr_model_size_t *size = &result->size;
@@ -582,16 +674,7 @@ void train_report_summary(const train_options_t *options, const train_result_t *
     fprintf(file, "; padding %zu\n",
             size->trainable_padded_elems - size->trainable_elems + size->frozen_padded_elems -
                 size->frozen_elems);
-    fprintf(file, "data         %s, %s (%s), %s of %zu per epoch",
-            zr_count_text(result->n_data_files, "file").text,
-            zr_count_text(result->n_data_tokens, "token").text, result->data_kind,
-            zr_count_text(result->n_data_windows, "sequence").text, options->seq);
-    if (result->has_documents)
-        fprintf(file, ", %s with a loss",
-                zr_count_text(result->n_data_targets, "target").text);
-    if (options->seq_min < options->seq)
-        fprintf(file, ", cut to their first %zu to %zu", options->seq_min, options->seq);
-    fprintf(file, "\n");
+    print_data(options, result, file);
     int n_shards = zr_config_n_shards(&options->config, options->n_ranks);
     fprintf(file, "run          stage %d, %s", options->config.stage,
             zr_count_text((uint64_t)options->n_ranks, "rank").text);
@@ -599,7 +682,9 @@ void train_report_summary(const train_options_t *options, const train_result_t *
         fprintf(file, " in groups of %d", n_shards);
     fprintf(file, " with %s each, %s, device %s\n", zr_count_text(result->n_threads, "thread").text,
             zr_dtype_name(options->config.dtype), result->device);
-    print_steps(options, result, file);
+    if (!options->evaluation.only)
+        print_steps(options, result, file);
+    print_evaluations(result, file);
     print_parts(options, &result->time, file);
     if (result->n_delayed_steps > 0)
         fprintf(file,

@@ -6,7 +6,7 @@
 
 #include <jansson.h>
 
-#include "examples/train/train.h"
+#include "examples/train/evaluate.h"
 
 typedef struct train_step_line {
     zr_step_report_t report;
@@ -25,12 +25,33 @@ typedef struct train_step_line {
 ZR_NODISCARD zr_status_t train_report_log_step(FILE *file, const train_options_t *options,
                                                const train_step_line_t *line, const zr_log_t *log);
 
+/** An evaluation of the run. */
+typedef struct train_evaluation_line {
+    size_t step; /* that it came after; 0: before the first */
+    train_evaluated_t evaluated;
+    bool is_best;
+} train_evaluation_line_t;
+
+/**
+ * Append an evaluation to the file of --log, and show it in a line that stays.
+ *
+ * @param file, messages  NULL: not there
+ * @return as train_report_log_step
+ */
+ZR_NODISCARD zr_status_t train_report_evaluation(FILE *file, messages_t *messages,
+                                                 const train_options_t *options,
+                                                 const train_evaluation_line_t *line,
+                                                 const zr_log_t *log);
+
 /**
  * Show a step: on a terminal in place; a line that stays every steps_per_print steps, as
  * DeepSpeed's key asks, and at the end.
  */
 void train_report_progress(messages_t *messages, const train_options_t *options,
                            const train_step_line_t *line);
+
+/** Whether a run was interrupted and nothing of it is left. */
+bool train_report_is_lost(const train_options_t *options, const train_result_t *result);
 
 /** Warn of a run that came to its end and trained nothing of use. */
 void train_report_warnings(const train_options_t *options, const train_result_t *result,

@@ -18,6 +18,7 @@
 #include "examples/data/data.h"
 #include "examples/train/agree.h"
 #include "examples/train/checkpoint.h"
+#include "examples/train/evaluate.h"
 #include "examples/train/files.h"
 #include "examples/train/launch.h"
 #include "examples/train/log.h"
@@ -30,7 +31,8 @@ typedef struct zero_train {
     const train_options_t *options;
     zr_log_t log;
     messages_t *messages;
-    data_t *data;
+    data_t *data; /* NULL with --eval-only */
+    data_t *val;  /* of --val-data; NULL: nothing is evaluated */
     FILE *log_file;
     train_start_t start;
     device_choice_t device;
@@ -66,6 +68,10 @@ typedef struct rank {
     double *step_tokens_per_s;     /* [n_steps]; rank 0 only */
     size_t capacity;               /* of these */
     double seconds;                /* of all steps */
+    double step_begin;             /* of the step under way */
+    train_time_t before;           /* rank_time then */
+    size_t saved_step;             /* of the newest checkpoint */
+    bool has_unsaved_gain;         /* an evaluation is in none */
     double own_begin, own_stall;   /* when the rank last took its own time, and stall until then */
     double own_last;               /* what it was */
     train_delays_t *delays;        /* [n_ranks]; rank 0 only */
@@ -128,10 +134,11 @@ static zr_status_t stop_recording(rank_t *rank) {
 
 static zr_status_t create_model(rank_t *rank) {
     const train_options_t *o = rank->run->options;
+    bool trains = !o->evaluation.only;
     zr_transformer_options_t options = {.seed = o->seed,
-                                        .freeze = o->freeze,
+                                        .freeze = train_options_freeze(o),
                                         .weight_decay = o->config.adamw.weight_decay,
-                                        .has_documents = data_has_documents(rank->run->data)};
+                                        .has_documents = zero_train_has_documents(rank->run)};
     zr_activation_options_t activations = {.recompute = o->recompute,
                                            .device = o->offload_activations,
                                            .most_rows = o->config.micro_batch * o->seq,
@@ -141,13 +148,13 @@ static zr_status_t create_model(rank_t *rank) {
     ZR_TRY(zr_runtime_create(&config, rank->comm, rank->device, &rank->log, &rank->runtime));
     ZR_TRY(start_recording(rank));
     ZR_TRY(zr_model_shape_create(rank->runtime, &o->shape, &options, &activations, &rank->model));
-    if (o->checkpoint.dir != NULL)
+    if (o->checkpoint.dir != NULL && trains)
         ZR_TRY(zr_runtime_expect_saves(rank->runtime, o->checkpoint.is_async));
     if (rank->run->start.checkpoint != NULL)
         ZR_TRY(zr_runtime_restore(rank->runtime, rank->run->start.checkpoint));
     ZR_TRY(zr_model_commit(rank->model));
     zr_runtime_model_size(rank->runtime, &rank->result.size);
-    if (rank->result.size.trainable_elems == 0)
+    if (rank->result.size.trainable_elems == 0 && trains)
         zr_log_write(&rank->log, ZR_LOG_WARNING,
                      "--freeze %s freezes every parameter: nothing is trained", o->freeze);
     return ZR_OK;
@@ -164,12 +171,14 @@ static zr_status_t create_reader(rank_t *rank) {
                         .first_index = start->n_sequences,
                         .first_step = start->step,
                         .n_micro_batches = n_steps * o->config.grad_accum};
+    if (o->evaluation.only)
+        return ZR_OK;
     return data_reader_create(rank->run->data, &part, &rank->reader);
 }
 
 static zr_status_t make_rank(rank_t *rank) {
     const run_t *run = rank->run;
-    ZR_TRY(train_agree(run->options, run->data, &run->start, rank->comm));
+    ZR_TRY(train_agree(run->options, run->data, run->val, &run->start, rank->comm));
     ZR_TRY(
         train_trace_create(run->options, rank->number, run->start.step, &rank->log, &rank->trace));
     ZR_TRY(create_device(rank));
@@ -301,7 +310,7 @@ static train_time_t rank_time(const rank_t *rank) {
                [TRAIN_OPTIMIZER] = time.optimizer_seconds,
                [TRAIN_STALL] = time.stall_seconds,
                [TRAIN_IO] = time.io_seconds + waits[ZR_STORE_PUT] + waits[ZR_STORE_GET],
-               [TRAIN_DATA] = data_reader_wait_seconds(rank->reader),
+               [TRAIN_DATA] = rank->reader != NULL ? data_reader_wait_seconds(rank->reader) : 0,
                [TRAIN_BESIDE] = time.beside_seconds}};
 }
 
@@ -348,15 +357,8 @@ static zr_status_t share_loss_and_time(rank_t *rank, double loss, train_step_lin
 }
 
 static zr_status_t next_batch(rank_t *rank, zr_host_batch_t *batch_p) {
-    const int32_t *tokens = NULL, *targets = NULL, *starts = NULL;
-    zr_host_batch_t batch = {.n_sequences = rank->run->options->config.micro_batch};
     double begin = zr_device_now(rank->device), waited = data_reader_wait_seconds(rank->reader);
-    ZR_TRY(data_reader_next(rank->reader, &batch.seq, &tokens, &targets));
-    data_reader_documents(rank->reader, &starts, &batch.n_targets);
-    batch.inputs[ZR_PART_TOKENS] = tokens;
-    batch.inputs[ZR_PART_TARGETS] = targets;
-    batch.inputs[ZR_PART_STARTS] = starts;
-    *batch_p = batch;
+    ZR_TRY(train_next_batch(rank->reader, rank->run->options->config.micro_batch, batch_p));
     if (rank->trace != NULL && data_reader_wait_seconds(rank->reader) > waited)
         zr_trace_slice(rank->trace, &(zr_trace_slice_t){.kind = ZR_SLICE_WAIT,
                                                         .lane = ZR_TRACE_STALLS,
@@ -452,10 +454,16 @@ static zr_status_t record_steps(rank_t *rank, size_t n_done) {
     return stop_recording(rank);
 }
 
+/* Whether the run has step `i`, counted from 0, as far as all ranks know. */
+static bool has_step(const rank_t *rank, size_t i) {
+    const train_options_t *o = rank->run->options;
+    return i < o->steps && !o->evaluation.only && !rank->result.evaluations.is_over;
+}
+
 /* Ranks that are processes tell each other whether any has seen the flag. */
 static zr_status_t ask_processes(rank_t *rank, size_t i, bool has_seen, bool *begins_p) {
     double share = 0;
-    *begins_p = i < rank->run->options->steps;
+    *begins_p = has_step(rank, i);
     if (*begins_p)
         ZR_TRY(zr_runtime_average(rank->runtime, has_seen, &share));
     *begins_p = *begins_p && share == 0;
@@ -469,11 +477,14 @@ static zr_status_t begins_step(rank_t *rank, size_t i, bool *begins_p) {
     const train_options_t *o = run->options;
     size_t none = SIZE_MAX, last = o->n_ranks == 1 ? i : i + 1;
     bool has_seen = o->stop != NULL && atomic_load(o->stop);
+    *begins_p = false;
+    if (rank->result.evaluations.is_stopped)
+        return ZR_OK;
     if (o->is_launched)
         return ask_processes(rank, i, has_seen, begins_p);
     if (has_seen && i < o->steps)
         atomic_compare_exchange_strong(&run->n_wanted, &none, last);
-    *begins_p = i < o->steps && i < atomic_load(&run->n_wanted);
+    *begins_p = has_step(rank, i) && i < atomic_load(&run->n_wanted);
     return ZR_OK;
 }
 
@@ -482,20 +493,118 @@ static zr_status_t save_checkpoint(rank_t *rank) {
     const train_start_t *start = &rank->run->start;
     uint64_t n_trained = (rank->result.n_steps - start->step) * train_checkpoint_step_sequences(o);
     zr_trace_phase(rank->trace, zr_device_now(rank->device), "checkpoint");
-    zr_status_t status = train_checkpoint_save(o, rank->run->data, rank->runtime,
-                                               start->n_sequences + n_trained, &rank->result.saves);
+    train_place_t place = {.n_sequences = start->n_sequences + n_trained,
+                           .val = rank->run->val,
+                           .gain = rank->result.evaluations.gain};
+    zr_status_t status =
+        train_checkpoint_save(o, rank->run->data, rank->runtime, &place, &rank->result.saves);
     zr_trace_phase(rank->trace, zr_device_now(rank->device), NULL);
+    rank->saved_step = rank->result.n_steps;
+    rank->has_unsaved_gain = false;
     return status;
 }
 
-static zr_status_t train_steps(rank_t *rank) {
-    const train_options_t *o = rank->run->options;
-    train_result_t *result = &rank->result;
-    size_t saved_step = rank->run->start.step;
-    train_time_t before = rank_time(rank), after = before;
-    double step_start = now_seconds();
+/* What lies between is of no step. */
+static void restart_clock(rank_t *rank) {
+    rank->step_begin = now_seconds();
+    rank->before = rank_time(rank);
     (void)take_own_seconds(rank);
-    for (size_t i = saved_step;; i++) {
+}
+
+static void time_step(rank_t *rank, train_step_line_t *line) {
+    double end = now_seconds();
+    train_time_t after = rank_time(rank);
+    line->seconds = end - rank->step_begin;
+    line->tokens_per_s = (double)line->n_tokens / line->seconds;
+    line->time = time_between(&rank->before, &after, line->seconds);
+    rank->seconds += line->seconds;
+    for (int part = 0; part < TRAIN_N_PARTS; part++)
+        rank->result.time.of[part] += line->time.of[part];
+    rank->step_begin = end;
+    rank->before = after;
+}
+
+static zr_status_t note_step(rank_t *rank, const train_step_line_t *line) {
+    train_result_t *result = &rank->result;
+    ZR_TRY(note_times(rank, line));
+    if (rank->number == 0)
+        ZR_TRY(report_step(rank, line));
+    if (result->n_steps == result->first_step)
+        result->first_loss = line->loss;
+    result->last_loss = line->loss;
+    result->n_steps = line->report.step;
+    result->n_skipped = line->report.n_skipped;
+    result->n_trained_tokens += line->n_tokens;
+    return ZR_OK;
+}
+
+/* Evaluate behind the steps that are done. When options->stop has ended it, the run ends as well,
+ * on all ranks. */
+static zr_status_t evaluate(rank_t *rank) {
+    run_t *run = rank->run;
+    train_evaluator_t evaluator = {.options = run->options,
+                                   .data = run->val,
+                                   .rank = rank->number,
+                                   .model = rank->model,
+                                   .messages = rank->number == 0 ? run->messages : NULL};
+    train_evaluation_line_t line = {.step = rank->result.n_steps};
+    zr_trace_phase(rank->trace, zr_device_now(rank->device), "evaluation");
+    ZR_TRY(train_evaluate(&evaluator, &line.evaluated));
+    zr_trace_phase(rank->trace, zr_device_now(rank->device), NULL);
+    if (rank->is_recording)
+        ZR_TRY(start_recording(rank)); /* what it allocated is of no step */
+    rank->result.evaluations.is_stopped = !line.evaluated.is_whole;
+    if (!line.evaluated.is_whole)
+        return ZR_OK;
+    line.is_best =
+        train_evaluations_note(&rank->result.evaluations, run->options, line.step, &line.evaluated);
+    rank->has_unsaved_gain = true;
+    return rank->number == 0 ? train_report_evaluation(run->log_file, run->messages, run->options,
+                                                       &line, &rank->log)
+                             : ZR_OK;
+}
+
+static bool is_save_due(const rank_t *rank) {
+    const train_options_t *o = rank->run->options;
+    const train_gain_t *gain = &rank->result.evaluations.gain;
+    bool is_best = o->evaluation.keep_best && gain->has_best &&
+                   gain->best_step == rank->result.n_steps && rank->has_unsaved_gain;
+    return is_best || train_checkpoint_is_due(o, rank->result.n_steps);
+}
+
+/* What comes between steps. */
+static zr_status_t end_step(rank_t *rank) {
+    train_result_t *result = &rank->result;
+    ZR_TRY(train_checkpoint_end(rank->runtime, false, &result->saves));
+    bool evaluates = train_evaluation_is_due(rank->run->options, result->n_steps);
+    if (evaluates)
+        ZR_TRY(evaluate(rank));
+    bool saves = is_save_due(rank);
+    if (saves)
+        ZR_TRY(save_checkpoint(rank));
+    if (evaluates || saves)
+        restart_clock(rank);
+    return ZR_OK;
+}
+
+/* Of the last step, unless it has been saved; and of a loss that was made up for. */
+static zr_status_t save_at_end(rank_t *rank) {
+    const train_options_t *o = rank->run->options;
+    bool has_new =
+        rank->result.n_steps > rank->saved_step || (rank->has_unsaved_gain && rank->saved_step > 0);
+    return o->checkpoint.dir != NULL && has_new && !o->evaluation.only ? save_checkpoint(rank)
+                                                                       : ZR_OK;
+}
+
+static zr_status_t train_steps(rank_t *rank) {
+    const train_start_t *start = &rank->run->start;
+    train_result_t *result = &rank->result;
+    train_evaluations_begin(&result->evaluations, rank->run->options, &start->gain);
+    rank->saved_step = start->step;
+    if (train_evaluation_is_due_first(rank->run->options, &start->gain, start->step))
+        ZR_TRY(evaluate(rank));
+    restart_clock(rank);
+    for (size_t i = start->step;; i++) {
         train_step_line_t line = {0};
         bool begins = false;
         ZR_TRY(begins_step(rank, i, &begins));
@@ -503,36 +612,11 @@ static zr_status_t train_steps(rank_t *rank) {
             break;
         ZR_TRY(train_step(rank, &line));
         ZR_TRY(record_steps(rank, i + 1 - result->first_step));
-        double step_end = now_seconds();
-        after = rank_time(rank);
-        line.seconds = step_end - step_start;
-        line.tokens_per_s = (double)line.n_tokens / line.seconds;
-        line.time = time_between(&before, &after, line.seconds);
-        rank->seconds += line.seconds;
-        for (int part = 0; part < TRAIN_N_PARTS; part++)
-            result->time.of[part] += line.time.of[part];
-        step_start = step_end;
-        before = after;
-        ZR_TRY(note_times(rank, &line));
-        if (rank->number == 0)
-            ZR_TRY(report_step(rank, &line));
-        if (i == result->first_step)
-            result->first_loss = line.loss;
-        result->last_loss = line.loss;
-        result->n_steps = line.report.step;
-        result->n_skipped = line.report.n_skipped;
-        result->n_trained_tokens += line.n_tokens;
-        ZR_TRY(train_checkpoint_end(rank->runtime, false, &result->saves));
-        if (!train_checkpoint_is_due(o, result->n_steps))
-            continue;
-        ZR_TRY(save_checkpoint(rank));
-        saved_step = result->n_steps;
-        step_start = now_seconds(); /* saving is of no step */
-        before = rank_time(rank);
-        (void)take_own_seconds(rank);
+        time_step(rank, &line);
+        ZR_TRY(note_step(rank, &line));
+        ZR_TRY(end_step(rank));
     }
-    if (o->checkpoint.dir != NULL && result->n_steps > saved_step)
-        ZR_TRY(save_checkpoint(rank));
+    ZR_TRY(save_at_end(rank));
     return train_checkpoint_end(rank->runtime, true, &result->saves);
 }
 
@@ -654,6 +738,7 @@ static void add_up(rank_t *ranks, const train_options_t *options, train_result_t
     result->weights = first->weights;
     result->seconds = ranks[0].seconds;
     result->n_delayed_steps = first->n_delayed_steps;
+    result->evaluations = first->evaluations;
     if (ranks[0].delays != NULL) {
         result->slowest_rank = train_slowest_of_all(ranks[0].delays, options->n_ranks);
         result->slowest = ranks[0].delays[result->slowest_rank];
@@ -801,7 +886,7 @@ static zr_status_t run_ranks(run_t *run, train_result_t *result) {
 
 /* ---- what is read and written ----------------------------------------------------------- */
 
-static zr_status_t open_inputs(run_t *run) {
+static zr_status_t open_data(run_t *run) {
     const train_options_t *o = run->options;
     data_options_t options = {.paths = o->data_paths,
                               .n_paths = o->n_data_paths,
@@ -811,11 +896,32 @@ static zr_status_t open_inputs(run_t *run) {
                               .vocab = zr_model_shape_sizes(&o->shape).vocab,
                               .seed = o->seed,
                               .log = run->log};
-    ZR_TRY(data_open(&options, &run->data));
-    ZR_TRY(train_files_check(o, run->data, &run->log));
+    if (!o->evaluation.only)
+        ZR_TRY(data_open(&options, &run->data));
+    if (o->evaluation.n_paths == 0)
+        return ZR_OK;
+    options.paths = o->evaluation.paths;
+    options.n_paths = o->evaluation.n_paths;
+    options.seq_min = o->seq;
+    options.in_order = true;
+    options.weights = NULL;
+    options.log = train_evaluation_log(&run->log);
+    ZR_TRY(data_open(&options, &run->val));
+    if (run->data == NULL || data_has_documents(run->data) == data_has_documents(run->val))
+        return ZR_OK;
+    return zr_fail(&run->log, ZR_ERR_ARGUMENT,
+                   "--val-data is %s and --data is %s: a model has documents in both or in none; "
+                   "make documents of both",
+                   data_kind(run->val), data_kind(run->data));
+}
+
+static zr_status_t open_inputs(run_t *run) {
+    const train_options_t *o = run->options;
+    ZR_TRY(open_data(run));
+    ZR_TRY(train_files_check(o, run->data, run->val, &run->log));
     bool are_here = train_launch_n_here(o) == o->n_ranks;
-    return train_checkpoint_open(o, run->data, are_here ? NULL : run->ranks[0].comm, &run->log,
-                                 &run->start);
+    return train_checkpoint_open(o, run->data, run->val, are_here ? NULL : run->ranks[0].comm,
+                                 &run->log, &run->start);
 }
 
 static zr_status_t open_log(run_t *run) {
@@ -831,10 +937,28 @@ static zr_status_t close_log(run_t *run, zr_status_t status) {
                    strerror(errno));
 }
 
+static bool is_interrupted(const train_options_t *options, const train_result_t *result) {
+    bool is_complete = options->evaluation.only || result->evaluations.is_over ||
+                       result->n_steps >= options->steps;
+    return result->evaluations.is_stopped || !is_complete;
+}
+
+static void say_over(const train_options_t *options, const train_result_t *result,
+                     const zr_log_t *log) {
+    const train_gain_t *gain = &result->evaluations.gain;
+    zr_log_write(log, ZR_LOG_INFO,
+                 "ended after step %zu of %zu: %s in a row had no lower validation loss than %.4f, "
+                 "of step %zu (--patience %zu)",
+                 result->n_steps, options->steps, zr_count_text(gain->n_without, "evaluation").text,
+                 gain->best_loss, gain->best_step, options->evaluation.patience);
+}
+
 /* A run that was saved can be gone on with: nothing has failed. */
 static void say_interrupted(const train_options_t *options, const train_result_t *result,
                             const zr_log_t *log) {
-    if (options->checkpoint.dir == NULL)
+    if (options->evaluation.only)
+        zr_log_write(log, ZR_LOG_ERROR, "interrupted before the evaluation has ended");
+    else if (options->checkpoint.dir == NULL)
         zr_log_write(log, ZR_LOG_ERROR, "interrupted after step %zu of %zu", result->n_steps,
                      options->steps);
     else
@@ -866,7 +990,15 @@ static bool is_bad_input(zr_status_t status) {
 /* What is known of a run whose ranks have done nothing yet. */
 static train_result_t known_of(const run_t *run) {
     train_result_t result = {0};
-    if (run == NULL || run->data == NULL)
+    if (run != NULL && run->val != NULL)
+        result.val_data = train_evaluation_data(run->options, run->val);
+    if (run == NULL || (run->data == NULL && run->val == NULL))
+        return result;
+    result.first_step = result.n_steps = run->start.step;
+    result.n_skipped = run->start.step - run->start.n_updates;
+    result.passed = run->start.passed;
+    result.n_passed = run->start.n_passed;
+    if (run->data == NULL)
         return result;
     result.data_kind = data_kind(run->data);
     result.n_data_files = data_n_files(run->data);
@@ -875,10 +1007,6 @@ static train_result_t known_of(const run_t *run) {
     result.n_data_duplicates = data_n_duplicates(run->data);
     result.has_documents = data_has_documents(run->data);
     result.n_data_targets = data_n_targets(run->data);
-    result.first_step = result.n_steps = run->start.step;
-    result.n_skipped = run->start.step - run->start.n_updates;
-    result.passed = run->start.passed;
-    result.n_passed = run->start.n_passed;
     return result;
 }
 
@@ -916,7 +1044,11 @@ zr_comm_t *zero_train_comm(const zero_train_t *train) {
 }
 
 bool zero_train_has_documents(const zero_train_t *train) {
-    return data_has_documents(train->data);
+    return data_has_documents(train->data != NULL ? train->data : train->val);
+}
+
+zr_run_evaluations_t zero_train_evaluations(const zero_train_t *train) {
+    return train_evaluation_plan(train->options, train->val, &train->start.gain, train->start.step);
 }
 
 size_t zero_train_first_step(const zero_train_t *train) {
@@ -930,6 +1062,7 @@ void zero_train_close(zero_train_t **train) {
     free_ranks(run);
     train_checkpoint_close(&run->start);
     data_close(&run->data);
+    data_close(&run->val);
     pthread_mutex_destroy(&run->lock);
     free(run);
     *train = NULL;
@@ -946,7 +1079,7 @@ zr_status_t zero_train_go(zero_train_t *run, messages_t *messages, train_result_
     run->n_device_threads = device_threads(options->n_threads, train_launch_n_sharing(options));
     run->n_wanted = SIZE_MAX;
     result.n_threads = (size_t)run->n_device_threads;
-    zr_status_t status = train_files_check(options, run->data, &run->log);
+    zr_status_t status = train_files_check(options, run->data, run->val, &run->log);
     if (status == ZR_OK)
         status = open_log(run);
     result.bad_input = is_bad_input(status);
@@ -954,9 +1087,11 @@ zr_status_t zero_train_go(zero_train_t *run, messages_t *messages, train_result_
         status = close_log(run, run_ranks(run, &result));
     if (run->messages != NULL)
         messages_end_progress(run->messages);
-    result.interrupted = status == ZR_OK && result.n_steps < options->steps;
+    result.interrupted = status == ZR_OK && is_interrupted(options, &result);
     if (result.interrupted)
         say_interrupted(options, &result, &run->log);
+    else if (status == ZR_OK && result.evaluations.is_over && !options->evaluation.only)
+        say_over(options, &result, &run->log);
     result.status = status;
     *result_p = result;
     return status;

@@ -61,12 +61,39 @@ typedef struct train_saves {
     bool is_open;         /* one more was begun */
 } train_saves_t;
 
+/** What evaluations have gained, of the whole run. */
+typedef struct train_gain {
+    bool has_any;     /* last_step and n_without are valid */
+    size_t last_step; /* that one came after */
+    size_t n_without; /* so many in a row have not had the lowest loss */
+    bool has_best;    /* the fields below are valid */
+    double best_loss;
+    size_t best_step;
+} train_gain_t;
+
+/** Evaluations of this run. */
+typedef struct train_evaluations {
+    size_t n;
+    double first_loss, last_loss; /* n > 0 */
+    double seconds;               /* of all, on rank 0 */
+    bool is_over;                 /* --patience has ended the run */
+    bool is_stopped;              /* options->stop has ended one, and with it the run */
+    train_gain_t gain;
+} train_evaluations_t;
+
 /** The file of --trace. */
 typedef struct train_trace_result {
     bool is_written;              /* what follows says something */
     size_t first_step, last_step; /* 0: none was reached */
     size_t n_events, n_left_out;  /* of the ranks of this process */
 } train_trace_result_t;
+
+/** The validation data. */
+typedef struct train_val_data {
+    const char *kind; /* NULL: there are none */
+    size_t n_files, n_tokens, n_windows;
+    size_t n_batches, n_evaluated_tokens; /* of an evaluation */
+} train_val_data_t;
 
 typedef struct train_result {
     zr_status_t status; /* of the rank that failed first */
@@ -94,6 +121,7 @@ typedef struct train_result {
     size_t n_data_duplicates;
     bool has_documents;
     uint64_t n_data_targets; /* of documents: tokens that have a loss */
+    train_val_data_t val_data;
     train_trace_result_t trace;
     size_t first_step; /* steps that were done before: those of the checkpoint */
     size_t n_steps;    /* done, with those before, and skipped ones */
@@ -102,6 +130,7 @@ typedef struct train_result {
     const zr_checkpoint_passed_t *passed; /* [n_passed] checkpoints that were damaged; the run's */
     size_t n_passed;
     train_saves_t saves;
+    train_evaluations_t evaluations;
     double first_loss;
     double last_loss;
     double step_ms;             /* median */
@@ -138,6 +167,8 @@ ZR_NODISCARD zr_status_t zero_train_open(const train_options_t *options, const z
 zr_comm_t *zero_train_comm(const zero_train_t *train);
 /** Whether its data has documents: plans have to know. */
 bool zero_train_has_documents(const zero_train_t *train);
+/** Its evaluations, for its plan. */
+zr_run_evaluations_t zero_train_evaluations(const zero_train_t *train);
 /** Steps that it has behind it: those of the checkpoint that it goes on from. */
 size_t zero_train_first_step(const zero_train_t *train);
 /** The result of a run that was not begun for such an error: what is known of it. */

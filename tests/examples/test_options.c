@@ -274,7 +274,7 @@ static zr_status_t agree(test_rank_t *rank) {
     options.is_launched = true;
     options.config.nvme.submit_batch += (size_t)rank->rank;
     ZR_TRY(data_open(&data_options, &data));
-    zr_status_t status = train_agree(&options, data, &start, rank->comm);
+    zr_status_t status = train_agree(&options, data, NULL, &start, rank->comm);
     data_close(&data);
     return status;
 }

@@ -59,7 +59,7 @@ TEST(the_longest_run_is_planned) {
     train_options_t options;
     train_plan_t plan;
     assert_ok(train_options_parse(11, argv, &log, &options));
-    train_plan_make(&options, 0, &plan);
+    train_plan_make(&options, 0, &(zr_run_evaluations_t){0}, &plan);
     assert_true(plan.is_made);
     assert_true(plan.on_host.fits);
     train_options_free(&options);

@@ -32,7 +32,7 @@ static zr_status_t train(const char *data, char *said, train_result_t *result) {
     train_options_t options;
     train_plan_t plan = {0};
     assert_ok(train_options_parse(9, words, &log, &options));
-    train_plan_make(&options, 0, &plan);
+    train_plan_make(&options, 0, &(zr_run_evaluations_t){0}, &plan);
     assert_true(plan.is_made);
     zr_status_t status = zero_train_run(&options, &log, NULL, result);
     result->planned = train_plan_of(&plan, result);

@@ -92,6 +92,28 @@ TEST(paths_have_weights) {
     expect_said(ZERO_TRAIN, 2, DOCUMENTS "--seq-min 4", "documents, whose sequences are not cut");
 }
 
+/* The mean over all targets that count, in micro-batches of any size, some without any. */
+TEST(documents_are_evaluated) {
+#define EVALUATE                                                                                   \
+    "--model layers=2,channels=16,heads=2,seq=16,vocab=256 --threads 1 --eval-only --val-data "    \
+    "others "
+    double loss = number(run_json(0, EVALUATE "--micro-batch 1"), "evaluation.loss.first");
+    for (int n_ranks = 1; n_ranks <= 4; n_ranks++) {
+        json_t *object = run_json(0, EVALUATE "--ranks %d --stage 3", n_ranks);
+        expect_fields(object, "evaluation.data.kind=documents evaluation.loss.first=%.15g", loss);
+        expect_same_peaks(field(object, "planned_peak_bytes"), object, true);
+        object = run_json(0, EVALUATE "--ranks %d --micro-batch %d", n_ranks, 3 * n_ranks);
+        assert_true(fabs(number(object, "evaluation.loss.first") - loss) < 1e-6);
+    }
+    json_t *without = run_json(0, DOCUMENTS "--steps 4 --ranks 2 --stage 3");
+    json_t *with =
+        run_json(0, DOCUMENTS "--steps 4 --ranks 2 --stage 3 --val-data others --eval-every 1");
+    expect_same_weights(with, without);
+    expect_same_peaks(field(with, "planned_peak_bytes"), with, true);
+    expect_said(ZERO_TRAIN, 2, DOCUMENTS "--steps 4 --val-data text",
+                "--val-data is text and --data is documents");
+}
+
 /* What zero-plan says of such data is what the run takes. */
 TEST(zero_plan_knows_documents) {
     json_t *trained = run_json(0, DOCUMENTS "--steps 3 --ranks 2 --stage 2");

@@ -256,6 +256,7 @@ TEST(every_field_is_documented) {
     static const char lists[] = " tags classes comm_bytes comm_control_bytes ";
     expect_fields_documented(CONFIG_DOC, run_json(0, TINY "--steps 3 --ranks 2"), "", lists);
     expect_fields_documented(CONFIG_DOC, run_json(1, TINY "--device-memory 64KiB"), "", lists);
+    expect_fields_documented(CONFIG_DOC, run_json(0, TINY "--steps 3 --val-data text"), "", lists);
     if (!has_nvme())
         skip();
     json_t *object =

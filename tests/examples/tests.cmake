@@ -70,6 +70,10 @@ if(TARGET zero-train)
   add_dependencies(test_zero_train_documents zero-train zero-plan)
   zr_add_python_test(test_make_documents_live examples/test_make_documents.py
                      $<TARGET_FILE:zero-train>)
+  zr_add_test(examples/test_zero_train_evaluate.c LABELS asan)
+  target_compile_definitions(test_zero_train_evaluate PRIVATE
+    ZERO_TRAIN="$<TARGET_FILE:zero-train>")
+  add_dependencies(test_zero_train_evaluate zero-train)
   zr_add_test(examples/test_zero_train_ranks.c NO_SANITIZERS)
   target_compile_definitions(test_zero_train_ranks PRIVATE
     ZERO_TRAIN="$<TARGET_FILE:zero-train>" ZERO_CHECKPOINT="$<TARGET_FILE:zero-checkpoint>")

@@ -38,6 +38,7 @@ typedef struct zr_save_options {
     bool goes_on;             /* zr_runtime_save_begin returns when what is saved can change: where
                                  every rank has the host memory for a copy */
     size_t keep;              /* so many of the newest stay, this one with them; 0: all */
+    const size_t *keep_also;  /* the one of this step stays, too; NULL: none. Borrowed for calls */
 } zr_save_options_t;
 
 typedef struct zr_save_report {

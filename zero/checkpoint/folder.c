@@ -359,8 +359,8 @@ static zr_status_t write_latest(int folder_fd, const char *folder, size_t step,
 }
 
 /* Those that are too many, the oldest first, so that at any time those that stay are the newest. */
-static void retire_others(int folder_fd, const char *folder, size_t step, size_t keep,
-                          const zr_log_t *log) {
+static void retire_others(int folder_fd, const char *folder, size_t step,
+                          const zr_folder_kept_t *kept, const zr_log_t *log) {
     zr_folder_item_t *items = NULL;
     size_t n_items = 0, n_kept = 1, n_named = 0;
     if (zr_folder_scan(folder_fd, folder, log, &items, &n_items) != ZR_OK)
@@ -368,26 +368,28 @@ static void retire_others(int folder_fd, const char *folder, size_t step, size_t
     for (size_t i = 0; i < n_items; i++)
         if (items[i].kind == ZR_FOLDER_NAMED && items[i].step != step)
             items[n_named++] = items[i];
-    for (size_t i = n_named; n_kept + i > keep && i > 0; i--)
-        retire(folder_fd, folder, &items[i - 1], true, log);
+    for (size_t i = n_named; n_kept + i > kept->n && i > 0; i--)
+        if (!kept->has_also || items[i - 1].step != kept->also)
+            retire(folder_fd, folder, &items[i - 1], true, log);
     free(items);
 }
 
-static zr_status_t publish(int folder_fd, const char *folder, size_t step, size_t keep,
-                           const zr_log_t *log) {
+static zr_status_t publish(int folder_fd, const char *folder, size_t step,
+                           const zr_folder_kept_t *kept, const zr_log_t *log) {
     ZR_TRY(appear(folder_fd, folder, step, log));
     ZR_TRY(write_latest(folder_fd, folder, step, log));
-    retire_kind(folder_fd, folder, step, ZR_FOLDER_OLD, keep > 0, log);
-    retire_kind(folder_fd, folder, step, ZR_FOLDER_PARTIAL, keep > 0, log);
-    if (keep > 0)
-        retire_others(folder_fd, folder, step, keep, log);
+    retire_kind(folder_fd, folder, step, ZR_FOLDER_OLD, kept->n > 0, log);
+    retire_kind(folder_fd, folder, step, ZR_FOLDER_PARTIAL, kept->n > 0, log);
+    if (kept->n > 0)
+        retire_others(folder_fd, folder, step, kept, log);
     return ZR_OK;
 }
 
-zr_status_t zr_folder_publish(const char *folder, size_t step, size_t keep, const zr_log_t *log) {
+zr_status_t zr_folder_publish(const char *folder, size_t step, const zr_folder_kept_t *kept,
+                              const zr_log_t *log) {
     int folder_fd = -1;
     ZR_TRY(zr_folder_open(folder, log, &folder_fd));
-    zr_status_t status = publish(folder_fd, folder, step, keep, log);
+    zr_status_t status = publish(folder_fd, folder, step, kept, log);
     close(folder_fd);
     return status;
 }

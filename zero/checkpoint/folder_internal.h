@@ -52,17 +52,22 @@ void zr_folder_unlock(int *lock);
 ZR_NODISCARD zr_status_t zr_folder_begin(const char *folder, size_t step, const zr_log_t *log,
                                          char **path_p);
 
+/** Which stay of those that have a name. */
+typedef struct zr_folder_kept {
+    size_t n; /* the one that gets its name, and the others with most steps; 0: all */
+    bool has_also;
+    size_t also; /* has_also: the one of this step, too */
+} zr_folder_kept_t;
+
 /**
  * Give it its name: its files, which their writers have synchronised, are in it. An older
  * checkpoint of the same step is replaced in the same instant.
  *
- * @param keep  so many stay of those that have a name: this one, and the others with most steps; 0:
- *              all
  * @return ZR_OK, also when older ones could not be removed, which is logged; ZR_ERR_IO: the
  *         checkpoint is there or not, and all others are
  */
-ZR_NODISCARD zr_status_t zr_folder_publish(const char *folder, size_t step, size_t keep,
-                                           const zr_log_t *log);
+ZR_NODISCARD zr_status_t zr_folder_publish(const char *folder, size_t step,
+                                           const zr_folder_kept_t *kept, const zr_log_t *log);
 
 /**
  * Take the name of a damaged checkpoint from it: it stays as step-00000060.damaged, or, where there

@@ -35,16 +35,30 @@ static bool has_shape(const zr_param_t *param, const zr_checkpoint_tensor_t *ten
            memcmp(param->dims, tensor->dims, (size_t)param->n_dims * sizeof(size_t)) == 0;
 }
 
-static void note_change(const zr_base_t *base, const zr_param_t *param,
-                        const zr_checkpoint_tensor_t *tensor) {
-    if (tensor->frozen && !param->layout.frozen)
-        zr_log_write(&base->log, ZR_LOG_INFO,
-                     "\"%s\" was frozen and no longer is: its optimizer state begins at 0",
-                     param->name);
-    else if (!tensor->frozen && param->layout.frozen)
-        zr_log_write(&base->log, ZR_LOG_INFO,
-                     "\"%s\" was trained and is frozen now: its optimizer state is dropped",
-                     param->name);
+static bool trains(const zr_units_t *model) {
+    for (size_t i = 0; i < model->n_params; i++)
+        if (!model->params[i]->layout.frozen)
+            return true;
+    return false;
+}
+
+/* Parameters that were frozen and are not, or the other way round: the first, and how many. */
+static void note_changes(const zr_checkpoint_t *checkpoint, const zr_units_t *model,
+                         const zr_base_t *base, bool are_frozen, const char *what) {
+    const char *first = NULL;
+    size_t n = 0;
+    for (size_t i = 0; i < model->n_params; i++) {
+        const zr_param_t *param = model->params[i];
+        bool was_frozen = zr_checkpoint_tensor(checkpoint, param->tensor)->frozen;
+        if (param->layout.frozen == was_frozen || param->layout.frozen != are_frozen)
+            continue;
+        first = n++ == 0 ? param->name : first;
+    }
+    if (n == 1)
+        zr_log_write(&base->log, ZR_LOG_INFO, "\"%s\" %s", first, what);
+    else if (n > 1)
+        zr_log_write(&base->log, ZR_LOG_INFO, "each of %s, the first \"%s\", %s",
+                     zr_count_text(n, "parameter").text, first, what);
 }
 
 static zr_status_t find_tensor(const zr_checkpoint_t *checkpoint, zr_param_t *param,
@@ -65,7 +79,6 @@ static zr_status_t find_tensor(const zr_checkpoint_t *checkpoint, zr_param_t *pa
                        "model",
                        info.path, param->name, describe(tensor->n_dims, tensor->dims).text,
                        describe(param->n_dims, param->dims).text);
-    note_change(base, param, tensor);
     return ZR_OK;
 }
 
@@ -135,7 +148,13 @@ zr_status_t zr_restore_begin(zr_restore_t *restore, const zr_units_t *model, zr_
     }
     zr_checkpoint_info(checkpoint, &info);
     ZR_TRY(find_tensors(checkpoint, model, base, &info));
-    ZR_TRY(check_optimizer(checkpoint, base, &info));
+    if (trains(model)) { /* else nothing of the optimizer's is missed */
+        note_changes(checkpoint, model, base, false,
+                     "was frozen and no longer is: its optimizer state begins at 0");
+        note_changes(checkpoint, model, base, true,
+                     "was trained and is frozen now: its optimizer state is dropped");
+        ZR_TRY(check_optimizer(checkpoint, base, &info));
+    }
     ZR_TRY(zr_checkpoint_reader_create(checkpoint, &base->log, &restore->reader));
     base->progress.n_steps = info.step;
     base->progress.n_updates = info.n_updates;

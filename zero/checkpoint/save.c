@@ -27,7 +27,7 @@ struct zr_saving {
     zr_runtime_t *runtime;
     char *folder; /* of checkpoints */
     char *trainer_json;
-    size_t keep;
+    zr_folder_kept_t kept;
     size_t step;
     size_t n_updates;
     zr_slices_t slices;
@@ -321,7 +321,9 @@ static zr_status_t create(zr_runtime_t *runtime, const zr_save_options_t *option
                             .folder = zr_heap_text(heap, options->folder),
                             .trainer_json = zr_heap_text(
                                 heap, options->trainer_json != NULL ? options->trainer_json : "{}"),
-                            .keep = options->keep,
+                            .kept = {.n = options->keep,
+                                     .has_also = options->keep_also != NULL,
+                                     .also = options->keep_also != NULL ? *options->keep_also : 0},
                             .lock = -1,
                             .step = runtime->base.progress.n_steps,
                             .n_updates = runtime->base.progress.n_updates,
@@ -417,7 +419,7 @@ static zr_status_t publish(zr_saving_t *saving) {
     if (!makes_folder(saving))
         return ZR_OK;
     ZR_TRY(write_manifest(saving));
-    return zr_folder_publish(saving->folder, saving->step, saving->keep,
+    return zr_folder_publish(saving->folder, saving->step, &saving->kept,
                              &saving->runtime->base.log);
 }
 

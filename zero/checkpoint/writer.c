@@ -305,12 +305,13 @@ zr_status_t zr_checkpoint_writer_carry(zr_checkpoint_writer_t *writer, const cha
 /* ---- the end --------------------------------------------------------------------------------- */
 
 zr_status_t zr_checkpoint_writer_publish(zr_checkpoint_writer_t *writer) {
+    const zr_folder_kept_t kept = {.n = writer->keep};
     ZR_TRY(check_going_on(writer));
     writer->has_failed = true;
     ZR_TRY(zr_file_sync_and_close(&writer->data, &writer->log));
     ZR_TRY(zr_file_sync_and_close(&writer->sums, &writer->log));
     ZR_TRY(zr_manifest_write(&writer->manifest, writer->path, &writer->log));
-    ZR_TRY(zr_folder_publish(writer->folder, writer->manifest.step, writer->keep, &writer->log));
+    ZR_TRY(zr_folder_publish(writer->folder, writer->manifest.step, &kept, &writer->log));
     writer->has_failed = false;
     free(writer->path);
     writer->path = NULL;

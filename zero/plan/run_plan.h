@@ -26,6 +26,16 @@ typedef struct zr_run_lengths {
                           the one before has the longest of those between */
 } zr_run_lengths_t;
 
+/** Evaluations of a run, between its steps: each is zr_model_evaluate for each micro-batch. */
+typedef struct zr_run_evaluations {
+    size_t n_batches;  /* of one, as large as those of a step, with sequences of seq; 0 with n_rest
+                          0: there are none */
+    size_t n_rest;     /* sequences of a smaller one behind them; 0: there is none */
+    bool at_start;     /* before the first step */
+    size_t every;      /* after each so many steps as well; 0: after the last alone */
+    size_t first_step; /* steps that the run has behind it, which count */
+} zr_run_evaluations_t;
+
 typedef struct zr_run_request {
     zr_model_maker_t model;
     zr_config_t config; /* resolved */
@@ -34,12 +44,13 @@ typedef struct zr_run_request {
     size_t seq;                      /* of every sequence: the longest there will be */
     size_t seq_min;                  /* the shortest there will be; 0: seq */
     const zr_run_lengths_t *lengths; /* NULL: no sequence is cut */
-    size_t n_steps;    /* 3 see a run's peaks: the first learns, the second is the first to follow;
-                          with lengths, all that the run has */
-    bool saves;        /* a checkpoint, after the last of them at least */
-    size_t save_every; /* steps; 0: only then */
-    bool save_goes_on; /* the run goes on while one is written */
-    int n_ranks;       /* one of them is simulated, and stands for all */
+    size_t n_steps; /* 3 see a run's peaks: the first learns, the second is the first to follow;
+                       with lengths, all that the run has; 0: it evaluates at its start alone */
+    zr_run_evaluations_t evaluations;
+    bool saves;          /* a checkpoint, after the last of them at least */
+    size_t save_every;   /* steps; 0: only then */
+    bool save_goes_on;   /* the run goes on while one is written */
+    int n_ranks;         /* one of them is simulated, and stands for all */
     zr_sum_order_t sums; /* in which order ranks' numbers are added */
     bool beside;         /* the host's collectives run beside compute; a GPU's do anyway */
     zr_hardware_t hardware;

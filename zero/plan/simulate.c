@@ -90,6 +90,28 @@ static zr_status_t train_step(planned_rank_t *rank) {
     return zr_runtime_step(rank->runtime, NULL);
 }
 
+/* Batches behind the third need what it does: the first is not gathered ahead, the second is. */
+#define MOST_EVALUATED 3
+/* Values that ranks tell each other of each: as many as a trainer does. */
+#define N_SHARED 3
+
+static zr_status_t evaluate_batch(planned_rank_t *rank, size_t n_sequences) {
+    zr_host_batch_t batch = {.n_sequences = n_sequences, .seq = rank->request->seq};
+    const double own[N_SHARED] = {0};
+    double all[N_SHARED * ZR_MAX_SUM_SOURCES], loss = 0;
+    for (size_t k = 0; k < ZR_MAX_INPUTS; k++)
+        batch.inputs[k] = rank->zeros;
+    ZR_TRY(zr_model_evaluate(rank->model, &batch, &loss));
+    return zr_runtime_share(rank->runtime, own, N_SHARED, all);
+}
+
+static zr_status_t evaluate(planned_rank_t *rank) {
+    const zr_run_evaluations_t *evaluations = &rank->request->evaluations;
+    for (size_t i = 0; i < evaluations->n_batches && i < MOST_EVALUATED; i++)
+        ZR_TRY(evaluate_batch(rank, rank->request->config.micro_batch));
+    return evaluations->n_rest > 0 ? evaluate_batch(rank, evaluations->n_rest) : ZR_OK;
+}
+
 static zr_runtime_time_t between(const zr_runtime_time_t *before, const zr_runtime_time_t *after) {
     return (zr_runtime_time_t){.comm_seconds = after->comm_seconds - before->comm_seconds,
                                .stall_seconds = after->stall_seconds - before->stall_seconds,
@@ -126,6 +148,9 @@ static zr_status_t go_on(planned_rank_t *rank, zr_run_plan_t *plan, bool *is_las
     *is_last_p = !zr_run_steps_next(&rank->steps, zr_runtime_allocator(rank->runtime));
     if (*is_last_p && !zr_run_watch_end(rank->watch, &plan->times))
         return fail_memory(rank->request);
+    size_t first = rank->request->lengths != NULL ? rank->request->lengths->first_step : 0;
+    if (*is_last_p || zr_run_steps_evaluate_after(rank->request, n_done - first))
+        ZR_TRY(evaluate(rank));
     return save(rank, n_done, *is_last_p);
 }
 
@@ -135,6 +160,8 @@ static zr_status_t run(planned_rank_t *rank, zr_run_plan_t *plan) {
     if (!zr_run_steps_create(rank->request, zr_model_n_blocks(rank->model), &rank->steps))
         return fail_memory(rank->request);
     bool is_last = !zr_run_steps_next(&rank->steps, zr_runtime_allocator(rank->runtime));
+    if (rank->request->evaluations.at_start)
+        ZR_TRY(evaluate(rank));
     while (!is_last)
         ZR_TRY(go_on(rank, plan, &is_last));
     return ZR_OK;

@@ -88,9 +88,17 @@ static bool is_reached(const zr_run_steps_t *steps) {
     return true;
 }
 
-/* Leave steps out for as long as all of their lengths can be reached. */
+bool zr_run_steps_evaluate_after(const zr_run_request_t *request, size_t step) {
+    const zr_run_evaluations_t *evaluations = &request->evaluations;
+    return evaluations->n_batches + evaluations->n_rest > 0 && evaluations->every > 0 &&
+           (evaluations->first_step + step) % evaluations->every == 0;
+}
+
+/* Leave steps out for as long as all of their lengths can be reached; but for those that are
+ * evaluated after, which gives back what steps before have left. */
 static void leave_out(zr_run_steps_t *steps) {
-    while (steps->next < steps->request->n_steps) {
+    while (steps->next < steps->request->n_steps &&
+           !zr_run_steps_evaluate_after(steps->request, steps->next + 1)) {
         bool looks = draw(steps);
         if (!is_reached(steps))
             return;

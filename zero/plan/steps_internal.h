@@ -42,5 +42,8 @@ void zr_run_steps_clear(zr_run_steps_t *steps);
  */
 bool zr_run_steps_next(zr_run_steps_t *steps, zr_allocator_t *allocator);
 
+/** Whether the run evaluates after that step, counted from 1 in this run; but for its last. */
+bool zr_run_steps_evaluate_after(const zr_run_request_t *request, size_t step);
+
 /** What sequences of a micro-batch of that step are cut to. */
 size_t zr_run_steps_length(const zr_run_steps_t *steps, size_t micro_batch);

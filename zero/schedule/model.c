@@ -20,14 +20,15 @@ static size_t count_entries(const char *list) {
     return n;
 }
 
-/* Whether an entry is the name, or its part before a dot. Marks the entries that are. */
+/* Whether an entry is the name, its part before a dot, or all. Marks the entries that are. */
 static bool is_frozen(zr_model_t *model, const char *name) {
     bool frozen = false;
     const char *entry = model->options.freeze;
     for (size_t i = 0; entry != NULL && *entry != '\0'; i++) {
         size_t length = strcspn(entry, ",");
-        if (length > 0 && strncmp(name, entry, length) == 0 &&
-            (name[length] == '\0' || name[length] == '.')) {
+        bool is_all = length == 1 && *entry == *ZR_MODEL_FREEZE_ALL;
+        if (is_all || (length > 0 && strncmp(name, entry, length) == 0 &&
+                       (name[length] == '\0' || name[length] == '.'))) {
             model->freeze_is_used[i] = true;
             frozen = true;
         }

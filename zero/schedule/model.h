@@ -168,6 +168,10 @@ typedef struct zr_activation_options {
                           for any in between; 0: as each needs it */
 } zr_activation_options_t;
 
+/** In zr_model_options_t.freeze: every parameter. Nothing is trained, and there are no gradients and
+ * no optimizer state. */
+#define ZR_MODEL_FREEZE_ALL "*"
+
 typedef struct zr_model_options {
     const void *shape; /* [shape_bytes] copied; handed to all blocks */
     size_t shape_bytes;

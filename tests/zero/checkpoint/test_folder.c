@@ -122,7 +122,7 @@ static zr_status_t save(size_t step, size_t keep, const zr_log_t *log) {
     free(expected);
     sample_write(path, step);
     free(path);
-    return zr_folder_publish("f", step, keep, log);
+    return zr_folder_publish("f", step, &(zr_folder_kept_t){.n = keep}, log);
 }
 
 /* The step of the newest; SIZE_MAX: none. */
@@ -325,7 +325,7 @@ static void refuse_each(size_t step, size_t before, bool no_exchange, int error)
             calls.n = 1;
             calls.fail_at = at;
             calls.error = error;
-            status = zr_folder_publish("f", step, 1, &log);
+            status = zr_folder_publish("f", step, &(zr_folder_kept_t){.n = 1}, &log);
         }
         bool was_refused = calls.fail_at > 0 && calls.n >= calls.fail_at;
         bool is_written = strstr(calls.trace, "fsync .latest.partial\nrename .latest.partial "
