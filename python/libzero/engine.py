@@ -46,7 +46,7 @@ def _tensor_at(pointer: int, dtype: torch.dtype, shape: torch.Size) -> torch.Ten
 class _Param:
     """A parameter, and what stands for it while its unit is not gathered."""
 
-    __slots__ = ("tensor", "name", "handle", "unit", "shape", "is_frozen", "absent", "key")
+    __slots__ = ("tensor", "name", "handle", "unit", "shape", "is_frozen", "absent", "key", "version")
 
     def __init__(self, tensor: nn.Parameter, name: str, unit: _Unit) -> None:
         self.tensor, self.name, self.unit = tensor, name, unit
@@ -54,6 +54,7 @@ class _Param:
         self.shape, self.is_frozen = tensor.shape, not tensor.requires_grad
         self.absent: torch.Tensor | None = None
         self.key = 0  # address of what it holds now
+        self.version = 0  # of it, as autograd counts changes in place
 
 
 class _Unit:
@@ -286,10 +287,6 @@ class Engine:
         with torch.no_grad():
             for unit in self._units:
                 self._adopt(unit)
-        for name, buffer in self.module.named_buffers():
-            if self.dtype == torch.bfloat16 and buffer.dtype == torch.float32:
-                buffer.data = buffer.data.to(self.dtype)
-
     def _share_initial_values(self, rank: Any) -> None:
         """Everybody's parameters and buffers become those of rank 0."""
         if rank.n_ranks == 1:
@@ -354,6 +351,7 @@ class Engine:
         check(lib.zr_unit_acquire(unit.handle, _c.FORWARD))
         for p in unit.params:
             p.tensor.data = _tensor_at(lib.zr_param_data(p.handle), self.dtype, p.shape)
+            p.key, p.version = p.tensor.data_ptr(), p.tensor._version
         check(lib.zr_unit_release(unit.handle))
 
     # ---- hooks ----
@@ -363,6 +361,9 @@ class Engine:
         for p in self._params.values():
             if p.tensor.requires_grad:
                 self._handles.append(p.tensor.register_post_accumulate_grad_hook(self._take_gradient))
+        for module in self.module.modules():
+            if module._parameters:
+                self._handles.append(module.register_load_state_dict_pre_hook(self._refuse_loading))
         if self._moves:
             for module, tensors in self._needs.items():
                 units = list(dict.fromkeys(self._params[id(t)].unit for t in tensors))
@@ -386,6 +387,9 @@ class Engine:
                 "state_dict: parameters are sharded at stage 3; take engine.state_dict(), or call it in "
                 "`with engine.gathered():`"
             )
+
+    def _refuse_loading(self, *_: Any) -> None:
+        raise UnsupportedError("load_state_dict after libzero.initialize is not supported yet: load it before, or use engine.load_checkpoint")
 
     def _before(self, units: list[_Unit]) -> Any:
         def hook(_module: nn.Module, _inputs: Any) -> None:
@@ -421,6 +425,7 @@ class Engine:
 
     # ---- parameters that come and go ----
 
+    @torch.inference_mode(False)
     def _hold(self, unit: _Unit, grads: bool = False) -> None:
         check(lib.zr_unit_acquire(unit.handle, _c.BACKWARD if grads else _c.FORWARD))
         unit.n_held += 1
@@ -430,22 +435,38 @@ class Engine:
             if p.tensor.numel() == 0:
                 continue
             p.tensor.data = _tensor_at(lib.zr_param_data(p.handle), self.dtype, p.shape)
-            p.key = p.tensor.data_ptr()
+            p.key, p.version = p.tensor.data_ptr(), p.tensor._version
             self._live[p.key] = p
+
+    def _check_unchanged(self, params: Iterable[_Param]) -> None:
+        """A change would be lost: the optimizer's master does not have it."""
+        for p in params:
+            if p.tensor.numel() and (p.tensor.data_ptr() != p.key or p.tensor._version != p.version):
+                raise UnsupportedError(
+                    f"parameter {p.name} was changed, or replaced, by other code than the engine, which is not "
+                    "supported yet: change it before libzero.initialize"
+                )
 
     def _give_back(self, unit: _Unit) -> None:
         if unit.n_held == 0:
             return  # an exception has given back all
         unit.n_held -= 1
+        changed = None
         if unit.n_held == 0:
+            try:
+                self._check_unchanged(unit.params)
+            except UnsupportedError as error:
+                changed = error
             for p in unit.params:
                 if p.tensor.numel() == 0:
                     continue
-                if _POISON:
+                if _POISON and p.tensor.data_ptr() == p.key:
                     p.tensor.data.fill_(float("nan"))
                 del self._live[p.key]
                 p.tensor.data = p.absent
         check(lib.zr_unit_release(unit.handle))
+        if changed is not None:
+            raise changed
 
     def _keep(self, unit: _Unit) -> None:
         """Hold a unit until its gradients are reduced, or backward ends."""
@@ -697,6 +718,8 @@ class Engine:
             raise StateError("step: no backward was called before it")
         if not self.is_gradient_accumulation_boundary():
             return False
+        if not self._moves:
+            self._check_unchanged(self._params.values())
         before = self._report.n_skipped
         if self.optimizer is not None:
             self._follow_rates()

@@ -5,6 +5,7 @@ Usage: test_engine.py [NAME...], with PYTHONPATH and LIBZERO_LIBRARY_DIR: Parity
 ZR_TEST_WHOLE=1 has all architectures, and 4 processes as well. Exit code 77: there is no PyTorch.
 """
 
+import contextlib
 import os
 import sys
 import tempfile
@@ -391,6 +392,40 @@ class Behaviour(unittest.TestCase):
         ]:
             with self.assertRaisesRegex(libzero.Error, words):
                 make()
+
+    def test_changes_from_outside(self):
+        """A change of parameters that would be lost is an error."""
+        x, y = next(models.batches("mlp", RANK, N_RANKS))
+
+        def in_place(model):
+            with torch.no_grad():
+                model.layers[0].weight.clamp_(-0.01, 0.01)
+
+        for change in (in_place, lambda model: model.double(), lambda model: model.load_state_dict(models.make("mlp").state_dict())):
+            for stage in STAGES:
+                with libzero.initialize(models.make("mlp"), **HYPER, **stage) as engine:
+                    with self.assertRaises(libzero.UnsupportedError):
+                        with engine.gathered() if stage["stage"] == 3 else contextlib.nullcontext():
+                            change(engine.module)
+                        engine.backward(engine(x.double(), y.double()) if change.__name__ == "<lambda>" else engine(x, y))
+                        engine.step()
+
+    def test_modes(self):
+        """Autocast, and evaluation in inference mode."""
+        def train(engine):
+            batches, seen = models.batches("llama", RANK, N_RANKS), []
+            for _ in range(3):
+                with torch.autocast("cpu", torch.bfloat16):
+                    loss = engine(*next(batches))
+                engine.backward(loss)
+                engine.step()
+                engine.eval()
+                with torch.inference_mode():
+                    seen.append(engine(*next(batches)).item())
+                engine.train()
+            return seen
+
+        self.each_stage(lambda: models.make("llama"), train)
 
     def test_loss_backward_by_itself(self):
         with libzero.initialize(models.make("mlp"), stage=1) as engine:
