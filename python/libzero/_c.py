@@ -241,6 +241,7 @@ class SaveOptions(Structure):
         ("trainer_json", c_char_p),
         ("goes_on", c_bool),
         ("keep", c_size_t),
+        ("keep_also", POINTER(c_size_t)),
     ]
 
 

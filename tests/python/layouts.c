@@ -78,6 +78,7 @@ static void checkpoints(void) {
     FIELD(zr_save_options_t, SaveOptions, trainer_json);
     FIELD(zr_save_options_t, SaveOptions, goes_on);
     FIELD(zr_save_options_t, SaveOptions, keep);
+    FIELD(zr_save_options_t, SaveOptions, keep_also);
     SIZE(zr_save_report_t, SaveReport);
     FIELD(zr_save_report_t, SaveReport, n_bytes);
     SIZE(zr_checkpoint_info_t, CheckpointInfo);
