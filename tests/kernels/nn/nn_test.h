@@ -26,6 +26,14 @@ typedef struct nn_device {
  */
 void nn_on_every_device(void (*body)(nn_device_t *device));
 
+/** A test that is such a body. */
+#define NN_TEST(name)                                                                              \
+    static void name##_on(nn_device_t *device);                                                    \
+    TEST(name) {                                                                                   \
+        nn_on_every_device(name##_on);                                                             \
+    }                                                                                              \
+    static void name##_on(nn_device_t *device)
+
 /** The dtype of activations for such parameters. */
 zr_dtype_t nn_activation_dtype(const nn_device_t *device, zr_dtype_t param_dtype);
 

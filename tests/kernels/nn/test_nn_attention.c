@@ -153,7 +153,7 @@ static void check_attention(nn_device_t *device, attention_case_t c, zr_dtype_t 
 
 /* Batch, sequence, heads, channels of a head. Where nothing is aligned to 16 bytes, the tensor
  * cores' kernels are not taken. */
-static void sizes_body(nn_device_t *device) {
+NN_TEST(test_sizes) {
     static const size_t head_sizes[] = {16, 64, 80, 128, 0}, seqs[] = {1, 2, 63, 64, 65, 130, 0};
     static const attention_case_t others[] = {
         {{1, 1, 1, 1, 1, 0, NULL}, 0},   {{2, 3, 3, 3, 5, 0, NULL}, 0},
@@ -175,13 +175,9 @@ static void sizes_body(nn_device_t *device) {
     }
 }
 
-TEST(test_sizes) {
-    nn_on_every_device(sizes_body);
-}
-
 /* More than one tile of own rows, and a cut one, on every path; all columns that a lane can have.
  * Then scores of some hundreds: exponentials overflow unless they are relative to the largest. */
-static void long_body(nn_device_t *device) {
+NN_TEST(test_long_and_large) {
     static const attention_case_t cases[] = {{{1, 269, 1, 1, 64, 0, NULL}, 0},
                                              {{2, 161, 1, 1, 128, 0, NULL}, 0},
                                              {{1, 200, 1, 1, 33, 0, NULL}, 0}};
@@ -197,7 +193,7 @@ static void long_body(nn_device_t *device) {
 
 /* Heads of keys for several of queries each, windows, documents, and all of them, on every path;
  * what is hidden begins and ends within tiles and between them. */
-static void hidden_body(nn_device_t *device) {
+NN_TEST(test_hidden) {
     static const struct {
         size_t batch, seq, heads, kv_heads, head_size, window, document_step;
     } cases[] = {{2, 5, 4, 2, 6, 0, 0},
@@ -230,16 +226,8 @@ static void hidden_body(nn_device_t *device) {
         }
 }
 
-TEST(test_hidden) {
-    nn_on_every_device(hidden_body);
-}
-
-TEST(test_long_and_large) {
-    nn_on_every_device(long_body);
-}
-
 /* Again and again, with other orders of threads and blocks, and other moments of copies. */
-static void same_bits_body(nn_device_t *device) {
+NN_TEST(test_same_bits) {
     for (size_t i = 0; device->skip_elems == 0 && i < 5; i++) {
         attention_case_t c = {{1, IS_SLOW ? 33 : 100, 2, 2, i % 2 == 0 ? 64 : 80, 0, NULL}, 0};
         if (nn_activation_dtype(device, dtypes[i / 2 % 2]) != dtypes[i / 2 % 2])
@@ -264,12 +252,8 @@ static void same_bits_body(nn_device_t *device) {
     }
 }
 
-TEST(test_same_bits) {
-    nn_on_every_device(same_bits_body);
-}
-
 /* Devices that have kernels for some heads say for which. */
-static void refused_body(nn_device_t *device) {
+NN_TEST(test_refused) {
     char words[ZR_DEVICE_WORDS_BYTES];
     attention_test_t t =
         make_test(device, (attention_case_t){{1, 2, 1, 1, 257, 0, NULL}, 0}, ZR_DTYPE_F32, 2.0, 0);
@@ -283,12 +267,8 @@ static void refused_body(nn_device_t *device) {
     free_test(&t);
 }
 
-TEST(test_refused) {
-    nn_on_every_device(refused_body);
-}
-
 /* A thread's workspace holds a tile of one head's scores, however many heads there are. */
-static void workspace_body(nn_device_t *device) {
+NN_TEST(test_workspace) {
     zr_nn_attention_t forward = {
         .shape = {.batch = 8, .seq = 1024, .heads = 12, .kv_heads = 12, .head_size = 64}};
     zr_nn_attention_backward_t backward = {
@@ -299,8 +279,4 @@ static void workspace_body(nn_device_t *device) {
                 n_threads * scores_bytes / 8);
     assert_true(zr_nn_attention_backward_workspace_bytes(device->device, &backward) <=
                 n_threads * scores_bytes / 4);
-}
-
-TEST(test_workspace) {
-    nn_on_every_device(workspace_body);
 }

@@ -126,7 +126,7 @@ static void check_head(nn_device_t *device, const head_case_t *c) {
     free_arrays(&arrays);
 }
 
-static void head_body(nn_device_t *device) {
+NN_TEST(test_head) {
     static const size_t sizes[][4] = {{1, 1, 1, 1},     {1, 3, 2, 1},        {5, 7, 257, 100},
                                       {33, 48, 97, 97}, {17, 20, 1000, 128}, {70, 12, 501, 4096},
                                       {0, 6, 30, 7},    {40, 3, 4099, 4000}};
@@ -144,36 +144,24 @@ static void head_body(nn_device_t *device) {
                                               variant & 2, 1.0, 0});
 }
 
-TEST(test_head) {
-    nn_on_every_device(head_body);
-}
-
 /* Rows without a target have no loss and no gradient: some of them, and all. */
-static void ignored_body(nn_device_t *device) {
+NN_TEST(test_ignored) {
     for (int variant = 0; variant < 4; variant++)
         check_head(device,
                    &(head_case_t){17, 20, 300, 128, variant & 1 ? ZR_DTYPE_BF16 : ZR_DTYPE_F32,
                                   true, 1.0, variant & 2 ? 1 : 3});
 }
 
-TEST(test_ignored) {
-    nn_on_every_device(ignored_body);
-}
-
 /* Logits of hundreds: exp of none of them exists in fp32. */
-static void extreme_body(nn_device_t *device) {
+NN_TEST(test_extreme_logits) {
     check_head(device, &(head_case_t){19, 30, 300, 70, ZR_DTYPE_F32, false, 40.0, 0});
     /* All of a row negative. */
     check_head(device, &(head_case_t){7, 1, 1, 1, ZR_DTYPE_F32, false, 4e4, 0});
 }
 
-TEST(test_extreme_logits) {
-    nn_on_every_device(extreme_body);
-}
-
 /* More rows than a device's block adds the loss up by threads; then a weight that is no number,
  * which makes a loss that is none. */
-static void rows_body(nn_device_t *device) {
+NN_TEST(test_many_rows_and_nan) {
     const head_case_t c = {300, 8, 40, 19, ZR_DTYPE_F32, false, 1.0, 0};
     head_arrays_t arrays = make_arrays(device, &c);
     nn_array_t loss = nn_array_of(&before, 1, ZR_DTYPE_F64);
@@ -187,13 +175,9 @@ static void rows_body(nn_device_t *device) {
     free_arrays(&arrays);
 }
 
-TEST(test_many_rows_and_nan) {
-    nn_on_every_device(rows_body);
-}
-
 /* The workspace grows with the chunk, not with the vocabulary; there is room for a chunk's logits,
  * and for dx in fp32 where that is added up. */
-static void workspace_body(nn_device_t *device) {
+NN_TEST(test_workspace) {
     zr_nn_lm_head_t args = {
         .n_rows = 256, .channels = 768, .vocab = 50257, .vocab_chunk = 4096, .dx = &args};
     zr_nn_matmul_t product = {0}; /* whose workspace some devices have for any size */
@@ -208,8 +192,4 @@ static void workspace_body(nn_device_t *device) {
         assert_in_range(bytes, 256 * 4096 * elem + (elem == 2 ? dx_bytes : 0),
                         256 * 50257 * elem / 10 + (elem == 2 ? 2 * dx_bytes : 0));
     }
-}
-
-TEST(test_workspace) {
-    nn_on_every_device(workspace_body);
 }

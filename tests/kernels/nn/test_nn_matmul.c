@@ -203,7 +203,7 @@ static void check_product(nn_device_t *device, const size_t shape[3], mix_t mix,
     free_product(&p);
 }
 
-static void products_body(nn_device_t *device) {
+NN_TEST(test_products) {
     for (size_t s = 0; s < N_SHAPES; s++)
         for (int variant = 0; variant < 4 * N_MIXES; variant++) {
             mix_t mix = mix_at(device, variant / 4);
@@ -214,13 +214,9 @@ static void products_body(nn_device_t *device) {
         }
 }
 
-TEST(test_products) {
-    nn_on_every_device(products_body);
-}
-
 /* Every address counts by itself: one that is aligned to its element alone is served as well, and
  * no algorithm that would need more of it is taken. */
-static void one_address_body(nn_device_t *device) {
+NN_TEST(test_one_address_is_off) {
     static const size_t shape[3] = {16, 24, 8};
     for (int off = 0; off < 6; off++)
         for (int kind = 0; kind < N_KINDS; kind++) {
@@ -234,10 +230,6 @@ static void one_address_body(nn_device_t *device) {
                 check_gelu(&p, kind == GELU_KEPT);
             free_product(&p);
         }
-}
-
-TEST(test_one_address_is_off) {
-    nn_on_every_device(one_address_body);
 }
 
 /* A copy of an fp32 result, to be freed, and whether another run has the same bits. */
@@ -254,7 +246,7 @@ static void expect_result(const char *what, const product_t *product, const floa
 
 /* The workspace of a product that may have fewer rows is as large as those need, and no rows of its
  * own make it smaller; the bits are those of the product alone. */
-static void least_rows_body(nn_device_t *device) {
+NN_TEST(test_least_rows) {
     static const size_t rows[] = {1, 64, 191, 192, 193, 300};
     size_t before = 0;
     for (size_t i = 0; i < N_OF(rows); i++) {
@@ -277,12 +269,8 @@ static void least_rows_body(nn_device_t *device) {
     }
 }
 
-TEST(test_least_rows) {
-    nn_on_every_device(least_rows_body);
-}
-
 /* The same product twice, on one device: the same bits. */
-static void determinism_body(nn_device_t *device) {
+NN_TEST(test_determinism) {
     static const size_t shape[3] = {200, 333, 150};
     product_t product = make_product(device, shape, mix_of(device, ZR_DTYPE_F32), 1, -1);
     run(&product);
@@ -293,10 +281,6 @@ static void determinism_body(nn_device_t *device) {
     }
     free(first);
     free_product(&product);
-}
-
-TEST(test_determinism) {
-    nn_on_every_device(determinism_body);
 }
 
 /* ---- rows that are parts of longer ones ------------------------------------------------------ */
@@ -331,7 +315,7 @@ static void check_apart(product_t *p, bool accumulate) {
     nn_array_free(&a);
 }
 
-static void rows_apart_body(nn_device_t *device) {
+NN_TEST(test_rows_apart) {
     for (size_t s = 0; s < N_SHAPES; s++)
         for (int variant = 0; variant < 4 * N_MIXES && shapes[s][2] > 0; variant++)
             for (int kind = 0; kind < 3; kind++) { /* alone, accumulated, with a bias */
@@ -343,8 +327,4 @@ static void rows_apart_body(nn_device_t *device) {
                 check_apart(&p, kind == 1);
                 free_product(&p);
             }
-}
-
-TEST(test_rows_apart) {
-    nn_on_every_device(rows_apart_body);
 }

@@ -43,7 +43,7 @@ static void check_swiglu(nn_device_t *device, size_t n_rows, size_t channels, zr
         nn_array_free(arrays[i]);
 }
 
-static void swiglu_body(nn_device_t *device) {
+NN_TEST(test_swiglu) {
     static const size_t sizes[][2] = {{1, 1}, {3, 7}, {5, 64}, {17, 200}, {900, 40}, {2, 5003}};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         check_swiglu(device, sizes[i][0], sizes[i][1], ZR_DTYPE_F32);
@@ -52,12 +52,8 @@ static void swiglu_body(nn_device_t *device) {
     }
 }
 
-TEST(test_swiglu) {
-    nn_on_every_device(swiglu_body);
-}
-
 /* What is not finite stays so, and extremes do not become infinite by themselves. */
-static void swiglu_extremes_body(nn_device_t *device) {
+NN_TEST(test_swiglu_extremes) {
     static const double gates_and_ups[] = {NAN, INFINITY, 1e30, -1e30, 100, -100, 0, -0.0,
                                            1,   1,        1,    1,     1,   1,    1, 1};
     static const double ones[] = {1, 1, 1, 1, 1, 1, 1, 1};
@@ -88,10 +84,6 @@ static void swiglu_extremes_body(nn_device_t *device) {
         for (size_t i = 0; i < sizeof(arrays) / sizeof(arrays[0]); i++)
             nn_array_free(arrays[i]);
     }
-}
-
-TEST(test_swiglu_extremes) {
-    nn_on_every_device(swiglu_extremes_body);
 }
 
 /* ---- frequencies --------------------------------------------------------------------------- */
@@ -282,7 +274,7 @@ static void check_rotary(nn_device_t *device, const rotary_case_t *c) {
         nn_array_free(arrays[i]);
 }
 
-static void rotary_body(nn_device_t *device) {
+NN_TEST(test_rotary) {
     static const size_t sizes[][5] = {{1, 1, 1, 1, 2},  {2, 9, 4, 2, 6},    {1, 35, 6, 2, 64},
                                       {2, 7, 3, 1, 80}, {1, 21, 2, 2, 128}, {1, 4, 5, 1, 256},
                                       {3, 2, 8, 4, 20}};
@@ -303,15 +295,7 @@ static void rotary_body(nn_device_t *device) {
     check_rotary(device, &(rotary_case_t){2, 2100, 1, 1, 4, ZR_DTYPE_F32, true, true, true, false});
 }
 
-TEST(test_rotary) {
-    nn_on_every_device(rotary_body);
-}
-
 /* Nothing to turn: gradients of the weights are still 0. */
-static void no_rows_body(nn_device_t *device) {
+NN_TEST(test_no_rows) {
     check_rotary(device, &(rotary_case_t){0, 5, 2, 1, 8, ZR_DTYPE_F32, true, true, false, false});
-}
-
-TEST(test_no_rows) {
-    nn_on_every_device(no_rows_body);
 }

@@ -88,7 +88,7 @@ static void check_layernorm(nn_device_t *device, const norm_case_t *c) {
     nn_arrays_free(&x, &weight, &bias, &y, &dy, &dx, &mean, &rstd, &dweight, &dbias);
 }
 
-static void layernorm_body(nn_device_t *device) {
+NN_TEST(test_layernorm) {
     static const size_t sizes[][2] = {{1, 2},  {7, 33},   {13, 257}, {64, 128}, {5, 771},
                                       {0, 40}, {2500, 9}, {3, 2600}, {9, 4400}};
     for (size_t i = 0; i < N_OF(sizes); i++) {
@@ -100,10 +100,6 @@ static void layernorm_body(nn_device_t *device) {
     /* Columns that no thread keeps, of more rows than are gone through at once. */
     for (int is_rms = 0; is_rms < 2; is_rms++)
         check_layernorm(device, &(norm_case_t){460, 4104, ZR_DTYPE_BF16, true, is_rms});
-}
-
-TEST(test_layernorm) {
-    nn_on_every_device(layernorm_body);
 }
 
 /* ---- GELU -------------------------------------------------------------------------------- */
@@ -123,17 +119,13 @@ static void check_gelu(nn_device_t *device, size_t n, zr_dtype_t dtype) {
     nn_arrays_free(&x, &y, &dy);
 }
 
-static void gelu_body(nn_device_t *device) {
+NN_TEST(test_gelu) {
     static const size_t sizes[] = {1, 15, 1000, 70001};
     for (size_t i = 0; i < N_OF(sizes); i++) {
         check_gelu(device, sizes[i], ZR_DTYPE_F32);
         if (nn_activation_dtype(device, ZR_DTYPE_BF16) == ZR_DTYPE_BF16)
             check_gelu(device, sizes[i], ZR_DTYPE_BF16);
     }
-}
-
-TEST(test_gelu) {
-    nn_on_every_device(gelu_body);
 }
 
 /* What is not finite must stay so: a step with it is skipped, not taken. Extremes must not
@@ -162,14 +154,10 @@ static void check_extremes(nn_device_t *device, zr_dtype_t dtype) {
     nn_arrays_free(&x, &y, &dx, &dy);
 }
 
-static void extremes_body(nn_device_t *device) {
+NN_TEST(test_extremes) {
     check_extremes(device, ZR_DTYPE_F32);
     if (nn_activation_dtype(device, ZR_DTYPE_BF16) == ZR_DTYPE_BF16)
         check_extremes(device, ZR_DTYPE_BF16);
-}
-
-TEST(test_extremes) {
-    nn_on_every_device(extremes_body);
 }
 
 /* ---- bias ---------------------------------------------------------------------------------- */
@@ -197,7 +185,7 @@ static void check_bias_grad(nn_device_t *device, size_t n_rows, size_t n_columns
     nn_arrays_free(&dy, &dbias);
 }
 
-static void bias_grad_body(nn_device_t *device) {
+NN_TEST(test_bias_gradients) {
     static const size_t sizes[][2] = {{1, 1},    {0, 9},     {7, 130},  {129, 63},
                                       {40, 257}, {300, 520}, {1100, 16}};
     for (size_t i = 0; i < N_OF(sizes); i++) {
@@ -205,10 +193,6 @@ static void bias_grad_body(nn_device_t *device) {
             check_bias_grad(device, sizes[i][0], sizes[i][1], (size_t)(variant / 4 * 4),
                             variant & 1 ? ZR_DTYPE_BF16 : ZR_DTYPE_F32, variant & 2);
     }
-}
-
-TEST(test_bias_gradients) {
-    nn_on_every_device(bias_grad_body);
 }
 
 /* ---- embedding ------------------------------------------------------------------------------ */
@@ -294,7 +278,7 @@ static void check_embedding_backward(nn_device_t *device, const embedding_case_t
     nn_arrays_free(&dout, &dtokens, &dpositions);
 }
 
-static void embedding_body(nn_device_t *device) {
+NN_TEST(test_embedding) {
     static const size_t sizes[][5] = {
         {1, 1, 1, 1, 1},  {3, 7, 33, 11, 9},    {5, 19, 300, 3, 40},   {2, 50, 17, 70001, 50},
         {0, 4, 12, 5, 6}, {4, 64, 8, 1000, 64}, {3, 700, 9, 300, 701}, {2, 9, 300, 20, 0}};
@@ -318,10 +302,6 @@ static void embedding_body(nn_device_t *device) {
     }
 }
 
-TEST(test_embedding) {
-    nn_on_every_device(embedding_body);
-}
-
 /* Numbers of very different size, so that the order of a sum shows in its bits. */
 static nn_array_t uneven_random(size_t n, uint64_t seed) {
     nn_array_t array = nn_array_random(n, ZR_DTYPE_F32, 1.0, seed);
@@ -333,7 +313,7 @@ static nn_array_t uneven_random(size_t n, uint64_t seed) {
 
 /* Occurrences of a token, and of a document's position, are added in the order of their rows, on
  * every device. There are more tokens than all warps of CUDA's sort read at once. */
-static void token_order_body(nn_device_t *device) {
+NN_TEST(test_token_order) {
     const size_t batch = 2, seq = 4500, channels = 12, vocab = 300;
     nn_array_t dout = uneven_random(batch * seq * channels, 1);
     nn_array_t gradient = nn_array_random(vocab * channels, ZR_DTYPE_F32, 1.0, 2);
@@ -372,12 +352,8 @@ static void token_order_body(nn_device_t *device) {
     nn_arrays_free(&gradient, &positions, &starts, &tokens, &dout);
 }
 
-TEST(test_token_order) {
-    nn_on_every_device(token_order_body);
-}
-
 /* Sums over rows have the same bits when they are made again. */
-static void again_body(nn_device_t *device) {
+NN_TEST(test_again) {
     const size_t n_rows = 700, channels = 72;
     nn_array_t dy = uneven_random(n_rows * channels, 1), x = uneven_random(n_rows * channels, 2);
     nn_array_t weight = nn_array_random(channels, ZR_DTYPE_F32, 1.0, 3);
@@ -412,8 +388,4 @@ static void again_body(nn_device_t *device) {
     nn_assert_same("sums over rows, again", nn_download(&sums[0]), nn_download(&sums[1]),
                    3 * channels * sizeof(float));
     nn_arrays_free(&dy, &x, &weight, &mean, &rstd, &dx, &sums[0], &sums[1]);
-}
-
-TEST(test_again) {
-    nn_on_every_device(again_body);
 }
