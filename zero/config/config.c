@@ -205,7 +205,7 @@ static zr_status_t check_nvme(const zr_config_t *config, const zr_log_t *log) {
     size_t n_paths = 1;
     for (const char *at = nvme->paths; *at != '\0'; at++)
         n_paths += *at == ',';
-    if (nvme->files_per_path == 0 || nvme->files_per_path > ZR_STORE_MAX_PATHS / n_paths)
+    if (nvme->files_per_path > ZR_STORE_MAX_PATHS / n_paths)
         keep_first(&status, zr_fail(log, ZR_ERR_ARGUMENT,
                                     "configuration: nvme.files_per_path is %zu, with %s; 1 "
                                     "to %d files are possible together",

@@ -346,6 +346,8 @@ static const zr_option_t rows[] = {
      .most = ZR_STORE_MAX_DEPTH, .usual = "8", .help = "requests at once"},
     {NULL, NULL, FIELD(nvme.submit_batch), .type = ZR_OPTION_COUNT, .least = 1,
      .help = "requests that are handed over at once"},
+    {NULL, NULL, FIELD(nvme.files_per_path), .type = ZR_OPTION_COUNT, .least = 1,
+     .help = "files in each folder; 16 together at most"},
 
     /* ---- the step ------------------------------------------------------------------------- */
     {NULL, "train_batch_size", FIELD(train_batch), .type = ZR_OPTION_COUNT,
