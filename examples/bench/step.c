@@ -133,8 +133,7 @@ static int run(void *argument) {
                                                                   : (size_t)n_cores;
     zr_status_t status =
         matrix_rate_create(&on, options->step.config.dtype, options->side, &options->step.rate);
-    if (status == ZR_OK)
-        status = step_run(&options->step, &result);
+    ZR_THEN(status, step_run(&options->step, &result));
     int code = status == ZR_OK
                    ? bench_report(&options->on.common, describe(options, &result), COMMAND_DONE)
                    : COMMAND_FAILED;

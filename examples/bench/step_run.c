@@ -126,8 +126,7 @@ static zr_status_t run_rank(zr_rank_t *of) {
     snprintf(rank->device_text, sizeof(rank->device_text), "%s",
              zr_device_info(of->device)->description);
     zr_status_t status = make_model(rank);
-    if (status == ZR_OK)
-        status = time_steps(rank);
+    ZR_THEN(status, time_steps(rank));
     zr_model_destroy(&rank->model);
     free(rank->tokens);
     return status;
@@ -193,8 +192,7 @@ zr_status_t step_run(const step_options_t *options, step_result_t *result_p) {
         ranks[i].options = options;
         ranks[i].times = times + i * options->n_steps;
     }
-    if (status == ZR_OK)
-        status = run_ranks(options, ranks, result_p);
+    ZR_THEN(status, run_ranks(options, ranks, result_p));
     free(times);
     free(ranks);
     return status;

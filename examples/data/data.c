@@ -132,8 +132,7 @@ zr_status_t data_open(const data_options_t *options, data_t **data_p) {
                      .seed = options->seed,
                      .in_order = options->in_order};
     zr_status_t status = open_sources(data, options);
-    if (status == ZR_OK)
-        status = hash_sources(data);
+    ZR_THEN(status, hash_sources(data));
     if (status == ZR_OK)
         *data_p = data;
     else

@@ -386,8 +386,7 @@ zr_status_t plan_plot_draw(const plan_options_t *options, const zr_run_rows_t *r
     choose_columns(&plot);
     find_uses(&plot);
     zr_status_t status = make_line(&plot, step, log);
-    if (status == ZR_OK)
-        status = draw(&plot, options->plot_path, log);
+    ZR_THEN(status, draw(&plot, options->plot_path, log));
     free(plot.line);
     return status;
 }

@@ -118,8 +118,7 @@ static zr_status_t compare_clocks(zr_runtime_t *runtime, double *ahead_p) {
         own[i] = zr_device_now(zr_runtime_device(runtime));
     }
     own[3] = machine_number();
-    if (status == ZR_OK)
-        status = zr_runtime_share(runtime, own, N_VALUES, all);
+    ZR_THEN(status, zr_runtime_share(runtime, own, N_VALUES, all));
     for (int i = 0; i < 3; i++)
         ahead[i] = own[i] - all[i];
     *ahead_p = own[3] != 0 && own[3] == all[3] ? 0 : middle_of_three(ahead);

@@ -282,12 +282,9 @@ static zr_status_t share_results(rank_t *rank) {
         return zr_fail(&rank->log, ZR_ERR_MEMORY, "no memory for the results of %s",
                        zr_count_text(n_ranks, "rank").text);
     zr_status_t status = zr_range_reserve(rank->device, ZR_TIER_DEVICE, bytes, &base);
-    if (status == ZR_OK)
-        status = zr_range_map(rank->device, ZR_TIER_DEVICE, base, 0, bytes);
-    if (status == ZR_OK)
-        status = zr_stream_create(rank->device, "results", &stream);
-    if (status == ZR_OK)
-        status = gather_results(rank, stream, base, of_all);
+    ZR_THEN(status, zr_range_map(rank->device, ZR_TIER_DEVICE, base, 0, bytes));
+    ZR_THEN(status, zr_stream_create(rank->device, "results", &stream));
+    ZR_THEN(status, gather_results(rank, stream, base, of_all));
     zr_stream_destroy(&stream);
     zr_range_release(rank->device, ZR_TIER_DEVICE, &base, bytes);
     if (status == ZR_OK)
@@ -689,8 +686,7 @@ static zr_status_t create_rank(rank_t *rank) {
  * (a ring, for which the machine has no memory) could be had before. */
 static zr_status_t train_and_finish(rank_t *rank) {
     zr_status_t status = train_steps(rank);
-    if (status == ZR_OK)
-        status = finish(rank);
+    ZR_THEN(status, finish(rank));
     if (status == ZR_ERR_FORMAT || status == ZR_ERR_UNSUPPORTED)
         note_drive_failure(rank->run);
     return status;
@@ -707,8 +703,7 @@ static const char *why_it_fails(const run_t *run, const char *otherwise) {
 static void *run_rank(void *argument) {
     rank_t *rank = argument;
     zr_status_t status = create_rank(rank);
-    if (status == ZR_OK)
-        status = train_and_finish(rank);
+    ZR_THEN(status, train_and_finish(rank));
     sum_up_times(rank);
     if (status == ZR_OK && rank->run->options->is_launched) {
         destroy_model(rank);
@@ -820,8 +815,7 @@ static zr_status_t save_traces(const run_t *run, rank_t *ranks, train_trace_resu
     for (size_t i = 0; i < n_ranks && traces != NULL; i++)
         if (ranks[i].trace != NULL)
             traces[n++] = ranks[i].trace;
-    if (status == ZR_OK)
-        status = train_trace_save(run->options, traces, n, &run->log, result);
+    ZR_THEN(status, train_trace_save(run->options, traces, n, &run->log, result));
     for (size_t i = 0; i < n_ranks; i++)
         zr_trace_destroy(&ranks[i].trace);
     free(traces);
@@ -1021,12 +1015,9 @@ zr_status_t zero_train_open(const train_options_t *options, const zr_log_t *log,
                             zero_train_t **train_p, train_result_t *result_p) {
     run_t *run = NULL;
     zr_status_t status = make_run(options, log, &run);
-    if (status == ZR_OK)
-        status = device_choose(options->device, &run->log, &run->device);
-    if (status == ZR_OK)
-        status = create_ranks(run);
-    if (status == ZR_OK)
-        status = open_inputs(run);
+    ZR_THEN(status, device_choose(options->device, &run->log, &run->device));
+    ZR_THEN(status, create_ranks(run));
+    ZR_THEN(status, open_inputs(run));
     if (status == ZR_OK) {
         *train_p = run;
         return ZR_OK;
@@ -1080,11 +1071,9 @@ zr_status_t zero_train_go(zero_train_t *run, messages_t *messages, train_result_
     run->n_wanted = SIZE_MAX;
     result.n_threads = (size_t)run->n_device_threads;
     zr_status_t status = train_files_check(options, run->data, run->val, &run->log);
-    if (status == ZR_OK)
-        status = open_log(run);
+    ZR_THEN(status, open_log(run));
     result.bad_input = is_bad_input(status);
-    if (status == ZR_OK)
-        status = close_log(run, run_ranks(run, &result));
+    ZR_THEN(status, close_log(run, run_ranks(run, &result)));
     if (run->messages != NULL)
         messages_end_progress(run->messages);
     result.interrupted = status == ZR_OK && is_interrupted(options, &result);
@@ -1115,8 +1104,7 @@ zr_status_t zero_train_run(const train_options_t *options, const zr_log_t *log,
                            messages_t *messages, train_result_t *result_p) {
     zero_train_t *run = NULL;
     zr_status_t status = zero_train_open(options, log, &run, result_p);
-    if (status == ZR_OK)
-        status = zero_train_go(run, messages, result_p);
+    ZR_THEN(status, zero_train_go(run, messages, result_p));
     zero_train_close(&run);
     return status;
 }

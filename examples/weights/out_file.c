@@ -223,10 +223,8 @@ zr_status_t out_file_text(const char *path, const char *text, const zr_log_t *lo
     out_file_t *file;
     ZR_TRY(out_file_create(path, strlen(text) + 1, log, &file));
     zr_status_t status = out_file_write(file, text, strlen(text));
-    if (status == ZR_OK)
-        status = out_file_write(file, "\n", 1);
-    if (status == ZR_OK)
-        status = out_file_publish(file);
+    ZR_THEN(status, out_file_write(file, "\n", 1));
+    ZR_THEN(status, out_file_publish(file));
     out_file_destroy(&file);
     return status;
 }

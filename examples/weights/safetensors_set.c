@@ -36,9 +36,8 @@ static zr_status_t read_header(set_file_t *file, const zr_log_t *log) {
     if (text == NULL)
         return zr_fail(log, ZR_ERR_MEMORY, "no memory to read %s", file->file.path);
     zr_status_t status = in_file_read(&file->file, text, length, sizeof(length_bytes), log);
-    if (status == ZR_OK)
-        status = safetensors_parse(text, length, file->file.size_bytes - file->data_offset_bytes,
-                                   file->file.path, log, &file->header);
+    ZR_THEN(status, safetensors_parse(text, length, file->file.size_bytes - file->data_offset_bytes,
+                                      file->file.path, log, &file->header));
     free(text);
     return status;
 }
@@ -133,8 +132,7 @@ zr_status_t safetensors_set_open_index(const char *path, const zr_log_t *log,
     safetensors_set_t set = {0};
     ZR_TRY(read_index(path, log, &index));
     zr_status_t status = open_files_of(path, &index, log, &set);
-    if (status == ZR_OK)
-        status = compare(path, &index, log, &set);
+    ZR_THEN(status, compare(path, &index, log, &set));
     safetensors_index_clear(&index);
     if (status == ZR_OK)
         *set_p = set;

@@ -106,10 +106,8 @@ zr_status_t weights_of_checkpoint(const zr_checkpoint_t *checkpoint, const zr_gp
         .log = *log,
         .checkpoint = checkpoint};
     zr_status_t status = read_shape(checkpoint, model, info.path, log, &w->base.shape);
-    if (status == ZR_OK)
-        status = check_tensors(w, &info);
-    if (status == ZR_OK)
-        status = zr_checkpoint_reader_create(checkpoint, log, &w->reader);
+    ZR_THEN(status, check_tensors(w, &info));
+    ZR_THEN(status, zr_checkpoint_reader_create(checkpoint, log, &w->reader));
     if (status == ZR_OK)
         *weights_p = &w->base;
     else
@@ -192,8 +190,7 @@ zr_status_t weights_write_checkpoint(weights_t *weights, const weights_import_t 
     zr_save_options_t save = {.folder = options->folder, .trainer_json = trainer};
     zr_checkpoint_writer_t *writer = NULL;
     zr_status_t status = zr_checkpoint_writer_create(&save, log, &writer);
-    if (status == ZR_OK)
-        status = add_tensors(weights, options, writer);
+    ZR_THEN(status, add_tensors(weights, options, writer));
     zr_checkpoint_writer_destroy(&writer);
     free(trainer);
     return status;

@@ -115,8 +115,7 @@ static zr_status_t write_file(writing_t *w, const char *path, size_t first, size
         size_bytes += w->tensors[i].size_bytes;
     out_file_t *file = NULL;
     zr_status_t status = out_file_create(path, n_header + size_bytes, &w->log, &file);
-    if (status == ZR_OK)
-        status = write_tensors(w, first, n, header, n_header, file);
+    ZR_THEN(status, write_tensors(w, first, n, header, n_header, file));
     out_file_destroy(&file);
     free(header);
     w->n_bytes += n_header + size_bytes;
@@ -188,12 +187,10 @@ static zr_status_t write_folder(writing_t *w) {
     ZR_TRY(out_folder_create(w->pieces.options->path, &w->log, &folder));
     const char *path = out_folder_path(folder);
     zr_status_t status = write_config(w, path);
-    if (status == ZR_OK)
-        status = write_files(w, path);
+    ZR_THEN(status, write_files(w, path));
     if (status == ZR_OK && w->n_files > 1)
         status = write_index(w, path);
-    if (status == ZR_OK)
-        status = out_folder_publish(folder);
+    ZR_THEN(status, out_folder_publish(folder));
     out_folder_destroy(&folder);
     return status;
 }
