@@ -3,7 +3,7 @@
 # zero-bench io). Debian 12 and Ubuntu 22.04 or later get it through apt-get; elsewhere the tools and
 # libraries are looked for, and what is missing is named.
 
-zr_packages="build-essential cmake ninja-build pkg-config libdnnl-dev libjansson-dev libxxhash-dev liburing-dev libmimalloc-dev libcmocka-dev"
+zr_packages="build-essential cmake ninja-build pkg-config libdnnl-dev libjansson-dev libxxhash-dev liburing-dev libsodium-dev libmimalloc-dev libcmocka-dev"
 
 zr_say() { printf '%s\n' "$*"; }
 zr_die() {
@@ -62,7 +62,7 @@ zr_missing_elsewhere() {
         command -v "$tool" >/dev/null || printf '%s\n' "  $tool"
     done
     if command -v pkg-config >/dev/null; then
-        for library in jansson libxxhash liburing cmocka; do
+        for library in jansson libxxhash liburing libsodium cmocka; do
             pkg-config --exists "$library" || printf '%s\n' "  $library (with its headers)"
         done
     fi

@@ -1,10 +1,12 @@
 /* See train_launch.h. */
 #include "examples/train/launch.h"
 
+#include <arpa/inet.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "examples/common/device.h"
+#include "examples/common/files.h"
 
 /* What of --ranks and --comm cannot be where processes are a rank each. */
 static zr_status_t check_launch(const train_options_t *options, const zr_log_t *log) {
@@ -77,6 +79,25 @@ static zr_status_t check_alone(train_options_t *options, const zr_log_t *log) {
     return ZR_OK;
 }
 
+/* --comm-secret, over the environment's, and --comm-bind. */
+static zr_status_t read_trust(train_options_t *options, const zr_log_t *log) {
+    files_log_t named = {*log, "--comm-secret"};
+    zr_log_t file_log = files_log(&named);
+    char address[sizeof(struct in6_addr)];
+    const char *bind = options->comm_bind;
+    if (options->comm_secret != NULL)
+        ZR_TRY(zr_secret_read(&file_log, options->comm_secret, &options->launch.secret));
+    if (bind == NULL)
+        return ZR_OK;
+    if (inet_pton(AF_INET, bind, address) != 1 && inet_pton(AF_INET6, bind, address) != 1)
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "--comm-bind %s: an address of this machine is needed, as a number such as "
+                       "10.0.0.1; 0.0.0.0 is all of them (ip addr lists them)",
+                       bind);
+    snprintf(options->launch.bind, sizeof(options->launch.bind), "%s", bind);
+    return ZR_OK;
+}
+
 zr_status_t train_launch_apply(train_options_t *options, const zr_log_t *log) {
     if (options->comm == TRAIN_COMM_NCCL && strcmp(options->device, "host") == 0)
         return zr_fail(log, ZR_ERR_ARGUMENT,
@@ -89,6 +110,7 @@ zr_status_t train_launch_apply(train_options_t *options, const zr_log_t *log) {
             "threads, nccl",
             options->device);
     ZR_TRY(zr_launch_from_environment(log, &options->launch, &options->is_launched));
+    ZR_TRY(read_trust(options, log));
     if (!options->is_launched)
         return check_alone(options, log);
     ZR_TRY(check_launch(options, log));

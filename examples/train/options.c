@@ -230,6 +230,14 @@ static const zr_option_t own[] = {
      .take = take_comm_timeout, .help = "how long a rank waits for another",
      .more = "or for a collective that has begun; who is silent for 0.6 of it is lost "
              "([clusters.md](clusters.md))"},
+    {"comm-secret", AT(comm_secret), .type = ZR_OPTION_STRING, .group = MACHINE, .arg = "FILE",
+     .initial = "", .help = "of ranks that are processes: what only they know, at least 16 bytes",
+     .more = "who does not know it is no rank; also the variable `ZR_COMM_SECRET` "
+             "([clusters.md](clusters.md#who-may-join))"},
+    {"comm-bind", AT(comm_bind), .type = ZR_OPTION_STRING, .group = MACHINE, .arg = "ADDRESS",
+     .initial = "the one that leads to MASTER_ADDR",
+     .help = "of ranks that are processes: listen at this address of the machine, a number",
+     .more = "`0.0.0.0` or `::`: at all of them ([clusters.md](clusters.md#who-may-join))"},
 
     {"offload-activations", AT(offload_activations), .type = ZR_OPTION_CHOICE, .flags = AGREE,
      .choices = places, .group = OFFLOAD,

@@ -100,6 +100,8 @@ typedef struct train_options {
     const char *device;    /* as written: auto, host, cuda or cuda:N */
     size_t n_threads;      /* per rank; 0: the cores, divided by the ranks */
     int comm_timeout_ms;
+    const char *comm_secret; /* a file; NULL: none, or the environment's */
+    const char *comm_bind;   /* an address of this machine; NULL: as it fits */
     zr_sum_order_t sums;
     train_overlap_t overlap;
     train_comm_t comm;  /* as written */

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Four hosts, each a network namespace with process numbers of its own, joined by virtual links and
-# a bridge, train together: first to the weights of four threads; then, at random moments, one is
-# killed, stopped, starved of memory or cut off. Every other rank has to end within the time limit
+# a bridge, train together, with a secret: first to the weights of four threads; then, at random
+# moments, one is killed, stopped, starved of memory or cut off. Every other rank has to end within the time limit
 # with its name and exit status 1, leave no process and no file of its drive, and the newest
 # checkpoint has to be whole and go on with the three hosts that are left.
 #
@@ -32,6 +32,8 @@ mkdir -p /run/netns
 mount -t tmpfs none /run/netns && mount -t tmpfs none /mnt || exit 1
 model=layers=2,channels=64,heads=4,seq=64,vocab=256
 for ((i = 0; i < 4000; i++)); do echo "$i: the quick brown fox jumps over $((i * i % 977)) lazy dogs"; done >/mnt/text
+(umask 077 && head -c 32 /dev/urandom | base64 >/mnt/secret)
+trust=(--comm-secret /mnt/secret)
 options=(--device host --threads 1 --data /mnt/text --model "$model" --stage 3 --quiet)
 offload=(--offload-optimizer cpu)
 "$train" "${options[@]}" --steps 1 --offload-optimizer nvme --nvme-path /mnt 2>/dev/null && offload=(--offload-optimizer nvme)
@@ -66,7 +68,7 @@ launch() {
             exec env WORLD_SIZE=$n RANK=$rank LOCAL_RANK=0 \
                 MASTER_ADDR="10.$case.0.$((first + 1))" MASTER_PORT=29500 \
                 ip netns exec "c$case-$host" unshare --pid --fork --kill-child \
-                "$train" "${options[@]}" "${offload[@]}" "${place[@]}" \
+                "$train" "${options[@]}" "${offload[@]}" "${place[@]}" "${trust[@]}" \
                 --comm-timeout "$limit_s" "$@"
         ) >"out.$host" 2>"said.$host" &
         pids[host]=$!
@@ -96,8 +98,10 @@ train_together() {
     for host in 0 1 2 3; do wait "${pids[$host]}" || fail "rank $host does not train"; done
     [ -n "$(hash_of threads)" ] && [ "$(hash_of threads)" = "$(hash_of out.0)" ] ||
         fail "weights $(hash_of out.0), and of threads $(hash_of threads)"
-    # Nobody says how many ranks a host has, among which its cores are divided.
+    # Nobody says how many ranks a host has, among which its cores are divided. Nor is there a secret.
+    trust=()
     launch 100 "0 1 2 3" none --steps 1 --threads 0 --json
+    trust=(--comm-secret /mnt/secret)
     for host in 0 1 2 3; do wait "${pids[$host]}" || fail "rank $host does not train on all cores"; done
     grep -q "\"threads\": *$(nproc)," out.0 || fail "a rank alone on its host does not use its $(nproc) cores"
     grep -q '"overlap_comm": *true' out.0 || fail "collectives between hosts hold compute"

@@ -18,6 +18,7 @@ function(zr_add_fuzz name n_changes)
 endfunction()
 
 zr_add_fuzz(manifest 4000)
+zr_add_fuzz(peer 100000)
 if(TARGET zero_weights)
   zr_add_fuzz(safetensors 10000 LINK zero_weights)
   zr_add_fuzz(hf_config 4000 LINK zero_weights)

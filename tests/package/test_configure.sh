@@ -8,7 +8,7 @@ cd "$(dirname "$0")/../.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/pc"
-for library in jansson libxxhash liburing; do
+for library in jansson libxxhash liburing libsodium; do
     cp "$(pkg-config --variable=pcfiledir $library)/$library.pc" "$work/pc"
 done
 unset PKG_CONFIG_PATH

@@ -82,15 +82,18 @@ ZR_NODISCARD zr_status_t zr_control_create_tcp(const zr_launch_t *launch, int so
                                                const zr_log_t *log, int timeout_ms,
                                                zr_control_t **control_p);
 
-/**
- * Addresses by which a process's ranks and those of other machines find each other, as the
- * connection to rank 0 has them.
- *
- * @param control  of zr_control_create_tcp, or a group of it
- * @param own      [ZR_ADDRESS_BYTES] of this process's machine; "" where it is rank 0's
- * @param hub      [ZR_ADDRESS_BYTES] of rank 0's machine
- */
-void zr_control_tcp_addresses(const zr_control_t *control, char *own, char *hub);
+/** How a process's ranks and those of other machines find and trust each other, as the connection
+ * to rank 0 has it. */
+typedef struct zr_control_place {
+    char own[ZR_ADDRESS_BYTES];  /* by which others reach this process; "": as rank 0's */
+    char hub[ZR_ADDRESS_BYTES];  /* of rank 0's machine */
+    char bind[ZR_ADDRESS_BYTES]; /* where this process listens; "": at all addresses */
+    const zr_secret_t *secret;   /* the control's */
+    int n_ranks;                 /* of the first communicator */
+} zr_control_place_t;
+
+/** @param control  of zr_control_create_tcp, or a group of it */
+void zr_control_tcp_place(const zr_control_t *control, zr_control_place_t *place_p);
 
 /** [n_ranks] the ranks' numbers in the first communicator, as the hub has told them. */
 const int *zr_control_tcp_origins(const zr_control_t *control);

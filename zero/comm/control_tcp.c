@@ -79,10 +79,9 @@ static zr_tcp_control_t *find_control(zr_line_t *line, uint32_t group) {
 }
 
 /* What was asked has an answer. False: it is none. Lock held. */
-static bool take_outcome(zr_tcp_control_t *self, const unsigned char *data, size_t length,
-                         char *why) {
+static bool take_outcome(zr_tcp_control_t *self, const char *data, size_t length, char *why) {
     zr_outcome_t outcome;
-    const unsigned char *tail = data + sizeof(outcome);
+    const char *tail = data + sizeof(outcome);
     size_t tail_bytes = length - sizeof(outcome);
     memcpy(&outcome, data, sizeof(outcome));
     if (self->n_outcomes == self->n_awaited) {
@@ -102,12 +101,12 @@ static bool take_outcome(zr_tcp_control_t *self, const unsigned char *data, size
     return true;
 }
 
-/* False: this is no message of the hub, and why[ZR_PEER_WHY_BYTES]. Lock held. */
-static bool take_frame(zr_line_t *line, const zr_frame_t *frame, const unsigned char *data,
-                       char *why) {
+/* False: this is no message of the hub, and why. Lock held. */
+static bool take_frame(zr_line_t *line, const zr_frame_t *frame, const char *data, char *why) {
     zr_tcp_control_t *control = find_control(line, frame->group);
     zr_end_t end;
-    if (frame->kind == ZR_FRAME_WELCOME || frame->kind == ZR_FRAME_REFUSED) {
+    if (frame->kind == ZR_FRAME_WELCOME || frame->kind == ZR_FRAME_REFUSED ||
+        frame->kind == ZR_FRAME_CHALLENGE) {
         snprintf(why, ZR_PEER_WHY_BYTES, "a frame of kind %u, behind the first", frame->kind);
         return false;
     }
@@ -124,7 +123,8 @@ static bool take_frame(zr_line_t *line, const zr_frame_t *frame, const unsigned 
 
 static void beat(zr_line_t *line) {
     pthread_mutex_lock(&line->lock);
-    (void)zr_wire_send(line->socket, ZR_FRAME_ALIVE, 0, NULL, 0); /* a failure shows in reading */
+    /* A failure shows in reading. */
+    (void)zr_wire_send(line->socket, &line->seal, ZR_FRAME_ALIVE, 0, NULL, 0);
     pthread_mutex_unlock(&line->lock);
 }
 
@@ -152,28 +152,39 @@ static int hear(zr_line_t *line, void *data, size_t length) {
     return 0;
 }
 
+/* The next frame, to line->heard: 0; EPROTO, and why[ZR_PEER_WHY_BYTES]; otherwise as hear. */
+static int hear_frame(zr_line_t *line, zr_frame_t *frame, char *why) {
+    int error = hear(line, frame, sizeof(*frame));
+    memcpy(line->heard, frame, sizeof(*frame));
+    if (error == 0 && !zr_peer_check_frame(frame, false, line->n_ranks, why))
+        error = EPROTO;
+    if (error == 0)
+        error = hear(line, line->heard + sizeof(*frame), frame->length + line->seal.tag_bytes);
+    if (error == 0 && !zr_seal_is_right(&line->seal, line->heard, sizeof(*frame) + frame->length)) {
+        snprintf(why, ZR_PEER_WHY_BYTES, "it is not sealed with the secret, or not the next");
+        error = EPROTO;
+    }
+    line->seal.n_received++;
+    return error;
+}
+
 static void *reader_main(void *argument) {
     zr_line_t *line = argument;
-    size_t most = ZR_WIRE_MOST_FROM_HUB(line->n_ranks);
-    unsigned char *data = malloc(most);
-    char wrong[ZR_PEER_WHY_BYTES] = "", why[ZR_PEER_WHY_BYTES + 64] = "no memory to read from it";
-    int error = data == NULL ? ENOMEM : 0;
+    char wrong[ZR_PEER_WHY_BYTES] = "", why[ZR_PEER_WHY_BYTES + 64];
     zr_frame_t frame;
-    while (error == 0 && wrong[0] == '\0') {
-        error = hear(line, &frame, sizeof(frame));
-        if (error == 0 && zr_peer_check_frame(&frame, false, line->n_ranks, wrong))
-            error = hear(line, data, frame.length);
+    int error = 0;
+    while (error == 0) {
+        error = hear_frame(line, &frame, wrong);
         pthread_mutex_lock(&line->lock);
-        if (error == 0 && wrong[0] == '\0')
-            (void)take_frame(line, &frame, data, wrong);
+        if (error == 0 && !take_frame(line, &frame, line->heard + sizeof(frame), wrong))
+            error = EPROTO;
         pthread_mutex_unlock(&line->lock);
     }
-    if (wrong[0] != '\0')
+    if (error == EPROTO)
         snprintf(why, sizeof(why), "what comes from it is no message: %s", wrong);
-    else if (data != NULL)
+    else
         snprintf(why, sizeof(why), "%s", words_for_loss(error));
     lose_line(line, why);
-    free(data);
     return NULL;
 }
 
@@ -183,7 +194,7 @@ static void *reader_main(void *argument) {
 static void send_locked(zr_tcp_control_t *self, zr_frame_kind_t kind, const void *data,
                         size_t length) {
     if (!self->line->is_lost)
-        (void)zr_wire_send(self->line->socket, kind, self->group, data, length);
+        (void)zr_wire_send(self->line->socket, &self->line->seal, kind, self->group, data, length);
 }
 
 /* Send what the hub answers with an outcome, and wait for it. @param post  NULL: a later meeting */
@@ -349,6 +360,23 @@ static zr_tcp_control_t *create_control(zr_line_t *line, uint32_t group, const z
     return self;
 }
 
+static void close_socket(int socket) {
+    if (socket >= 0)
+        close(socket);
+}
+
+static void free_line(zr_line_t *line) {
+    close_socket(line->socket);
+    zr_hub_stop(&line->hub);
+    if (line->controls != NULL)
+        free_control(line->controls);
+    pthread_cond_destroy(&line->changed);
+    pthread_mutex_destroy(&line->lock);
+    free(line->heard);
+    explicit_bzero(line, sizeof(*line)); /* it has the secret */
+    free(line);
+}
+
 /* All is said: the hub closes when it has read it. */
 static void close_line(zr_line_t *line) {
     struct timeval limit = {.tv_sec = LAST_WORDS_MS / 1000};
@@ -361,11 +389,7 @@ static void close_line(zr_line_t *line) {
     pthread_mutex_unlock(&line->lock);
     (void)shutdown(line->socket, SHUT_RDWR); /* ends the reader */
     pthread_join(line->reader, NULL);
-    close(line->socket);
-    zr_hub_stop(&line->hub);
-    pthread_cond_destroy(&line->changed);
-    pthread_mutex_destroy(&line->lock);
-    free(line);
+    free_line(line);
 }
 
 static void tcp_destroy(zr_control_t *control) {
@@ -410,38 +434,23 @@ static zr_status_t tcp_open_group(zr_control_t *control, int color, zr_control_t
 
 /* ---- beginning ---- */
 
-static void describe_address(const struct sockaddr_storage *address, socklen_t length, char *text) {
-    text[0] = '\0';
-    if (address->ss_family != AF_INET && address->ss_family != AF_INET6)
-        return;
-    if (getnameinfo((const struct sockaddr *)address, length, text, ZR_ADDRESS_BYTES, NULL, 0,
-                    NI_NUMERICHOST) != 0)
-        text[0] = '\0';
-}
-
-void zr_control_tcp_addresses(const zr_control_t *control, char *own, char *hub) {
+void zr_control_tcp_place(const zr_control_t *control, zr_control_place_t *place_p) {
     const zr_line_t *line = ((const zr_tcp_control_t *)control)->line;
-    struct sockaddr_storage address = {0};
-    socklen_t length = sizeof(address);
-    own[0] = hub[0] = '\0';
-    if (getsockname(line->socket, (struct sockaddr *)&address, &length) == 0)
-        describe_address(&address, length, own);
-    length = sizeof(address);
-    if (getpeername(line->socket, (struct sockaddr *)&address, &length) == 0)
-        describe_address(&address, length, hub);
-    if (strncmp(own, "127.", 4) == 0 || strcmp(own, "::1") == 0)
-        own[0] = '\0'; /* rank 0's machine is this one */
-    if (hub[0] == '\0')
-        snprintf(hub, ZR_ADDRESS_BYTES, "127.0.0.1");
+    *place_p = (zr_control_place_t){.secret = &line->secret, .n_ranks = line->n_ranks};
+    bool is_for_all = strcmp(line->bind, "0.0.0.0") == 0 || strcmp(line->bind, "::") == 0;
+    snprintf(place_p->bind, sizeof(place_p->bind), "%s", line->bind);
+    zr_wire_describe_address(line->socket, false, place_p->own);
+    zr_wire_describe_address(line->socket, true, place_p->hub);
+    if (line->is_bound && !is_for_all)
+        snprintf(place_p->own, sizeof(place_p->own), "%s", line->bind);
+    else if (strncmp(place_p->own, "127.", 4) == 0 || strcmp(place_p->own, "::1") == 0)
+        place_p->own[0] = '\0'; /* rank 0's machine is this one */
+    if (place_p->hub[0] == '\0')
+        snprintf(place_p->hub, sizeof(place_p->hub), "127.0.0.1");
 }
 
 const int *zr_control_tcp_origins(const zr_control_t *control) {
     return ((const zr_tcp_control_t *)control)->origins;
-}
-
-static void close_socket(int socket) {
-    if (socket >= 0)
-        close(socket);
 }
 
 static int start_ms(const zr_launch_t *launch, const zr_line_t *line) {
@@ -453,67 +462,86 @@ static zr_status_t open_hub(const zr_launch_t *launch, int listener, const zr_lo
                             zr_line_t *line) {
     zr_hub_options_t options = {.log = *log,
                                 .listener = listener,
+                                .secret = launch->secret,
                                 .n_ranks = launch->n_ranks,
                                 .gather_ms = start_ms(launch, line),
                                 .timeout_ms = line->timeout_ms};
-    int port = launch->port;
-    int error = listener < 0 ? zr_wire_listen(launch->port, &options.listener, &port) : 0;
+    int port = launch->port, error = 0;
+    if (listener < 0)
+        error = zr_wire_listen(line->bind, launch->port, &options.listener, &port);
     if (error != 0)
-        return zr_fail(log, ZR_ERR_COMM,
-                       "rank 0 cannot listen at MASTER_PORT %d: %s; choose another one, the same "
-                       "for all ranks",
-                       launch->port, strerror(error));
+        return zr_fail(
+            log, ZR_ERR_COMM, "rank 0 cannot listen at MASTER_PORT %d of %s: %s; %s", launch->port,
+            line->bind[0] != '\0' ? line->bind : "this machine", strerror(error),
+            error == EADDRNOTAVAIL ? "give an address of this machine with --comm-bind, as a number"
+                                   : "choose another one, the same for all ranks");
     snprintf(options.place, sizeof(options.place), "%s:%d", launch->host, port);
+    if (!launch->secret.is_given)
+        zr_log_write(log, ZR_LOG_INFO,
+                     "%s is open: whoever reaches this port can join the run, or end it; give all "
+                     "ranks the same --comm-secret FILE (docs/clusters.md)",
+                     options.place);
     return zr_hub_start(&options, &line->hub, &line->socket);
 }
 
-/* Every other rank: a connection, and who it is. */
+/* Who it is, when it is asked, and in the way that it is asked. 0; EPROTO, and why; another errno.
+ */
+static int say_hello(const zr_launch_t *launch, zr_line_t *line, char *why) {
+    zr_challenge_t challenge;
+    zr_hello_t hello = {.rank = launch->rank, .n_ranks = launch->n_ranks};
+    zr_frame_t frame;
+    line->beat_ms = INT64_MAX; /* nothing is said before */
+    int error = hear_frame(line, &frame, why);
+    line->beat_ms = 0;
+    if (error == 0 && frame.kind != ZR_FRAME_CHALLENGE)
+        error = EPROTO;
+    if (error != 0)
+        return error;
+    memcpy(&challenge, line->heard + sizeof(frame), sizeof(challenge));
+    if (!zr_wire_answer(&line->seal, &line->secret, &challenge, &hello, why))
+        return EPROTO;
+    return zr_wire_send(line->socket, &line->seal, ZR_FRAME_HELLO, 0, &hello, sizeof(hello));
+}
+
+/* Every other rank: a connection. */
 static zr_status_t connect_to_hub(const zr_launch_t *launch, int socket, const zr_log_t *log,
                                   zr_line_t *line) {
-    zr_hello_t hello = {.magic = ZR_WIRE_MAGIC,
-                        .version = ZR_WIRE_VERSION,
-                        .rank = launch->rank,
-                        .n_ranks = launch->n_ranks};
     const char *detail = NULL;
     int error = 0;
     line->socket = socket;
     if (socket < 0)
         error = zr_wire_connect(launch->host, launch->port, start_ms(launch, line), &line->socket,
                                 &detail);
-    if (error == 0)
-        zr_wire_guard(line->socket, line->timeout_ms);
-    if (error == 0)
-        error = zr_wire_send(line->socket, ZR_FRAME_HELLO, 0, &hello, sizeof(hello));
     if (error != 0)
         return zr_fail(log, ZR_ERR_COMM,
                        "rank 0 cannot be reached at MASTER_ADDR %s, MASTER_PORT %d, for %d ms: %s; "
                        "is its process running, and the port open?",
                        launch->host, launch->port, start_ms(launch, line),
                        detail != NULL ? detail : strerror(error));
+    zr_wire_guard(line->socket, line->timeout_ms);
     return ZR_OK;
 }
 
+/* Say hello, which rank 0 itself does not, and wait until all have come. */
 static zr_status_t await_welcome(const zr_launch_t *launch, const zr_log_t *log, zr_line_t *line) {
-    char text[ZR_REASON_BYTES] = "", why[ZR_PEER_WHY_BYTES] = "no message of its";
+    char why[ZR_PEER_WHY_BYTES] = "no message of its";
     zr_frame_t frame = {.kind = ZR_FRAME_ALIVE};
-    int error = 0;
-    bool is_right = true;
-    while (error == 0 && is_right && frame.kind == ZR_FRAME_ALIVE) {
-        error = hear(line, &frame, sizeof(frame));
-        is_right = error != 0 || zr_peer_check_frame(&frame, false, line->n_ranks, why);
-    }
-    if (error == 0 && is_right && frame.kind == ZR_FRAME_WELCOME)
+    int error = launch->rank > 0 ? say_hello(launch, line, why) : 0;
+    while (error == 0 && frame.kind == ZR_FRAME_ALIVE)
+        error = hear_frame(line, &frame, why);
+    if (error == 0 && frame.kind == ZR_FRAME_WELCOME)
         return ZR_OK;
-    if (error == 0 && is_right && frame.kind == ZR_FRAME_REFUSED) {
-        error = hear(line, text, frame.length);
-        text[sizeof(text) - 1] = '\0';
-        if (error == 0)
-            return zr_fail(log, ZR_ERR_COMM, "%s", text);
+    if (error == 0 && frame.kind == ZR_FRAME_REFUSED) {
+        char *text = line->heard + sizeof(frame);
+        zr_peer_clean(text, frame.length);
+        return zr_fail(log, ZR_ERR_COMM, "%s", text);
     }
     return zr_fail(log, ZR_ERR_COMM,
                    "%s:%d does not answer as rank 0 of this run would: %s; has its process ended, "
-                   "or is another program there, or another version?",
-                   launch->host, launch->port, error != 0 ? words_for_loss(error) : why);
+                   "or is another program there, or another version%s?",
+                   launch->host, launch->port,
+                   error != 0 && error != EPROTO ? words_for_loss(error) : why,
+                   launch->secret.is_given ? ", or has it another secret" : "");
 }
 
 /* The connection, and its reader, which finds the first communicator's control there. */
@@ -533,17 +561,6 @@ static zr_status_t open_line(const zr_launch_t *launch, int socket, const zr_log
     return status;
 }
 
-/* What open_line has made where it failed. */
-static void free_line(zr_line_t *line) {
-    close_socket(line->socket);
-    zr_hub_stop(&line->hub);
-    if (line->controls != NULL)
-        free_control(line->controls);
-    pthread_cond_destroy(&line->changed);
-    pthread_mutex_destroy(&line->lock);
-    free(line);
-}
-
 static zr_status_t check_launch(const zr_launch_t *launch, const zr_log_t *log) {
     if (launch->n_ranks < 2 || launch->n_ranks > ZR_MAX_SUM_SOURCES || launch->rank < 0 ||
         launch->rank >= launch->n_ranks || launch->port < 1 || launch->port > 65535)
@@ -560,13 +577,22 @@ zr_status_t zr_control_create_tcp(const zr_launch_t *launch, int socket, const z
     if (socket < 0)
         ZR_TRY(check_launch(launch, log));
     zr_line_t *line = calloc(1, sizeof(*line));
-    if (line == NULL || !zr_lived_init(&line->lock, &line->changed)) {
+    char *heard =
+        malloc(sizeof(zr_frame_t) + ZR_WIRE_MOST_FROM_HUB(launch->n_ranks) + ZR_SEAL_BYTES);
+    if (line == NULL || heard == NULL || !zr_lived_init(&line->lock, &line->changed)) {
         close_socket(socket);
+        free(heard);
         free(line);
         return zr_fail(log, ZR_ERR_MEMORY, "no memory for the connection to other ranks");
     }
     line->socket = -1;
+    line->heard = heard;
     line->n_ranks = launch->n_ranks;
+    line->secret = launch->secret;
+    line->is_bound = launch->bind[0] != '\0';
+    snprintf(line->bind, sizeof(line->bind), "%s", launch->bind);
+    if (!line->is_bound)
+        zr_wire_own_address(launch->host, line->bind);
     line->timeout_ms = timeout_ms;
     zr_status_t status = open_line(launch, socket, log, line);
     if (status != ZR_OK) {

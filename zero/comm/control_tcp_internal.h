@@ -37,11 +37,16 @@ typedef struct zr_tcp_control {
 /* A process's connection. */
 struct zr_line {
     int socket, n_ranks, timeout_ms;
-    zr_hub_t *hub; /* rank 0's, else NULL */
+    zr_secret_t secret;
+    bool is_bound;               /* by who has started it */
+    char bind[ZR_ADDRESS_BYTES]; /* where this process listens; "": at all addresses */
+    char *heard;                 /* the frame that was read: the reader's own */
+    zr_hub_t *hub;               /* rank 0's, else NULL */
     pthread_t reader;
     zr_lived_t clock;          /* the reader's own, as are, in its time: */
     int64_t heard_ms, beat_ms; /* when the hub was heard; when it is told of this side next */
     atomic_bool has_told;      /* of all its controls */
+    zr_seal_t seal;            /* what is received is the reader's */
     pthread_mutex_t lock;      /* guards what follows, and sending */
     pthread_cond_t changed;
     zr_tcp_control_t *controls;

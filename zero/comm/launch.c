@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "kernels/kernels.h"
+#include "zero/comm/secret_internal.h"
 
 /* The variables of a launcher. Where it does not say which of its machine's ranks a process is, the
  * names are NULL. */
@@ -149,6 +150,7 @@ zr_status_t zr_launch_from_environment(const zr_log_t *log, zr_launch_t *launch_
     zr_launch_t launch = {0};
     *is_launched_p = false;
     *launch_p = launch;
+    ZR_TRY(zr_secret_take_from_environment(log, &launch.secret));
     for (size_t i = 0; launcher == NULL && i < sizeof(launchers) / sizeof(launchers[0]); i++)
         if (is_set(launchers[i].size))
             launcher = &launchers[i];

@@ -23,9 +23,28 @@ static bool check_range(const char *name, int64_t value, int64_t least, int64_t 
                   (long long)least, (long long)most);
 }
 
+/* How many of a text's first bytes are a control character, which terminals may obey: of ASCII, or
+ * of those from U+0080 to U+009F. */
+static size_t control_bytes(const char *text) {
+    unsigned char first = (unsigned char)text[0], second = (unsigned char)text[first != '\0'];
+    if (first == 0xC2 && second >= 0x80 && second <= 0x9F)
+        return 2;
+    return first < 0x20 || first == 0x7F;
+}
+
 static bool check_text(const char *name, const char *text, size_t text_bytes, char *why) {
-    return memchr(text, '\0', text_bytes) != NULL ||
-           refuse(why, "%s without an end in %zu bytes", name, text_bytes);
+    if (memchr(text, '\0', text_bytes) == NULL)
+        return refuse(why, "%s without an end in %zu bytes", name, text_bytes);
+    for (; *text != '\0'; text++)
+        if (control_bytes(text) > 0)
+            return refuse(why, "%s with a control character", name);
+    return true;
+}
+
+void zr_peer_clean(char *text, size_t text_bytes) {
+    text[text_bytes - 1] = '\0';
+    for (; *text != '\0'; text++)
+        memset(text, '?', control_bytes(text));
 }
 
 /* ---- ranks of `processes` ------------------------------------------------------------------- */
@@ -91,10 +110,6 @@ bool zr_peer_check_tensors(const zr_peer_tensors_t *said, const zr_peer_call_t *
            check_place("what it receives", said->recv_place, call->recv_bytes, said, call, why);
 }
 
-bool zr_peer_is_stranger(const zr_link_hello_t *said, uint64_t proof) {
-    return said->magic != ZR_LINK_MAGIC || said->proof != proof;
-}
-
 bool zr_peer_check_header(const zr_link_header_t *said, size_t size_bytes, char *why) {
     if (said->magic != ZR_LINK_MAGIC)
         return refuse(why, "a header with magic number %llx, expected %llx",
@@ -134,6 +149,7 @@ static const struct {
     {ZR_FRAME_END, false, true, sizeof(zr_end_t), sizeof(zr_end_t)},
     {ZR_FRAME_APART, true, false, 0, 0},
     {ZR_FRAME_ALIVE, true, true, 0, 0},
+    {ZR_FRAME_CHALLENGE, false, true, sizeof(zr_challenge_t), sizeof(zr_challenge_t)},
 };
 
 bool zr_peer_check_frame(const zr_frame_t *frame, bool is_to_hub, int n_ranks, char *why) {
@@ -149,6 +165,26 @@ bool zr_peer_check_frame(const zr_frame_t *frame, bool is_to_hub, int n_ranks, c
                       zr_count_text(frame->length, "byte").text, least, most);
     }
     return refuse(why, "a frame of kind %u", frame->kind);
+}
+
+bool zr_peer_check_challenge(const zr_challenge_t *said, bool has_secret, char *why) {
+    if (said->magic != ZR_WIRE_MAGIC)
+        return refuse(why, "a magic number %llx, expected %llx", (unsigned long long)said->magic,
+                      (unsigned long long)ZR_WIRE_MAGIC);
+    if (said->version != ZR_WIRE_VERSION)
+        return refuse(why,
+                      "version %u of the protocol, expected %u: start all ranks with the same "
+                      "program",
+                      said->version, ZR_WIRE_VERSION);
+    if (!check_range("has_secret", said->has_secret, 0, 1, why))
+        return false;
+    if (has_secret && !said->has_secret)
+        return refuse(why, "it has no secret, and this rank has one: give it to all ranks");
+    return has_secret || !said->has_secret ||
+           refuse(why,
+                  "it asks for a secret, and this rank has none: give all ranks the same, by "
+                  "--comm-secret FILE or %s",
+                  ZR_SECRET_VARIABLE);
 }
 
 bool zr_peer_check_hello(const zr_hello_t *said, int n_ranks, char *why) {

@@ -60,13 +60,6 @@ typedef struct zr_introduction {
 
 #define ZR_LINK_MAGIC 0x316B6E694C5A5245u
 
-/** The first bytes of a connection for data. */
-typedef struct zr_link_hello {
-    uint64_t magic, proof; /* of who listens */
-    int32_t rank;          /* who connects, in the first communicator */
-    uint32_t version;
-} zr_link_hello_t;
-
 /** Before each transfer. */
 typedef struct zr_link_header {
     uint64_t magic, size_bytes;
@@ -85,6 +78,10 @@ typedef struct zr_mpi_place {
 /* ---- checks: false, and what is wrong, in words, in why[ZR_PEER_WHY_BYTES] ------------------- */
 
 enum { ZR_PEER_WHY_BYTES = 160 };
+
+/** Words of a peer, to be printed: they have an end, and no control characters, which become '?'.
+ */
+void zr_peer_clean(char *text, size_t text_bytes);
 
 /** What a rank knows of another one by its control connection. */
 typedef struct zr_peer {
@@ -105,9 +102,6 @@ typedef struct zr_peer_call {
 
 bool zr_peer_check_tensors(const zr_peer_tensors_t *said, const zr_peer_call_t *call, char *why);
 
-/** Whether who has connected for data does not even know the number that ranks have shown to each
- * other. */
-bool zr_peer_is_stranger(const zr_link_hello_t *said, uint64_t proof);
 /** @param size_bytes  of the transfer that comes next */
 bool zr_peer_check_header(const zr_link_header_t *said, size_t size_bytes, char *why);
 
@@ -118,7 +112,9 @@ bool zr_peer_check_mpi_place(const zr_mpi_place_t *said, char *why);
  * @param n_ranks  of the first communicator; of a frame to the hub ignored */
 bool zr_peer_check_frame(const zr_frame_t *frame, bool is_to_hub, int n_ranks, char *why);
 
-/** @param n_ranks  that rank 0 expects */
+/** @param has_secret  whether this rank has one */
+bool zr_peer_check_challenge(const zr_challenge_t *said, bool has_secret, char *why);
+/** @param n_ranks  that are expected */
 bool zr_peer_check_hello(const zr_hello_t *said, int n_ranks, char *why);
 
 /** A call, from a frame or from a page; of the latter a copy, since its rank may still write.

@@ -6,6 +6,8 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "zero/comm/peer_internal.h"
+
 size_t zr_roll_bytes(int n_ranks) {
     return sizeof(zr_roll_t) + (size_t)n_ranks * sizeof(zr_seat_t);
 }
@@ -35,6 +37,7 @@ void zr_post_fill(zr_post_t *post, const zr_comm_call_t *call, const void *paylo
     post->key = call->key;
     post->is_agreement = call->is_agreement;
     snprintf(post->tensor, sizeof(post->tensor), "%s", name);
+    zr_peer_clean(post->tensor, sizeof(post->tensor));
     if (call->stream != NULL)
         snprintf(post->device, sizeof(post->device), "%s",
                  zr_device_info(zr_stream_device(call->stream))->backend);

@@ -13,6 +13,8 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include "zero/comm/peer_internal.h"
+
 const char *zr_wire_describe_gap(const zr_lived_t *clock, char *text, size_t text_bytes) {
     enum { RECENT_MS = 10000 };
     bool is_recent = clock->gap_ms > 0 && zr_lived_machine_ms() - clock->gap_end_ms < RECENT_MS;
@@ -34,46 +36,86 @@ int zr_wire_beat_ms(int timeout_ms) {
 
 /* ---- listening ---- */
 
-static int listen_on(int family, int port, int *socket_p) {
-    int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+static int listen_at(const struct addrinfo *address, int *socket_p) {
+    int fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int yes = 1, no = 0, error = 0;
     if (fd < 0)
         return errno;
-    struct sockaddr_in6 six = {
-        .sin6_family = AF_INET6, .sin6_addr = in6addr_any, .sin6_port = htons((uint16_t)port)};
-    struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
-    int yes = 1, no = 0;
     (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-    if (family == AF_INET6)
+    if (address->ai_family == AF_INET6)
         (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof(no));
-    const struct sockaddr *address =
-        family == AF_INET6 ? (const struct sockaddr *)&six : (const struct sockaddr *)&four;
-    socklen_t length = family == AF_INET6 ? sizeof(six) : sizeof(four);
-    if (bind(fd, address, length) != 0 || listen(fd, 1024) != 0) {
-        int error = errno;
+    if (bind(fd, address->ai_addr, address->ai_addrlen) != 0 || listen(fd, 1024) != 0)
+        error = errno;
+    if (error != 0)
         close(fd);
-        return error;
+    else
+        *socket_p = fd;
+    return error;
+}
+
+/* 0, or an errno, with words for a resolver's failure. */
+static int resolve(const char *host, int port, int flags, struct addrinfo **addresses_p,
+                   const char **detail_p) {
+    char service[16];
+    struct addrinfo hints = {
+        .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = flags | AI_NUMERICSERV};
+    snprintf(service, sizeof(service), "%d", port);
+    int failure = getaddrinfo(host, service, &hints, addresses_p);
+    *detail_p = failure != 0 ? gai_strerror(failure) : NULL;
+    return failure != 0 ? EHOSTUNREACH : 0;
+}
+
+int zr_wire_listen(const char *address, int port, int *socket_p, int *port_p) {
+    /* All addresses are those of IPv6, with IPv4's; a machine without IPv6 has the latter. */
+    const char *const all[] = {"::", "0.0.0.0"}, *detail = NULL;
+    int error = EADDRNOTAVAIL, n = address[0] == '\0' ? 2 : 1;
+    for (int i = 0; i < n && error != 0 && error != EADDRINUSE; i++) {
+        struct addrinfo *found = NULL;
+        error =
+            resolve(n == 2 ? all[i] : address, port, AI_PASSIVE | AI_NUMERICHOST, &found, &detail);
+        error = error == 0 ? listen_at(found, socket_p) : EADDRNOTAVAIL;
+        if (found != NULL)
+            freeaddrinfo(found);
     }
-    *socket_p = fd;
+    struct sockaddr_in6 own = {0};
+    socklen_t length = sizeof(own);
+    if (error != 0 || getsockname(*socket_p, (struct sockaddr *)&own, &length) != 0)
+        return error != 0 ? error : errno;
+    *port_p = ntohs(own.sin6_port); /* at the same place in both families */
     return 0;
 }
 
-int zr_wire_listen(int port, int *socket_p, int *port_p) {
-    int fd = -1;
-    int error = listen_on(AF_INET6, port, &fd);
-    if (error != 0 && error != EADDRINUSE)
-        error = listen_on(AF_INET, port, &fd); /* a machine without IPv6 */
-    if (error != 0)
-        return error;
-    struct sockaddr_in6 address = {0};
-    socklen_t length = sizeof(address);
-    if (getsockname(fd, (struct sockaddr *)&address, &length) != 0) {
-        error = errno;
-        close(fd);
-        return error;
+void zr_wire_describe_address(int socket, bool is_peer, char *address) {
+    struct sockaddr_storage place = {0};
+    socklen_t length = sizeof(place);
+    struct sockaddr *name = (struct sockaddr *)&place;
+    int failure = is_peer ? getpeername(socket, name, &length) : getsockname(socket, name, &length);
+    if (failure != 0 || (place.ss_family != AF_INET && place.ss_family != AF_INET6) ||
+        getnameinfo(name, length, address, ZR_ADDRESS_BYTES, NULL, 0, NI_NUMERICHOST) != 0)
+        address[0] = '\0';
+}
+
+static bool is_loopback(const char *address) {
+    return strncmp(address, "127.", 4) == 0 || strcmp(address, "::1") == 0;
+}
+
+/* Nothing is sent: a datagram's socket that is connected knows its own address. */
+void zr_wire_own_address(const char *host, char *address) {
+    struct addrinfo *found = NULL;
+    const char *detail = NULL;
+    address[0] = '\0';
+    (void)resolve(host, 1, 0, &found, &detail);
+    for (struct addrinfo *a = found; a != NULL && address[0] == '\0'; a = a->ai_next) {
+        int fd = socket(a->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+        if (fd >= 0 && connect(fd, a->ai_addr, a->ai_addrlen) == 0)
+            zr_wire_describe_address(fd, false, address);
+        if (fd >= 0)
+            close(fd);
     }
-    *socket_p = fd;
-    *port_p = ntohs(address.sin6_port); /* at the same place in both families */
-    return 0;
+    if (found != NULL)
+        freeaddrinfo(found);
+    if (is_loopback(address) && !is_loopback(host) && strcmp(host, "localhost") != 0)
+        address[0] = '\0';
 }
 
 /* ---- connecting ---- */
@@ -136,21 +178,15 @@ static int connect_once(const struct addrinfo *address, zr_lived_t *clock, int64
 
 static int connect_to_host(const char *host, int port, zr_lived_t *clock, int64_t limit_ms,
                            int *socket_p, const char **detail_p) {
-    char service[16];
-    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
     struct addrinfo *addresses = NULL;
-    snprintf(service, sizeof(service), "%d", port);
-    int failure = getaddrinfo(host, service, &hints, &addresses);
+    int error = resolve(host, port, 0, &addresses, detail_p);
     (void)zr_lived_ms_behind(clock, limit_ms / 4); /* a resolver has limits of its own */
-    if (failure != 0) {
-        *detail_p = gai_strerror(failure);
-        return EHOSTUNREACH;
-    }
-    int error = EHOSTUNREACH;
+    if (error != 0)
+        return error;
+    error = EHOSTUNREACH;
     for (struct addrinfo *a = addresses; a != NULL && error != 0; a = a->ai_next)
         error = connect_once(a, clock, limit_ms, socket_p);
     freeaddrinfo(addresses);
-    *detail_p = NULL;
     return error;
 }
 
@@ -170,20 +206,45 @@ int zr_wire_connect(const char *host, int port, int64_t limit_ms, int *socket_p,
 
 /* ---- bytes ---- */
 
-static int send_all(int socket, const void *data, size_t length, int more) {
-    for (size_t sent = 0; sent < length;) {
-        ssize_t n = send(socket, (const char *)data + sent, length - sent, MSG_NOSIGNAL | more);
+size_t zr_wire_put(zr_seal_t *seal, zr_frame_t *frame, const zr_wire_part_t parts[2], char *bytes) {
+    size_t n_bytes = sizeof(*frame);
+    for (int i = 0; i < 2; i++) {
+        if (parts[i].length > 0)
+            memcpy(bytes + n_bytes, parts[i].bytes, parts[i].length);
+        n_bytes += parts[i].length;
+    }
+    frame->length = (uint32_t)(n_bytes - sizeof(*frame));
+    memcpy(bytes, frame, sizeof(*frame));
+    return n_bytes + zr_seal_put(seal, bytes, n_bytes);
+}
+
+bool zr_wire_answer(zr_seal_t *seal, const zr_secret_t *secret, const zr_challenge_t *challenge,
+                    zr_hello_t *hello, char *why) {
+    if (!zr_peer_check_challenge(challenge, secret->is_given, why))
+        return false;
+    hello->magic = ZR_WIRE_MAGIC;
+    hello->version = ZR_WIRE_VERSION;
+    zr_nonce_draw(hello->nonce);
+    *seal = zr_seal_begin(secret);
+    zr_seal_make_keys(seal, secret, false, challenge->nonce, hello->nonce);
+    return true;
+}
+
+int zr_wire_send(int socket, zr_seal_t *seal, uint32_t kind, uint32_t group, const void *data,
+                 size_t length) {
+    char bytes[sizeof(zr_frame_t) + ZR_WIRE_MOST_TO_HUB + ZR_SEAL_BYTES];
+    zr_frame_t frame = {.kind = kind, .group = group};
+    const zr_wire_part_t parts[2] = {{data, length}};
+    if (length > ZR_WIRE_MOST_TO_HUB)
+        return EMSGSIZE;
+    size_t n_bytes = zr_wire_put(seal, &frame, parts, bytes);
+    for (size_t sent = 0; sent < n_bytes;) {
+        ssize_t n = send(socket, bytes + sent, n_bytes - sent, MSG_NOSIGNAL);
         if (n < 0 && errno != EINTR)
             return errno;
         sent += n > 0 ? (size_t)n : 0;
     }
     return 0;
-}
-
-int zr_wire_send(int socket, uint32_t kind, uint32_t group, const void *data, size_t length) {
-    zr_frame_t frame = {.kind = kind, .group = group, .length = (uint32_t)length};
-    int error = send_all(socket, &frame, sizeof(frame), length > 0 ? MSG_MORE : 0);
-    return error != 0 ? error : send_all(socket, data, length, 0);
 }
 
 ssize_t zr_wire_receive_some(int socket, void *data, size_t length, int wait_ms) {

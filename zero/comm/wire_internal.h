@@ -1,10 +1,10 @@
 /*
  * What goes over a connection between a rank and the hub (hub/): frames, and the sockets below.
  *
- * A frame is a header and `length` bytes. Everything is checked by who receives it
- * (peer_internal.h), since anybody may connect to a port: the first frame proves to be a rank's by
- * its magic number, lengths are limited by kind. There is no secrecy and no proof of identity: the
- * port is for a network whose members are trusted. Machines of one run have the same byte order;
+ * A frame is a header and `length` bytes, and a seal (secret_internal.h) where ranks have a secret.
+ * Everything is checked by who receives it (peer_internal.h), since anybody may connect to a port:
+ * lengths are limited by kind. Who listens begins (zr_challenge_t), and takes from who has
+ * connected one frame until it is known: its hello. Machines of one run have the same byte order;
  * the magic number tells where they do not.
  */
 #pragma once
@@ -13,15 +13,13 @@
 
 #include "kernels/base/lived_internal.h"
 #include "zero/comm/roll_internal.h"
+#include "zero/comm/secret_internal.h"
 
 #define ZR_WIRE_MAGIC 0x315A52454E49474Cu
-#define ZR_WIRE_VERSION 5u /* of these structures */
-
-/** Of an address, as a number in words. */
-#define ZR_ADDRESS_BYTES 64
+#define ZR_WIRE_VERSION 6u /* of these structures */
 
 typedef enum zr_frame_kind {
-    ZR_FRAME_HELLO = 1,   /* to the hub: zr_hello_t, the first */
+    ZR_FRAME_HELLO = 1,   /* to the hub: zr_hello_t, the first; also to a listener for data */
     ZR_FRAME_WELCOME = 2, /* from the hub: all ranks have come */
     ZR_FRAME_REFUSED = 3, /* from the hub: text */
     ZR_FRAME_POST = 4,    /* to the hub: zr_post_t */
@@ -34,17 +32,34 @@ typedef enum zr_frame_kind {
     ZR_FRAME_END = 9,     /* from the hub: zr_end_t */
     ZR_FRAME_APART =
         11, /* to the hub: from now on this group meets in a page (control_page_internal.h) */
-    ZR_FRAME_ALIVE = 10 /* both ways, without a word: zr_wire_beat_ms */
+    ZR_FRAME_ALIVE = 10,    /* both ways, without a word: zr_wire_beat_ms */
+    ZR_FRAME_CHALLENGE = 12 /* from who listens: zr_challenge_t, the first, without a seal */
 } zr_frame_kind_t;
 
 typedef struct zr_frame {
     uint32_t kind, group, length, reserved;
 } zr_frame_t;
 
+/** Some of a frame's data. */
+typedef struct zr_wire_part {
+    const void *bytes;
+    size_t length;
+} zr_wire_part_t;
+
+/** From who listens, to whoever connects. */
+typedef struct zr_challenge {
+    uint64_t magic;
+    uint32_t version, has_secret;
+    unsigned char nonce[ZR_NONCE_BYTES];
+} zr_challenge_t;
+
+/** The answer. */
 typedef struct zr_hello {
     uint64_t magic;
     uint32_t version, reserved;
-    int32_t rank, n_ranks;
+    int32_t rank, n_ranks; /* in the first communicator */
+    uint64_t proof;        /* for data: of who listens, as it has shown it to the others; else 0 */
+    unsigned char nonce[ZR_NONCE_BYTES];
 } zr_hello_t;
 
 typedef struct zr_outcome {
@@ -82,11 +97,23 @@ int zr_wire_silence_ms(int timeout_ms); /* well within the time limit, and at le
 #define ZR_WIRE_SILENCE "its process is stopped, or its machine or the way there is lost"
 
 /**
- * Listen on a port of all of this machine's addresses; port 0 takes a free one.
+ * Listen on a port; port 0 takes a free one.
  *
+ * @param address  of this machine, as a number; "": all of them
  * @return 0, and the socket; otherwise an errno
  */
-int zr_wire_listen(int port, int *socket_p, int *port_p);
+int zr_wire_listen(const char *address, int port, int *socket_p, int *port_p);
+
+/**
+ * This machine's address that leads to a host, as a number: where who listens is reached by those
+ * who reach the host, or share its network. "": not known, or the loopback for a name that others
+ * may know by another address, as Debian has a machine's own name in /etc/hosts.
+ *
+ * @param address  [ZR_ADDRESS_BYTES]
+ */
+void zr_wire_own_address(const char *host, char *address);
+/** The number of a socket's address, of either side; "": it has none. */
+void zr_wire_describe_address(int socket, bool is_peer, char *address);
 
 /**
  * Connect, trying again until somebody listens.
@@ -108,8 +135,26 @@ void zr_wire_no_delay(int socket);
  */
 void zr_wire_guard(int socket, int timeout_ms);
 
-/** Send it all, on a blocking socket. @return 0 or an errno */
-int zr_wire_send(int socket, uint32_t kind, uint32_t group, const void *data, size_t length);
+/**
+ * Put a frame with its seal where there is room for it.
+ *
+ * @param frame  kind and group; its length is set here
+ * @param parts  [2] of its data
+ * @return its bytes
+ */
+size_t zr_wire_put(zr_seal_t *seal, zr_frame_t *frame, const zr_wire_part_t parts[2], char *bytes);
+
+/**
+ * Answer who has listened: fill the hello's common fields, and make the keys.
+ *
+ * @return false: it is not of this run, and why[ZR_PEER_WHY_BYTES]
+ */
+bool zr_wire_answer(zr_seal_t *seal, const zr_secret_t *secret, const zr_challenge_t *challenge,
+                    zr_hello_t *hello, char *why);
+
+/** Send a frame to the hub, on a blocking socket. @return 0 or an errno */
+int zr_wire_send(int socket, zr_seal_t *seal, uint32_t kind, uint32_t group, const void *data,
+                 size_t length);
 
 /**
  * Receive some bytes, if there are any within so many milliseconds.

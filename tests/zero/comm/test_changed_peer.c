@@ -23,14 +23,16 @@ enum { N_RANKS = 3, N_ELEMS = 100, LONG_MS = 60000 };
 typedef enum lie_at {
     OF_ITSELF,  /* in zr_introduction_t */
     OF_TENSORS, /* zr_peer_tensors_t of the second call */
-    IN_HELLO,   /* zr_link_hello_t */
+    IN_HELLO,   /* zr_hello_t of a connection for data */
     IN_HEADER,  /* zr_link_header_t */
-    CUT_HELLO,  /* of which the first size_bytes are sent; then the process ends */
+    CUT_HELLO,  /* of whose frame the first size_bytes are sent; then the process ends */
     CUT_HEADER,
-    IN_POST,   /* zr_post_t in the page */
-    IN_STATUS, /* int32_t that is brought to a meeting in the page */
-    IN_ECHO,   /* what rank 0 passes on of the others' zr_introduction_t */
-    UNSEALED   /* rank 0's page can be made smaller */
+    IN_POST,      /* zr_post_t in the page */
+    IN_STATUS,    /* int32_t that is brought to a meeting in the page */
+    IN_ECHO,      /* what rank 0 passes on of the others' zr_introduction_t */
+    UNSEALED,     /* rank 0's page can be made smaller */
+    WRONG_SECRET, /* of its connections for data */
+    WRONG_SEAL    /* of its answer to who connects for data */
 } lie_at_t;
 
 typedef struct lie {
@@ -70,34 +72,69 @@ WRAP(zr_status_t, zr_control_arrive, zr_comm_t *comm, const zr_comm_call_t *call
     return status;
 }
 
+ssize_t __real_send(int socket, const void *data, size_t length, int flags);
+
 /* Who says that it is another rank says it everywhere. */
 static bool is_of_hello(void) {
     return lie->at == IN_HELLO || lie->at == CUT_HELLO ||
            (lie->at == OF_ITSELF && lie->offset == offsetof(zr_introduction_t, card.origin_rank));
 }
 
-WRAP(ssize_t, send, int socket, const void *data, size_t length, int flags) {
-    _Alignas(8) char changed[sizeof(zr_link_hello_t)];
-    size_t expected = 0;
-    uint64_t magic = 0;
-    if (lie != NULL && is_of_hello())
-        expected = sizeof(zr_link_hello_t);
-    if (lie != NULL && (lie->at == IN_HEADER || lie->at == CUT_HEADER))
-        expected = sizeof(zr_link_header_t);
-    if (length >= sizeof(magic))
-        memcpy(&magic, data, sizeof(magic));
-    if (length != expected || magic != ZR_LINK_MAGIC)
-        return __real_send(socket, data, length, flags);
-    memcpy(changed, data, length);
-    if (lie->at == CUT_HELLO || lie->at == CUT_HEADER) {
-        (void)__real_send(socket, changed, lie->size_bytes, flags);
+WRAP(int, zr_wire_send, int socket, zr_seal_t *seal, uint32_t kind, uint32_t group,
+     const void *data, size_t length) {
+    char bytes[sizeof(zr_frame_t) + sizeof(zr_hello_t) + ZR_SEAL_BYTES];
+    zr_frame_t frame = {.kind = kind, .group = group};
+    const zr_wire_part_t parts[2] = {{data, length}};
+    zr_hello_t hello;
+    if (kind == ZR_FRAME_HELLO)
+        memcpy(&hello, data, sizeof(hello));
+    if (lie == NULL || kind != ZR_FRAME_HELLO || hello.proof == 0 || !is_of_hello())
+        return __real_zr_wire_send(socket, seal, kind, group, data, length);
+    if (lie->at == CUT_HELLO) {
+        (void)zr_wire_put(seal, &frame, parts, bytes);
+        (void)__real_send(socket, bytes, lie->size_bytes, MSG_NOSIGNAL);
         _exit(0);
     }
     if (lie->at == OF_ITSELF)
-        ((zr_link_hello_t *)changed)->rank = (int32_t)lie->value;
+        hello.rank = (int32_t)lie->value;
     else
-        change(changed, length);
-    return __real_send(socket, changed, length, flags);
+        change(&hello, sizeof(hello));
+    return __real_zr_wire_send(socket, seal, kind, group, &hello, sizeof(hello));
+}
+
+WRAP(ssize_t, send, int socket, const void *data, size_t length, int flags) {
+    zr_link_header_t header;
+    bool is_header =
+        lie != NULL && (lie->at == IN_HEADER || lie->at == CUT_HEADER) && length == sizeof(header);
+    if (is_header)
+        memcpy(&header, data, sizeof(header));
+    if (!is_header || header.magic != ZR_LINK_MAGIC)
+        return __real_send(socket, data, length, flags);
+    if (lie->at == CUT_HEADER) {
+        (void)__real_send(socket, data, lie->size_bytes, flags);
+        _exit(0);
+    }
+    change(&header, sizeof(header));
+    return __real_send(socket, &header, length, flags);
+}
+
+WRAP(void, zr_control_tcp_place, const zr_control_t *control, zr_control_place_t *place_p) {
+    static const zr_secret_t other = {.is_given = true};
+    __real_zr_control_tcp_place(control, place_p);
+    if (lie != NULL && lie->at == WRONG_SECRET)
+        place_p->secret = &other;
+}
+
+static bool is_crowded;
+
+/* Who listens for data has a crowd at its door at once, in this process: they say nothing. */
+WRAP(int, zr_wire_listen, const char *address, int port, int *socket_p, int *port_p) {
+    enum { N_SILENT = 40 };
+    const char *detail;
+    int error = __real_zr_wire_listen(address, port, socket_p, port_p), silent;
+    for (int i = 0; is_crowded && port == 0 && error == 0 && i < N_SILENT; i++)
+        assert_int_equal(zr_wire_connect("127.0.0.1", *port_p, LONG_MS, &silent, &detail), 0);
+    return error;
 }
 
 WRAP(int, fcntl, int file, int command, ...) {
@@ -119,6 +156,13 @@ WRAP(unsigned, zr_page_arrive, zr_page_t *page, const zr_post_t *post, zr_status
     changed = *post;
     change(&changed, sizeof(changed));
     return __real_zr_page_arrive(page, &changed, status);
+}
+
+WRAP(void, zr_connection_send, zr_connection_t *connection, uint32_t kind, uint32_t group,
+     const void *data, size_t length) {
+    if (lie != NULL && lie->at == WRONG_SEAL && connection->rank < 0)
+        connection->seal.send_key[0] ^= 1;
+    __real_zr_connection_send(connection, kind, group, data, length);
 }
 
 WRAP(void, zr_connection_send_parts, zr_connection_t *connection, uint32_t kind, uint32_t group,
@@ -156,19 +200,22 @@ static zr_status_t talk(zr_comm_t *comm, bool is_in_group, float *numbers, zr_st
     return status;
 }
 
-enum { EXPECTED, SKIPPED = 77, UNEXPECTED };
+enum { EXPECTED, WENT_WELL, SKIPPED = 77, UNEXPECTED };
 
 /* How ranks are to each other. */
 typedef enum setting {
     ONE_MACHINE,
     ONE_MACHINE_SHARED, /* whose ranks map each other's memory */
     MACHINES,           /* of a rank each */
+    MACHINES_SECRET,    /* whose ranks have a secret */
     MACHINES_GROUP      /* of them, in which ranks are in the opposite order */
 } setting_t;
 
 /* @param error  [ZR_REASON_BYTES] in memory that is shared */
 static int run_rank(int rank, int port, setting_t setting, char *error) {
     zr_launch_t launch = {.host = "127.0.0.1", .port = port, .rank = rank, .n_ranks = N_RANKS};
+    if (setting == MACHINES_SECRET)
+        launch.secret = (zr_secret_t){.is_given = true, .key = "as good as any"};
     zr_comm_options_t options = zr_comm_options_default();
     zr_device_options_t device_options = zr_device_options_default();
     zr_device_t *device = NULL;
@@ -195,7 +242,7 @@ static int run_rank(int rank, int port, setting_t setting, char *error) {
     zr_stream_destroy(&stream);
     zr_range_release(device, ZR_TIER_DEVICE, &range, granule);
     zr_device_close(&device);
-    return status == ZR_ERR_COMM ? EXPECTED : UNEXPECTED;
+    return status == ZR_OK ? WENT_WELL : status == ZR_ERR_COMM ? EXPECTED : UNEXPECTED;
 }
 
 /* False: the machine lets no process map another's memory. */
@@ -281,7 +328,7 @@ TEST(group) {
     static const lie_t lies[] = {
         {INTRODUCTION(card.origin_rank), 2, "rank 0 of all has sent: origin_rank 2, expected 0;"},
         {INTRODUCTION(card.origin_rank), 2000, "0 of all has sent: origin_rank 2000, expected 0;"},
-        {IN_HELLO, FIELD(zr_link_hello_t, rank), 2000, "refuses what rank 2000 of all has sent"},
+        {IN_HELLO, FIELD(zr_hello_t, rank), 2000, "refuses what rank 2000 of all has sent"},
     };
     for (size_t i = 0; i < N_OF(lies); i++)
         assert_true(tell(&lies[i], 0, MACHINES_GROUP));
@@ -300,15 +347,59 @@ TEST(rank_0) {
     assert_true(tell(&lies[N_OF(lies) - 1], 0, MACHINES));
 }
 
+/* Who has the secret of the connection to rank 0, and none for data, is no peer; nor does anybody
+ * send to it. What it lies about otherwise is found as without a secret. */
+TEST(secrets) {
+    static const lie_t of_1[] = {
+        {WRONG_SECRET, 0, 0, 0, "rank %d cannot connect to rank 0 at 127.0.0.1:"},
+        {IN_HELLO, FIELD(zr_hello_t, rank), 2000, "refuses what rank 2000 has sent: a conn"},
+        {INTRODUCTION(card.origin_rank), 2000, SENT "origin_rank 2000, expected %d;"},
+        {IN_HEADER, FIELD(zr_link_header_t, magic), 1, SENT "a header with magic number 1,"},
+    };
+    static const lie_t of_0[] = {
+        {WRONG_SECRET, 0, 0, 0, "cannot connect to rank %d at 127.0.0.1:"},
+        {WRONG_SEAL, 0, 0, 0, "for data: a frame of kind 10, or of another secret;"},
+        {IN_ECHO, FIELD(zr_introduction_t, tensors.send), 8, SENT "as this rank's own, what"},
+    };
+    for (size_t i = 0; i < N_OF(of_1); i++)
+        assert_true(tell(&of_1[i], 1, MACHINES_SECRET));
+    for (size_t i = 0; i < N_OF(of_0); i++)
+        assert_true(tell(&of_0[i], 0, MACHINES_SECRET));
+}
+
+/* Ranks connect beside those who say nothing: one after the other they took longer than the limit.
+ */
+TEST(silent_connections_for_data) {
+    static char errors[N_RANKS][ZR_REASON_BYTES];
+    for (int setting = MACHINES; setting <= MACHINES_SECRET; setting++) {
+        pid_t children[N_RANKS];
+        int port = free_port();
+        fflush(NULL);
+        for (int rank = 0; rank < N_RANKS; rank++) {
+            children[rank] = fork();
+            assert_true(children[rank] >= 0);
+            is_crowded = true;
+            if (children[rank] == 0)
+                exit(run_rank(rank, port, (setting_t)setting, errors[rank]));
+        }
+        for (int rank = 0; rank < N_RANKS; rank++) {
+            int status = 0;
+            assert_int_equal(waitpid(children[rank], &status, 0), children[rank]);
+            assert_true(WIFEXITED(status) && WEXITSTATUS(status) == WENT_WELL);
+        }
+        is_crowded = false;
+    }
+}
+
 /* Rank 1 connects to rank 0, and sends to ranks 0 and 2. */
 TEST(connections_for_data) {
     static const char words[] = "has sent: a connection for data that it is not to make, or";
     static const lie_t lies[] = {
-        {IN_HELLO, FIELD(zr_link_hello_t, rank), 2000, "refuses what rank 2000 has sent: a conn"},
-        {IN_HELLO, FIELD(zr_link_hello_t, rank), -1, "refuses what rank -1 has sent: a connec"},
-        {IN_HELLO, FIELD(zr_link_hello_t, rank), 0, "refuses what rank 0 has sent: a connect"},
-        {IN_HELLO, FIELD(zr_link_hello_t, rank), 2, "refuses what rank 2 has sent: a connect"},
-        {IN_HELLO, FIELD(zr_link_hello_t, version), 77, words},
+        {IN_HELLO, FIELD(zr_hello_t, rank), 2000, "refuses what rank 2000 has sent: a conn"},
+        {IN_HELLO, FIELD(zr_hello_t, rank), -1, "refuses what rank -1 has sent: a connec"},
+        {IN_HELLO, FIELD(zr_hello_t, rank), 0, "refuses what rank 0 has sent: a connect"},
+        {IN_HELLO, FIELD(zr_hello_t, rank), 2, "refuses what rank 2 has sent: a connect"},
+        {IN_HELLO, FIELD(zr_hello_t, version), 77, words},
         {CUT_HELLO, 0, 10, 0, "rank %d is gone"},
         {IN_HEADER, FIELD(zr_link_header_t, magic), 1, SENT "a header with magic number 1,"},
         {IN_HEADER, FIELD(zr_link_header_t, size_bytes), INT64_MAX, SENT "922337203685477580"},

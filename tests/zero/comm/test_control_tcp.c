@@ -13,144 +13,9 @@
 #include <sys/wait.h>
 #include <time.h>
 
-#include "tests/common/one_thing.h"
 #include "tests/common/test.h"
 #include "tests/zero/comm/free_port.h"
-#include "zero/comm/control_internal.h"
-#include "zero/comm/wire_internal.h"
-
-enum { LONG_MS = 60000, SHORT_MS = 300, MOST = 5 };
-
-/* One rank: a thread here, as a process would be. */
-typedef struct member {
-    pthread_t thread;
-    zr_launch_t launch;
-    int timeout_ms;
-    int listener; /* of rank 0; 0: it makes one */
-    zr_control_t *control;
-    zr_status_t status;
-    char log[4096]; /* errors */
-} member_t;
-
-/* The hub's warnings and rank 0's errors come from two threads. */
-static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
-
-static void keep_message(void *context, zr_log_level_t level, int rank, const char *message) {
-    expect_one_thing(message);
-    member_t *member = context;
-    pthread_mutex_lock(&log_lock);
-    size_t length = strlen(member->log);
-    snprintf(member->log + length, sizeof(member->log) - length, "%s\n", message);
-    pthread_mutex_unlock(&log_lock);
-}
-
-static bool has_logged(member_t *member, const char *text) {
-    pthread_mutex_lock(&log_lock);
-    bool found = strstr(member->log, text) != NULL;
-    pthread_mutex_unlock(&log_lock);
-    return found;
-}
-
-static void *join(void *argument) {
-    member_t *member = argument;
-    zr_log_t log = {.sink = keep_message, .context = member, .level = ZR_LOG_WARNING, .rank = -1};
-    int socket = member->listener == 0 ? -1 : member->listener;
-    member->status =
-        zr_control_create_tcp(&member->launch, socket, &log, member->timeout_ms, &member->control);
-    return NULL;
-}
-
-static void start_within(member_t *member, int rank, int n_ranks, int port, int timeout_ms,
-                         int start_ms) {
-    *member = (member_t){.launch = {.host = "localhost", .port = port, .rank = rank},
-                         .timeout_ms = timeout_ms};
-    member->launch.n_ranks = n_ranks;
-    member->launch.start_timeout_ms = start_ms;
-    assert_int_equal(pthread_create(&member->thread, NULL, join, member), 0);
-}
-
-/* However short the limit of its calls is, there is time to begin. */
-static void start(member_t *member, int rank, int n_ranks, int port, int timeout_ms) {
-    start_within(member, rank, n_ranks, port, timeout_ms, LONG_MS);
-}
-
-static void start_all(member_t *members, int n_ranks, int port, int timeout_ms) {
-    for (int rank = n_ranks - 1; rank >= 0; rank--)
-        start(&members[rank], rank, n_ranks, port, timeout_ms);
-}
-
-static void finish(member_t *member, zr_status_t status) {
-    pthread_join(member->thread, NULL);
-    if (member->status != status)
-        fail_msg("rank %d of %d: %s, not %s; it logged: %s", member->launch.rank,
-                 member->launch.n_ranks, zr_status_name(member->status), zr_status_name(status),
-                 member->log);
-}
-
-/* They leave at one time, as processes do. */
-static void *leave(void *argument) {
-    zr_control_destroy(&((member_t *)argument)->control);
-    return NULL;
-}
-
-static void leave_all(member_t *members, int n_ranks) {
-    pthread_t threads[MOST];
-    for (int i = 0; i < n_ranks; i++)
-        assert_int_equal(pthread_create(&threads[i], NULL, leave, &members[i]), 0);
-    for (int i = 0; i < n_ranks; i++)
-        pthread_join(threads[i], NULL);
-}
-
-static zr_post_t make_post(uint64_t sequence, const char *name, int payload) {
-    zr_comm_call_t call = {.collective = ZR_BARRIER,
-                           .message = {.tensor = name, .dtype = ZR_DTYPE_U8},
-                           .sequence = sequence};
-    zr_post_t post;
-    zr_post_fill(&post, &call, &payload, sizeof(payload));
-    return post;
-}
-
-/* ---- a talk ---- */
-
-typedef struct talk {
-    member_t *member;
-    bool is_right;
-} talk_t;
-
-static void *talk_main(void *argument) {
-    talk_t *talk = argument;
-    zr_control_t *control = talk->member->control;
-    talk->is_right = true;
-    for (int i = 1; i <= 200; i++) {
-        int all[MOST] = {0};
-        zr_post_t post = make_post((uint64_t)i, "x", 1000 * i + control->rank);
-        zr_status_t status = control->backend->arrive(control, &post, all);
-        for (int rank = 0; rank < control->n_ranks; rank++)
-            talk->is_right &= status == ZR_OK && all[rank] == 1000 * i + rank;
-        zr_status_t brought = i == 100 && control->rank == 1 ? ZR_ERR_DEVICE : ZR_OK;
-        zr_status_t outcome = control->backend->meet(control, brought);
-        talk->is_right &= outcome == (i == 100 ? ZR_ERR_DEVICE : ZR_OK);
-    }
-    return NULL;
-}
-
-/* Call until the end, and see why it has come. */
-static const char *await_end(member_t *member) {
-    zr_control_t *control = member->control;
-    zr_post_t post = make_post(1, "x", 0);
-    int all[MOST];
-    bool has_left = true;
-    assert_int_equal(control->backend->arrive(control, &post, all), ZR_ERR_COMM);
-    const char *reason = control->backend->death(control, &has_left);
-    assert_non_null(reason);
-    assert_false(has_left);
-    return reason;
-}
-
-static void expect_end(member_t *member, const char *words) {
-    const char *reason = await_end(member);
-    assert_has(reason, words);
-}
+#include "tests/zero/comm/members.h"
 
 /* ---- ranks that end: first, where there are no threads yet where they fork ---- */
 
@@ -163,7 +28,7 @@ static pid_t fork_rank(int rank, int port, int timeout_ms) {
     self.launch.n_ranks = 2;
     self.launch.start_timeout_ms = LONG_MS;
     self.timeout_ms = timeout_ms;
-    join(&self);
+    member_join(&self);
     for (;;)
         pause();
 }
@@ -174,12 +39,12 @@ TEST(killed_process) {
         int port = free_port();
         pid_t process = fork_rank(victim, port, LONG_MS);
         member_t member;
-        start(&member, 1 - victim, 2, port, LONG_MS);
-        finish(&member, ZR_OK);
+        member_start(&member, 1 - victim, 2, port, LONG_MS);
+        member_finish(&member, ZR_OK);
         kill(process, SIGKILL);
-        expect_end(&member, victim == 0 ? "the connection to rank 0 is lost" : "rank 1 is gone");
+        member_expect_end(&member, victim == 0 ? "the connection to rank 0 is lost" : "rank 1 is gone");
         waitpid(process, NULL, 0);
-        leave_all(&member, 1);
+        members_leave(&member, 1);
     }
 }
 
@@ -200,7 +65,7 @@ static bool have_all_come(member_t *members, int n_ranks) {
     }
     for (int i = 0; i < n_ranks && !have_come; i++)
         if (members[i].status == ZR_OK)
-            leave_all(&members[i], 1);
+            members_leave(&members[i], 1);
     return have_come;
 }
 
@@ -214,14 +79,14 @@ static bool notice_stopped_process(int victim, int timeout_ms) {
         snprintf(words, sizeof(words),
                  "rank 1 has not been heard for %d ms: its process is stopped",
                  zr_wire_silence_ms(timeout_ms));
-    start(&member, 1 - victim, 2, port, timeout_ms);
+    member_start(&member, 1 - victim, 2, port, timeout_ms);
     bool has_come = have_all_come(&member, 1), is_noticed = false;
     if (has_come) {
         kill(process, SIGSTOP);
-        const char *reason = await_end(&member);
+        const char *reason = member_await_end(&member);
         is_noticed = strstr(reason, words) != NULL;
         snprintf(member.log, sizeof(member.log), "%s", reason);
-        leave_all(&member, 1);
+        members_leave(&member, 1);
     }
     kill(process, SIGKILL);
     waitpid(process, NULL, 0);
@@ -250,7 +115,7 @@ static bool talk_when_stopped(int timeout_ms, int ready, int go_on) {
     talk_t talks[2] = {{.member = &members[0]}, {.member = &members[1]}};
     pthread_t thread;
     char byte = 0;
-    start_all(members, 2, free_port(), timeout_ms);
+    members_start(members, 2, free_port(), timeout_ms);
     if (!have_all_come(members, 2))
         return false;
     sleep_ms(timeout_ms * 3 / 4);
@@ -261,7 +126,7 @@ static bool talk_when_stopped(int timeout_ms, int ready, int go_on) {
     (void)!read(go_on, &byte, 1);
     (void)talk_main(&talks[0]);
     pthread_join(thread, NULL);
-    leave_all(members, 2);
+    members_leave(members, 2);
     return talks[0].is_right && talks[1].is_right;
 }
 
@@ -308,9 +173,9 @@ TEST(agreement) {
         member_t members[MOST];
         talk_t talks[MOST];
         pthread_t threads[MOST];
-        start_all(members, n_ranks, free_port(), LONG_MS);
+        members_start(members, n_ranks, free_port(), LONG_MS);
         for (int i = 0; i < n_ranks; i++)
-            finish(&members[i], ZR_OK);
+            member_finish(&members[i], ZR_OK);
         for (int i = 0; i < n_ranks; i++) {
             talks[i].member = &members[i];
             assert_int_equal(pthread_create(&threads[i], NULL, talk_main, &talks[i]), 0);
@@ -319,21 +184,8 @@ TEST(agreement) {
             pthread_join(threads[i], NULL);
         for (int i = 0; i < n_ranks; i++)
             assert_true(talks[i].is_right);
-        leave_all(members, n_ranks);
+        members_leave(members, n_ranks);
     }
-}
-
-static int connect_to(int port) {
-    int fd = -1;
-    const char *detail;
-    assert_int_equal(zr_wire_connect("localhost", port, LONG_MS, &fd, &detail), 0);
-    return fd;
-}
-
-/* Wait until the hub has said something, as it does to ranks. */
-static void await_word(int fd) {
-    zr_frame_t frame;
-    assert_int_equal(zr_wire_receive(fd, &frame, sizeof(frame), INT64_MAX), 0);
 }
 
 /* ---- ranks that are missing, too many, or of another run ---- */
@@ -342,17 +194,17 @@ static void await_word(int fd) {
 static bool miss_ranks(int start_ms) {
     member_t members[MOST];
     int port = free_port();
-    start_within(&members[0], 0, 5, port, LONG_MS, start_ms);
-    start_within(&members[3], 3, 5, port, LONG_MS, start_ms);
-    finish(&members[0], ZR_ERR_COMM);
-    finish(&members[3], ZR_ERR_COMM);
-    if (has_logged(&members[0], ": 1, 2, 3, 4"))
+    member_start_within(&members[0], 0, 5, port, LONG_MS, start_ms);
+    member_start_within(&members[3], 3, 5, port, LONG_MS, start_ms);
+    member_finish(&members[0], ZR_ERR_COMM);
+    member_finish(&members[3], ZR_ERR_COMM);
+    if (member_has_logged(&members[0], ": 1, 2, 3, 4"))
         return false;
     char words[128];
     snprintf(words, sizeof(words),
              "after %d ms these ranks of 5 have not come to localhost:%d: 1, 2, 4", start_ms, port);
-    assert_true(has_logged(&members[0], words));
-    assert_true(has_logged(&members[3], words));
+    assert_true(member_has_logged(&members[0], words));
+    assert_true(member_has_logged(&members[3], words));
     return true;
 }
 
@@ -362,32 +214,14 @@ TEST(missing_ranks) {
         start_ms *= 4;
 }
 
-/* Say hello as rank 1 of 3. */
-static int greet(int port) {
-    const zr_hello_t hello = {
-        .magic = ZR_WIRE_MAGIC, .version = ZR_WIRE_VERSION, .rank = 1, .n_ranks = 3};
-    int fd = connect_to(port);
-    assert_int_equal(zr_wire_send(fd, ZR_FRAME_HELLO, 0, &hello, sizeof(hello)), 0);
-    return fd;
-}
-
-/* Start rank 0 of 3 where rank 1 has come and gone before anybody could answer: the answer is what
- * cannot be sent. */
-static void start_behind_its_rank(member_t *member) {
-    const struct linger at_once = {.l_onoff = 1};
-    *member = (member_t){.launch = {.host = "localhost", .n_ranks = 3}, .timeout_ms = LONG_MS};
-    member->launch.start_timeout_ms = LONG_MS;
-    assert_int_equal(zr_wire_listen(0, &member->listener, &member->launch.port), 0);
-    int fd = greet(member->launch.port);
-    assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)), 0);
-    close(fd);
-    assert_int_equal(pthread_create(&member->thread, NULL, join, member), 0);
-}
-
 /* Rank 1 of 3 has come, and gone again. */
 static void come_and_go(member_t *members, int port) {
-    start(&members[0], 0, 3, port, LONG_MS);
-    int fd = greet(port);
+    const zr_hello_t hello = {
+        .magic = ZR_WIRE_MAGIC, .version = ZR_WIRE_VERSION, .rank = 1, .n_ranks = 3};
+    member_start(&members[0], 0, 3, port, LONG_MS);
+    int fd = connect_to(port);
+    (void)await_challenge(fd);
+    assert_int_equal(send_frame(fd, ZR_FRAME_HELLO, &hello, sizeof(hello)), 0);
     await_word(fd); /* it was there */
     close(fd);
 }
@@ -400,18 +234,18 @@ static bool come_again(void) {
     member_t members[3];
     int port = free_port();
     come_and_go(members, port);
-    start(&members[1], 1, 3, port, LONG_MS);
-    start(&members[2], 2, 3, port, LONG_MS);
+    member_start(&members[1], 1, 3, port, LONG_MS);
+    member_start(&members[2], 2, 3, port, LONG_MS);
     for (int i = 0; i < 3; i++)
         pthread_join(members[i].thread, NULL);
     for (int i = 0; i < 3; i++) {
         if (members[i].status == ZR_OK)
             continue;
-        if (!has_logged(&members[0], is_gone))
+        if (!member_has_logged(&members[0], is_gone))
             fail_msg("rank %d has not come: %s", i, members[i].log);
         return false;
     }
-    leave_all(members, 3);
+    members_leave(members, 3);
     return true;
 }
 
@@ -419,81 +253,70 @@ static bool come_again(void) {
  * it may come again. */
 TEST(ranks_gone_early) {
     enum { MOST_TRIES = 5 };
-    member_t members[3], unanswered;
+    member_t members[3];
     int n_tries = 1;
-    start_behind_its_rank(&unanswered);
     while (!come_again())
         assert_true(n_tries++ < MOST_TRIES);
     int port = free_port();
     come_and_go(members, port);
-    start(&members[2], 2, 3, port, LONG_MS);
+    member_start(&members[2], 2, 3, port, LONG_MS);
     for (int i = 0; i < 3; i += 2) {
-        finish(&members[i], ZR_ERR_COMM);
-        assert_true(has_logged(&members[i], is_gone));
-        assert_true(has_logged(&members[i], "missing of 3 ranks: 1"));
+        member_finish(&members[i], ZR_ERR_COMM);
+        assert_true(member_has_logged(&members[i], is_gone));
+        assert_true(member_has_logged(&members[i], "missing of 3 ranks: 1"));
     }
-    finish(&unanswered, ZR_ERR_COMM);
-    assert_true(has_logged(&unanswered, "rank 1 is gone: its process or connection has ended"));
 }
 
 TEST(no_rank_0) {
     member_t member;
-    start_within(&member, 1, 2, free_port(), LONG_MS, SHORT_MS);
-    finish(&member, ZR_ERR_COMM);
-    assert_true(has_logged(&member, "rank 0 cannot be reached at MASTER_ADDR localhost"));
+    member_start_within(&member, 1, 2, free_port(), LONG_MS, SHORT_MS);
+    member_finish(&member, ZR_ERR_COMM);
+    assert_true(member_has_logged(&member, "rank 0 cannot be reached at MASTER_ADDR localhost"));
 }
 
 TEST(port_in_use) {
     int listener = -1, port = 0;
     member_t member;
-    assert_int_equal(zr_wire_listen(0, &listener, &port), 0);
-    start(&member, 0, 2, port, LONG_MS);
-    finish(&member, ZR_ERR_COMM);
+    assert_int_equal(zr_wire_listen("", 0, &listener, &port), 0);
+    member_start(&member, 0, 2, port, LONG_MS);
+    member_finish(&member, ZR_ERR_COMM);
     close(listener);
-    assert_true(has_logged(&member, "rank 0 cannot listen at MASTER_PORT"));
+    assert_true(member_has_logged(&member, "rank 0 cannot listen at MASTER_PORT"));
 }
 
 /* One that does not fit is told why; those that do are not held up by it. */
 TEST(ranks_that_do_not_fit) {
     member_t members[3], twice, other_size;
     int port = free_port();
-    start(&members[0], 0, 3, port, LONG_MS);
-    start(&other_size, 1, 4, port, LONG_MS);
-    finish(&other_size, ZR_ERR_COMM);
-    assert_true(has_logged(&other_size, "rank 1 has WORLD_SIZE 4, rank 0 has 3"));
+    member_start(&members[0], 0, 3, port, LONG_MS);
+    member_start(&other_size, 1, 4, port, LONG_MS);
+    member_finish(&other_size, ZR_ERR_COMM);
+    assert_true(member_has_logged(&other_size, "rank 1 has WORLD_SIZE 4, rank 0 has 3"));
     /* One of two is refused while the last rank is still awaited. */
     static const char words[] = "there is a rank 2 already: two processes have RANK=2";
-    start(&twice, 2, 3, port, LONG_MS);
-    start(&members[2], 2, 3, port, LONG_MS);
-    while (!has_logged(&twice, words) && !has_logged(&members[2], words))
+    member_start(&twice, 2, 3, port, LONG_MS);
+    member_start(&members[2], 2, 3, port, LONG_MS);
+    while (!member_has_logged(&twice, words) && !member_has_logged(&members[2], words))
         sched_yield();
-    start(&members[1], 1, 3, port, LONG_MS);
+    member_start(&members[1], 1, 3, port, LONG_MS);
     pthread_join(twice.thread, NULL);
     pthread_join(members[2].thread, NULL);
     assert_true((twice.status == ZR_OK) != (members[2].status == ZR_OK));
     if (twice.status == ZR_OK)
         members[2].control = twice.control;
-    finish(&members[0], ZR_OK);
-    finish(&members[1], ZR_OK);
-    leave_all(members, 3);
+    member_finish(&members[0], ZR_OK);
+    member_finish(&members[1], ZR_OK);
+    members_leave(members, 3);
 }
 
 /* ---- what is no rank ---- */
 
-/* Whether the other side closes. */
-static bool is_cut_off(int fd) {
-    char byte;
-    int error;
-    while ((error = zr_wire_receive(fd, &byte, 1, LONG_MS)) == 0)
-        ;
-    return error != ETIMEDOUT;
-}
-
 TEST(strangers) {
+    enum { N_QUIET = 300 };
     static const char http[] = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
     member_t members[2];
-    int port = free_port(), quiet[100];
-    start(&members[0], 0, 2, port, LONG_MS);
+    int port = free_port(), quiet[N_QUIET];
+    member_start(&members[0], 0, 2, port, LONG_MS);
     int fd = connect_to(port);
     assert_int_equal(send(fd, http, sizeof(http), MSG_NOSIGNAL), sizeof(http));
     assert_true(is_cut_off(fd));
@@ -510,30 +333,31 @@ TEST(strangers) {
     zr_hello_t hello = {.magic = ZR_WIRE_MAGIC + 1, .version = ZR_WIRE_VERSION, .rank = 1};
     hello.n_ranks = 2;
     fd = connect_to(port);
-    assert_int_equal(zr_wire_send(fd, ZR_FRAME_HELLO, 0, &hello, sizeof(hello)), 0);
+    assert_int_equal(send_frame(fd, ZR_FRAME_HELLO, &hello, sizeof(hello)), 0);
     assert_true(is_cut_off(fd));
     close(fd);
     hello.magic = ZR_WIRE_MAGIC; /* a rank of another version */
     hello.version++;
     fd = connect_to(port);
-    assert_int_equal(zr_wire_send(fd, ZR_FRAME_HELLO, 0, &hello, sizeof(hello)), 0);
+    (void)await_challenge(fd);
+    assert_int_equal(send_frame(fd, ZR_FRAME_HELLO, &hello, sizeof(hello)), 0);
     zr_frame_t frame;
     char text[400] = "";
     assert_int_equal(zr_wire_receive(fd, &frame, sizeof(frame), INT64_MAX), 0);
     assert_int_equal(frame.kind, ZR_FRAME_REFUSED);
     assert_true(frame.length < sizeof(text));
     assert_int_equal(zr_wire_receive(fd, text, frame.length, INT64_MAX), 0);
-    assert_has(text, "version 6 of the protocol");
+    assert_has(text, "version 7 of the protocol");
     close(fd);
-    for (int i = 0; i < 100; i++) /* more than have a place, and silent */
+    for (int i = 0; i < N_QUIET; i++) /* more than have a place, and silent */
         quiet[i] = connect_to(port);
-    start(&members[1], 1, 2, port, LONG_MS);
-    finish(&members[1], ZR_OK);
-    finish(&members[0], ZR_OK);
-    assert_true(has_logged(&members[0], "no rank of this run"));
-    for (int i = 0; i < 100; i++)
+    member_start(&members[1], 1, 2, port, LONG_MS);
+    member_finish(&members[1], ZR_OK);
+    member_finish(&members[0], ZR_OK);
+    assert_true(member_has_logged(&members[0], "no rank of this run"));
+    for (int i = 0; i < N_QUIET; i++)
         close(quiet[i]);
-    leave_all(members, 2);
+    members_leave(members, 2);
 }
 
 /* ---- members that are another program ---- */
@@ -544,7 +368,8 @@ static int join_by_hand(int rank, int n_ranks, int port) {
     zr_frame_t frame;
     hello.n_ranks = n_ranks;
     int fd = connect_to(port);
-    assert_int_equal(zr_wire_send(fd, ZR_FRAME_HELLO, 0, &hello, sizeof(hello)), 0);
+    (void)await_challenge(fd);
+    assert_int_equal(send_frame(fd, ZR_FRAME_HELLO, &hello, sizeof(hello)), 0);
     assert_int_equal(zr_wire_receive(fd, &frame, sizeof(frame), INT64_MAX), 0);
     while (frame.kind == ZR_FRAME_ALIVE)
         assert_int_equal(zr_wire_receive(fd, &frame, sizeof(frame), INT64_MAX), 0);
@@ -556,17 +381,17 @@ static int join_by_hand(int rank, int n_ranks, int port) {
 static void expect_cut_off(uint32_t kind, const void *bytes, size_t length, const char *words) {
     member_t member;
     int port = free_port();
-    start(&member, 0, 2, port, LONG_MS);
+    member_start(&member, 0, 2, port, LONG_MS);
     int fd = join_by_hand(1, 2, port);
-    finish(&member, ZR_OK);
+    member_finish(&member, ZR_OK);
     if (kind != 0)
-        assert_int_equal(zr_wire_send(fd, kind, 0, bytes, length), 0);
+        assert_int_equal(send_frame(fd, kind, bytes, length), 0);
     else
         close(fd);
-    expect_end(&member, words);
+    member_expect_end(&member, words);
     if (kind != 0)
         close(fd);
-    leave_all(&member, 1);
+    members_leave(&member, 1);
 }
 
 /* What a member sends that is no message, or its end without a word. */
@@ -644,23 +469,23 @@ TEST(ranks_at_other_ends_of_a_call) {
         int port = free_port(), all[2] = {0};
         int32_t status = ZR_OK;
         zr_post_t post = make_post(1, "x", 0);
-        start(&member, 0, 2, port, LONG_MS);
+        member_start(&member, 0, 2, port, LONG_MS);
         int fd = join_by_hand(1, 2, port);
-        finish(&member, ZR_OK);
+        member_finish(&member, ZR_OK);
         zr_control_t *control = member.control;
         if (is_ahead) {
-            assert_int_equal(zr_wire_send(fd, ZR_FRAME_POST, 0, &post, sizeof(post)), 0);
+            assert_int_equal(send_frame(fd, ZR_FRAME_POST, &post, sizeof(post)), 0);
             assert_ok(control->backend->arrive(control, &post, all));
             post.sequence = 2;
-            assert_int_equal(zr_wire_send(fd, ZR_FRAME_POST, 0, &post, sizeof(post)), 0);
+            assert_int_equal(send_frame(fd, ZR_FRAME_POST, &post, sizeof(post)), 0);
             assert_int_equal(control->backend->meet(control, ZR_OK), ZR_ERR_COMM);
-            expect_end(&member, "rank 0 comes to the end of a call where rank 1 begins one");
+            member_expect_end(&member, "rank 0 comes to the end of a call where rank 1 begins one");
         } else {
-            assert_int_equal(zr_wire_send(fd, ZR_FRAME_MEET, 0, &status, sizeof(status)), 0);
-            expect_end(&member, "rank 1 comes to the end of a call where rank 0 begins one");
+            assert_int_equal(send_frame(fd, ZR_FRAME_MEET, &status, sizeof(status)), 0);
+            member_expect_end(&member, "rank 1 comes to the end of a call where rank 0 begins one");
         }
         close(fd);
-        leave_all(&member, 1);
+        members_leave(&member, 1);
     }
 }
 
@@ -684,13 +509,15 @@ static void *answer_main(void *argument) {
     const answer_t *answer = argument;
     struct pollfd ready = {.fd = answer->listener, .events = POLLIN};
     zr_frame_t frame = {.kind = answer->kind, .length = answer->announced_bytes}, heard;
+    zr_challenge_t challenge = {.magic = ZR_WIRE_MAGIC, .version = ZR_WIRE_VERSION};
     zr_hello_t hello;
     zr_post_t post;
     (void)poll(&ready, 1, LONG_MS);
     int fd = accept4(answer->listener, NULL, NULL, SOCK_CLOEXEC);
+    (void)send_frame(fd, ZR_FRAME_CHALLENGE, &challenge, sizeof(challenge));
     receive(fd, &heard, sizeof(heard));
     receive(fd, &hello, sizeof(hello));
-    (void)zr_wire_send(fd, ZR_FRAME_WELCOME, 0, NULL, 0);
+    (void)send_frame(fd, ZR_FRAME_WELCOME, NULL, 0);
     heard.kind = ZR_FRAME_ALIVE;
     while (!answer->is_unasked && heard.kind == ZR_FRAME_ALIVE)
         receive(fd, &heard, sizeof(heard));
@@ -709,17 +536,17 @@ static void expect_refusal(answer_t *answer, const zr_post_t *post, const char *
     int port = 0;
     char all[2 * ZR_PAYLOAD_BYTES];
     member_t member;
-    assert_int_equal(zr_wire_listen(0, &answer->listener, &port), 0);
+    assert_int_equal(zr_wire_listen("", 0, &answer->listener, &port), 0);
     assert_int_equal(pthread_create(&thread, NULL, answer_main, answer), 0);
-    start(&member, 1, 2, port, LONG_MS);
-    finish(&member, ZR_OK);
+    member_start(&member, 1, 2, port, LONG_MS);
+    member_finish(&member, ZR_OK);
     zr_control_t *control = member.control;
     while (answer->is_unasked && !zr_control_is_dead(control))
         sched_yield();
     assert_int_equal(control->backend->arrive(control, post, all), ZR_ERR_COMM);
-    expect_end(&member, "the connection to rank 0 is lost (what comes from it is no message: ");
-    expect_end(&member, words);
-    leave_all(&member, 1);
+    member_expect_end(&member, "the connection to rank 0 is lost (what comes from it is no message: ");
+    member_expect_end(&member, words);
+    members_leave(&member, 1);
     pthread_join(thread, NULL);
     close(answer->listener);
 }
@@ -734,6 +561,8 @@ TEST(frames_of_another_rank_0) {
         {ZR_FRAME_POST, sizeof(zr_post_t), 0, "a frame of kind 4"},
         {ZR_FRAME_WELCOME, 0, 0, "a frame of kind 2, behind the first"},
         {ZR_FRAME_REFUSED, 1, 1, "a frame of kind 3, behind the first"},
+        {ZR_FRAME_CHALLENGE, sizeof(zr_challenge_t), sizeof(zr_challenge_t),
+         "a frame of kind 12, behind the first"},
         {ZR_FRAME_REFUSED, ZR_REASON_BYTES + 1, 0, "a frame of kind 3 and 1025 bytes"},
         {ZR_FRAME_ALIVE, 1, 0, "a frame of kind 10 and 1 byte;"},
         {ZR_FRAME_END, sizeof(zr_end_t) - 1, 0, "a frame of kind 9 and"},
@@ -863,10 +692,10 @@ static bool let_go_of_late_rank(int timeout_ms) {
     snprintf(words, sizeof(words),
              "rank 0 has waited %d ms for rank 1 to come to the end of barrier \"x\" (call 1)",
              2 * timeout_ms);
-    start_all(members, 2, free_port(), timeout_ms);
+    members_start(members, 2, free_port(), timeout_ms);
     if (have_all_come(members, 2)) {
         be_late_within_a_call(members, reason, sizeof(reason));
-        leave_all(members, 2);
+        members_leave(members, 2);
     }
     bool are_let_go = strstr(reason, words) != NULL;
     if (!are_let_go)
@@ -888,7 +717,7 @@ static const char *const names[] = {"WORLD_SIZE",  "RANK",        "LOCAL_RANK",
 /* Values as in `names`; NULL: not set. */
 static zr_status_t read_environment(const char *const *values, member_t *member,
                                     bool *is_launched_p) {
-    zr_log_t log = {.sink = keep_message, .context = member, .level = ZR_LOG_WARNING, .rank = -1};
+    zr_log_t log = member_log(member);
     member->log[0] = '\0';
     for (size_t i = 0; i < N_OF(names); i++) {
         if (values[i] != NULL)
@@ -922,7 +751,7 @@ TEST(environment) {
             values[i] = wrong[i][w];
             assert_int_equal(read_environment(values, &member, &is_launched), ZR_ERR_ARGUMENT);
             assert_false(is_launched);
-            assert_true(has_logged(&member, names[i]));
+            assert_true(member_has_logged(&member, names[i]));
         }
     }
     const char *const taken[] = {"4", "3", "1", "node7", "29500", "True"};
@@ -969,7 +798,7 @@ TEST(environment_of_slurm) {
         if (expected == ZR_OK)
             assert_int_equal(member.launch.n_local_ranks, cases[i].n_local_ranks);
         else
-            assert_true(has_logged(&member, "srun sets it"));
+            assert_true(member_has_logged(&member, "srun sets it"));
     }
     for (size_t k = 0; k < 3; k++)
         unsetenv(slurm[k]);

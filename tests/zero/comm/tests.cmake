@@ -10,7 +10,8 @@ zr_add_test(zero/comm/test_comm_memory.c zero/comm/ranks.c)
 target_link_options(test_comm_memory PRIVATE -Wl,--wrap=malloc,--wrap=calloc)
 zr_add_test(zero/comm/test_comm_nccl.c ${COMM_SUITE} NO_SANITIZERS)
 zr_add_test(zero/comm/test_pass.c LABELS asan)
-zr_add_test(zero/comm/test_control_tcp.c)
+zr_add_test(zero/comm/test_control_tcp.c zero/comm/members.c)
+zr_add_test(zero/comm/test_trust.c zero/comm/members.c LABELS asan)
 zr_add_test(zero/comm/test_lived.c zero/comm/ranks.c LABELS asan)
 target_link_options(test_lived PRIVATE -Wl,--wrap=clock_gettime,--wrap=pthread_cond_timedwait
                                        -Wl,--wrap=zr_kernel_spread,--wrap=zr_links_post
@@ -19,7 +20,8 @@ zr_add_test(zero/comm/test_peer.c LABELS asan)
 zr_add_test(zero/comm/test_changed_peer.c LABELS asan)
 target_link_options(
   test_changed_peer PRIVATE -Wl,--wrap=zr_control_arrive,--wrap=send,--wrap=fcntl,--wrap=zr_page_arrive
-                            -Wl,--wrap=zr_connection_send_parts)
+                            -Wl,--wrap=zr_connection_send_parts,--wrap=zr_wire_send,--wrap=zr_control_tcp_place
+                            -Wl,--wrap=zr_connection_send,--wrap=zr_wire_listen)
 zr_add_test(zero/comm/test_mpi_site.c LABELS asan)
 set(PROCESSES zero/comm/process_cases.c ${COMM_SUITE})
 zr_add_test(zero/comm/test_comm_processes.c ${PROCESSES} LABELS asan)

@@ -2,6 +2,7 @@
 #include "zero/comm/hub/connection.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -16,14 +17,27 @@ void zr_connection_close(zr_connection_t *connection) {
     connection->n_received = 0;
 }
 
-void zr_connection_open(zr_connection_t *connection, int socket, int rank, int64_t now_ms) {
-    connection->socket = socket;
+void zr_connection_open(zr_connection_t *connection, int socket, const zr_secret_t *secret,
+                        int64_t now_ms) {
+    static const zr_secret_t none;
+    zr_challenge_t challenge = {.magic = ZR_WIRE_MAGIC, .version = ZR_WIRE_VERSION};
+    *connection = (zr_connection_t){.socket = socket, .rank = -1, .heard_ms = now_ms};
+    connection->secret = secret;
+    connection->seal = zr_seal_begin(secret != NULL ? secret : &none);
+    if (secret == NULL)
+        return;
+    zr_nonce_draw(connection->nonce);
+    challenge.has_secret = secret->is_given;
+    memcpy(challenge.nonce, connection->nonce, sizeof(challenge.nonce));
+    zr_connection_send(connection, ZR_FRAME_CHALLENGE, 0, &challenge, sizeof(challenge));
+}
+
+void zr_connection_take(zr_connection_t *connection, zr_connection_t *other, int rank) {
+    *connection = *other;
     connection->rank = rank;
-    connection->is_closing = false;
     connection->back_until_ms = 0;
-    connection->heard_ms = now_ms;
-    connection->n_received = 0;
-    connection->outbox = (zr_outbox_t){0};
+    other->socket = -1;
+    other->outbox = (zr_outbox_t){0};
 }
 
 static bool grow_outbox(zr_outbox_t *outbox, size_t length) {
@@ -62,22 +76,16 @@ bool zr_connection_flush(zr_connection_t *connection) {
 void zr_connection_send_parts(zr_connection_t *connection, uint32_t kind, uint32_t group,
                               const void *head, size_t head_length, const void *tail,
                               size_t tail_length) {
-    zr_frame_t frame = {
-        .kind = kind, .group = group, .length = (uint32_t)(head_length + tail_length)};
+    zr_frame_t frame = {.kind = kind, .group = group};
+    const zr_wire_part_t parts[2] = {{head, head_length}, {tail, tail_length}};
     zr_outbox_t *outbox = &connection->outbox;
     if (connection->socket < 0)
         return;
-    if (!grow_outbox(outbox, sizeof(frame) + head_length + tail_length)) {
+    if (!grow_outbox(outbox, sizeof(frame) + head_length + tail_length + ZR_SEAL_BYTES)) {
         (void)shutdown(connection->socket, SHUT_RDWR); /* it is told so by the loss */
         return;
     }
-    const void *parts[] = {&frame, head, tail};
-    size_t lengths[] = {sizeof(frame), head_length, tail_length};
-    for (int i = 0; i < 3; i++) {
-        if (lengths[i] > 0)
-            memcpy(outbox->bytes + outbox->length, parts[i], lengths[i]);
-        outbox->length += lengths[i];
-    }
+    outbox->length += zr_wire_put(&connection->seal, &frame, parts, outbox->bytes + outbox->length);
     (void)zr_connection_flush(connection);
 }
 
@@ -90,6 +98,12 @@ void zr_connection_refuse(zr_connection_t *connection, const char *reason) {
     zr_connection_send(connection, ZR_FRAME_REFUSED, 0, reason, strlen(reason) + 1);
     connection->is_closing = true;
     (void)zr_connection_flush(connection);
+}
+
+struct pollfd zr_connection_polled(const zr_connection_t *connection) {
+    bool has_more = connection->outbox.sent < connection->outbox.length;
+    return (struct pollfd){.fd = connection->socket,
+                           .events = (short)(POLLIN | (has_more ? POLLOUT : 0))};
 }
 
 int zr_connection_receive(zr_connection_t *connection, int64_t now_ms) {
@@ -105,17 +119,33 @@ int zr_connection_receive(zr_connection_t *connection, int64_t now_ms) {
     return 0;
 }
 
-int zr_connection_next_frame(const zr_connection_t *connection, zr_frame_t *frame, char *why) {
+/* The first frame has what the keys are made of. */
+static void make_keys(zr_connection_t *connection) {
+    zr_hello_t hello;
+    memcpy(&hello, connection->received + sizeof(zr_frame_t), sizeof(hello));
+    zr_seal_make_keys(&connection->seal, connection->secret, true, connection->nonce, hello.nonce);
+}
+
+int zr_connection_next_frame(zr_connection_t *connection, zr_frame_t *frame, char *why) {
+    zr_seal_t *seal = &connection->seal;
     if (connection->n_received < sizeof(*frame))
         return 0;
     memcpy(frame, connection->received, sizeof(*frame));
     if (!zr_peer_check_frame(frame, true, 0, why))
         return -1;
-    return connection->n_received >= sizeof(*frame) + frame->length;
+    if (connection->n_received < sizeof(*frame) + frame->length + seal->tag_bytes)
+        return 0;
+    if (frame->kind == ZR_FRAME_HELLO && connection->secret != NULL && !seal->has_keys)
+        make_keys(connection);
+    if (zr_seal_is_right(seal, connection->received, sizeof(*frame) + frame->length))
+        return 1;
+    snprintf(why, ZR_PEER_WHY_BYTES, "a frame that is not sealed with the secret, or not the next");
+    return -1;
 }
 
 void zr_connection_drop_frame(zr_connection_t *connection, const zr_frame_t *frame) {
-    size_t length = sizeof(*frame) + frame->length;
+    size_t length = sizeof(*frame) + frame->length + connection->seal.tag_bytes;
+    connection->seal.n_received++;
     connection->n_received -= length;
     memmove(connection->received, connection->received + length, connection->n_received);
 }

@@ -1,11 +1,14 @@
 /*
- * A connection as the hub has it: bytes on their way to a rank wait in an outbox until the socket
- * takes them, and what has been received waits until it is a whole frame (wire.h). Nothing here
- * blocks, and nothing here knows what frames mean.
+ * A connection as who has listened for it has it: bytes on their way wait in an outbox until the
+ * socket takes them, and what has been received waits until it is a whole frame (wire_internal.h).
+ * Nothing here blocks, and nothing here knows what frames mean, but for the first one each way,
+ * which the seals of all others are made of.
  *
- * Threads: the hub's own.
+ * Threads: externally locked.
  */
 #pragma once
+
+#include <poll.h>
 
 #include "zero/comm/peer_internal.h"
 
@@ -23,12 +26,21 @@ typedef struct zr_connection {
     int64_t back_until_ms; /* a rank that has gone early: when it has to be back; 0: it has not */
     bool is_closing;       /* when its outbox is empty */
     zr_outbox_t outbox;
+    zr_seal_t seal;
+    const zr_secret_t *secret; /* NULL: it is rank 0's own, without a challenge */
+    unsigned char nonce[ZR_NONCE_BYTES];
     size_t n_received;
-    char received[sizeof(zr_frame_t) + ZR_WIRE_MOST_TO_HUB];
+    char received[sizeof(zr_frame_t) + ZR_WIRE_MOST_TO_HUB + ZR_SEAL_BYTES];
 } zr_connection_t;
 
-/** @param socket  the connection's from now on */
-void zr_connection_open(zr_connection_t *connection, int socket, int rank, int64_t now_ms);
+/**
+ * @param socket  the connection's from now on
+ * @param secret  borrowed for as long: who has connected is challenged; NULL: it is known
+ */
+void zr_connection_open(zr_connection_t *connection, int socket, const zr_secret_t *secret,
+                        int64_t now_ms);
+/** Become what another one is, which is closed then, and has this rank. */
+void zr_connection_take(zr_connection_t *connection, zr_connection_t *other, int rank);
 /** A closed one is fine. */
 void zr_connection_close(zr_connection_t *connection);
 
@@ -45,11 +57,13 @@ void zr_connection_send_parts(zr_connection_t *connection, uint32_t kind, uint32
 /** Say why not, and close when that has gone. */
 void zr_connection_refuse(zr_connection_t *connection, const char *reason);
 
+/** What to poll for. */
+struct pollfd zr_connection_polled(const zr_connection_t *connection);
 /** Read what there is. 0, or why the connection has ended: ECONNRESET when the other side closed.
  */
 int zr_connection_receive(zr_connection_t *connection, int64_t now_ms);
-/** The first whole frame of what was received: 1, none yet: 0, no frame at all: -1, and
- * why[ZR_PEER_WHY_BYTES]. */
-int zr_connection_next_frame(const zr_connection_t *connection, zr_frame_t *frame, char *why);
+/** The first whole frame of what was received: 1, none yet: 0, no frame at all, or one that is not
+ * sealed by who has connected: -1, and why[ZR_PEER_WHY_BYTES]. */
+int zr_connection_next_frame(zr_connection_t *connection, zr_frame_t *frame, char *why);
 /** Forget it, its data included. */
 void zr_connection_drop_frame(zr_connection_t *connection, const zr_frame_t *frame);

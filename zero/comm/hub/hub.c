@@ -49,7 +49,7 @@ static bool take_frame(zr_hub_t *hub, int world_rank, const zr_frame_t *frame, v
         zr_hub_meeting_begin(hub, group, rank, false);
         zr_hub_meeting_count_in(hub, group, rank, (zr_status_t)status);
     } else if (frame->kind == ZR_FRAME_KILL) {
-        ((char *)data)[frame->length - 1] = '\0';
+        zr_peer_clean(data, frame->length);
         zr_roll_kill(group->roll, "%s", (const char *)data);
         zr_hub_group_tell_end(hub, group);
     } else if (frame->kind == ZR_FRAME_APART) {
@@ -96,22 +96,12 @@ static void serve_rank(zr_hub_t *hub, int rank) {
 
 /* ---- the thread ---- */
 
-static short events_of(const zr_connection_t *connection) {
-    bool has_more = connection->outbox.sent < connection->outbox.length;
-    return (short)(POLLIN | (has_more ? POLLOUT : 0));
-}
-
 static int fill_polled(zr_hub_t *hub) {
-    int n = 0;
-    hub->polled[n++] = (struct pollfd){.fd = hub->wake[0], .events = POLLIN};
-    hub->polled[n++] = (struct pollfd){.fd = hub->options.listener, .events = POLLIN};
+    hub->polled[0] = (struct pollfd){.fd = hub->wake[0], .events = POLLIN};
     for (int rank = 0; rank < hub->options.n_ranks; rank++)
-        hub->polled[n++] =
-            (struct pollfd){.fd = hub->ranks[rank].socket, .events = events_of(&hub->ranks[rank])};
-    for (int i = 0; i < ZR_HUB_MOST_STRANGERS; i++)
-        hub->polled[n++] = (struct pollfd){.fd = hub->strangers[i].socket,
-                                           .events = events_of(&hub->strangers[i])};
-    return n;
+        hub->polled[1 + rank] = zr_connection_polled(&hub->ranks[rank]);
+    zr_door_fill(&hub->door, hub->now_ms, &hub->polled[1 + hub->options.n_ranks]);
+    return 1 + hub->options.n_ranks + ZR_DOOR_POLLED;
 }
 
 /* All are told, or, while they gather, it may come again for a moment. */
@@ -126,16 +116,11 @@ static void serve_connection(zr_hub_t *hub, zr_connection_t *connection,
                              const struct pollfd *polled) {
     if (connection->socket < 0 || connection->socket != polled->fd || polled->revents == 0)
         return;
-    bool is_lost = (polled->revents & POLLOUT) != 0 && !zr_connection_flush(connection);
-    if (is_lost && connection->rank >= 0)
+    if ((polled->revents & POLLOUT) != 0 && !zr_connection_flush(connection))
         lose_rank(hub, connection->rank, "is gone: nothing can be sent to it");
-    else if (is_lost)
-        zr_connection_close(connection);
     else if ((polled->revents & (POLLIN | POLLHUP | POLLERR)) == 0)
         return;
-    else if (connection->rank < 0 || connection->is_closing)
-        zr_hub_gathering_serve_stranger(hub, connection);
-    else if (hub->is_gathered)
+    else if (hub->is_gathered && !hub->is_failed)
         serve_rank(hub, connection->rank);
     else
         zr_hub_gathering_serve_early_rank(hub, connection);
@@ -150,12 +135,10 @@ static void serve(zr_hub_t *hub) {
     char byte;
     if (hub->polled[0].revents != 0 && read(hub->wake[0], &byte, 1) < 0)
         return; /* was read already */
-    if (hub->polled[1].revents != 0 && hub->options.listener >= 0)
-        zr_hub_gathering_accept(hub);
     for (int rank = 0; rank < hub->options.n_ranks; rank++)
-        serve_connection(hub, &hub->ranks[rank], &hub->polled[2 + rank]);
-    for (int i = 0; i < ZR_HUB_MOST_STRANGERS; i++)
-        serve_connection(hub, &hub->strangers[i], &hub->polled[2 + hub->options.n_ranks + i]);
+        serve_connection(hub, &hub->ranks[rank], &hub->polled[1 + rank]);
+    zr_door_serve(&hub->door, hub->now_ms, &hub->polled[1 + hub->options.n_ranks],
+                  zr_hub_gathering_take, hub);
 }
 
 /* Tell the ranks, at times, that it is there. */
@@ -207,7 +190,6 @@ static void *hub_main(void *argument) {
         serve(hub);
         beat(hub);
         look_for_silence(hub);
-        zr_hub_gathering_close_late(hub);
         if (!hub->is_gathered)
             zr_hub_gathering_look(hub);
         else if (!hub->is_failed)
@@ -221,29 +203,18 @@ static void *hub_main(void *argument) {
 static void free_hub(zr_hub_t *hub) {
     for (int rank = 0; hub->ranks != NULL && rank < hub->options.n_ranks; rank++)
         zr_connection_close(&hub->ranks[rank]);
-    for (int i = 0; hub->strangers != NULL && i < ZR_HUB_MOST_STRANGERS; i++)
-        zr_connection_close(&hub->strangers[i]);
+    zr_door_close(&hub->door);
     while (hub->groups != NULL) {
         zr_hub_group_t *group = hub->groups;
         hub->groups = group->next;
         zr_hub_group_free(group);
     }
-    if (hub->options.listener >= 0)
-        close(hub->options.listener);
     for (int i = 0; i < 2; i++)
         if (hub->wake[i] >= 0)
             close(hub->wake[i]);
     free(hub->ranks);
-    free(hub->strangers);
     free(hub->polled);
     free(hub);
-}
-
-static void init_connections(zr_connection_t *connections, size_t n) {
-    for (size_t i = 0; connections != NULL && i < n; i++) {
-        connections[i].socket = -1;
-        connections[i].rank = -1;
-    }
 }
 
 /* What the thread needs, and rank 0's connection. */
@@ -251,15 +222,15 @@ static bool prepare(zr_hub_t *hub, int *own_p) {
     size_t n_ranks = (size_t)hub->options.n_ranks;
     int pair[2];
     hub->ranks = calloc(n_ranks, sizeof(*hub->ranks));
-    hub->strangers = calloc(ZR_HUB_MOST_STRANGERS, sizeof(*hub->strangers));
-    hub->polled = calloc(2 + n_ranks + ZR_HUB_MOST_STRANGERS, sizeof(*hub->polled));
-    init_connections(hub->ranks, n_ranks);
-    init_connections(hub->strangers, ZR_HUB_MOST_STRANGERS);
-    if (hub->ranks == NULL || hub->strangers == NULL || hub->polled == NULL ||
+    hub->polled = calloc(1 + n_ranks + ZR_DOOR_POLLED, sizeof(*hub->polled));
+    for (size_t rank = 0; hub->ranks != NULL && rank < n_ranks; rank++)
+        hub->ranks[rank].socket = -1;
+    if (hub->ranks == NULL || !zr_door_open(&hub->door) || hub->polled == NULL ||
         pipe2(hub->wake, O_CLOEXEC | O_NONBLOCK) != 0 ||
         socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
         return false;
-    zr_connection_open(&hub->ranks[0], pair[0], 0, hub->now_ms);
+    zr_connection_open(&hub->ranks[0], pair[0], NULL, hub->now_ms);
+    hub->ranks[0].rank = 0;
     *own_p = pair[1];
     return true;
 }
@@ -273,6 +244,11 @@ zr_status_t zr_hub_start(const zr_hub_options_t *options, zr_hub_t **hub_p, int 
                        options->n_ranks);
     }
     hub->options = *options;
+    hub->door = (zr_door_t){.log = options->log,
+                            .listener = options->listener,
+                            .secret = &hub->options.secret,
+                            .timeout_ms = options->timeout_ms,
+                            .place = hub->options.place};
     hub->wake[0] = hub->wake[1] = -1;
     if (!prepare(hub, &own) || pthread_mutex_init(&hub->lock, NULL) != 0)
         goto err_free;

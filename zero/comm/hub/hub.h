@@ -2,12 +2,12 @@
  * The hub: where ranks that are processes meet. A thread of rank 0's process that keeps the roll
  * of every communicator (roll.h), and a connection to each rank.
  *
- * It first gathers the ranks: whoever connects has to say which rank it is; a rank that comes
- * twice, with another number of ranks or another version is refused and told why, and so is, by
- * silence, whatever is not a rank. Then it answers their frames until all have gone. A rank whose
- * connection is lost, who is not heard for too long (wire.h), or who sends what is no message, ends
- * all communicators that it is in; and what ends a communicator, but for leaving, ends the groups
- * split from it.
+ * It first gathers the ranks: whoever connects has to say which rank it is, and to know the secret
+ * where there is one; a rank that comes twice, with another number of ranks or another version is
+ * refused and told why, and so is, by silence, whatever is not a rank (door.h). Then it answers
+ * their frames until all have gone. A rank whose connection is lost, who is not heard for too long
+ * (wire.h), or who sends what is no message, ends all communicators that it is in; and what ends a
+ * communicator, but for leaving, ends the groups split from it.
  */
 #pragma once
 
@@ -16,12 +16,13 @@
 typedef struct zr_hub zr_hub_t;
 
 typedef struct zr_hub_options {
-    zr_log_t log;    /* warnings of the hub: what connected and was no rank */
-    int listener;    /* of zr_wire_listen; the hub's from now on, also when it cannot be made */
-    int n_ranks;     /* 2 and more */
-    int gather_ms;   /* until all ranks have come */
-    int timeout_ms;  /* for a rank that others wait for */
-    char place[300]; /* where ranks are told to connect: "host:port", for messages */
+    zr_log_t log;       /* warnings of the hub: what connected and was no rank */
+    int listener;       /* of zr_wire_listen; the hub's from now on, also when it cannot be made */
+    zr_secret_t secret; /* of the ranks */
+    int n_ranks;        /* 2 and more */
+    int gather_ms;      /* until all ranks have come */
+    int timeout_ms;     /* for a rank that others wait for */
+    char place[300];    /* where ranks are told to connect: "host:port", for messages */
 } zr_hub_options_t;
 
 /**

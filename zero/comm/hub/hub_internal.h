@@ -3,7 +3,8 @@
  *
  *   hub.c         the thread: what connections bring, and to whom it goes; start and stop
  *   connection.c  one connection: frames in and out
- *   gathering.c   how ranks come, and what else connects
+ *   door.c        who connects, until it is known
+ *   gathering.c   how ranks come
  *   groups.c      communicators: members, and their end
  *   meetings.c    the calls of a communicator's ranks: arrivals, outcomes, time limits
  *
@@ -11,14 +12,12 @@
  */
 #pragma once
 
-#include <poll.h>
 #include <pthread.h>
 
-#include "zero/comm/hub/connection.h"
+#include "zero/comm/hub/door.h"
 #include "zero/comm/hub/hub.h"
 
 enum {
-    ZR_HUB_MOST_STRANGERS = 64, /* connections that have not said who they are, at a time */
     ZR_HUB_DEAD_MS =
         1000 /* both for ranks to come to the end of a call that has failed, and to go */
 };
@@ -51,26 +50,21 @@ struct zr_hub {
     int64_t now_ms;  /* its time, which is what it lives (wire.h) */
     int64_t beat_ms; /* when ranks are told next that it is there */
     int64_t gather_until_ms, stop_until_ms;
-    int n_strange;
     uint32_t n_groups; /* made so far: their ids */
     zr_hub_group_t *groups;
-    zr_connection_t *ranks;     /* [n_ranks] */
-    zr_connection_t *strangers; /* [ZR_HUB_MOST_STRANGERS] */
-    struct pollfd *polled;      /* [2 + n_ranks + ZR_HUB_MOST_STRANGERS] */
+    zr_connection_t *ranks; /* [n_ranks] */
+    zr_door_t door;
+    struct pollfd *polled; /* [1 + n_ranks + ZR_DOOR_POLLED] */
 };
 
 /* ---- gathering.c ---- */
 
-/** Somebody has connected. */
-void zr_hub_gathering_accept(zr_hub_t *hub);
-/** A connection of no rank so far has sent something, or ended. */
-void zr_hub_gathering_serve_stranger(zr_hub_t *hub, zr_connection_t *stranger);
+/** Somebody at the door has said hello. */
+void zr_hub_gathering_take(void *hub, zr_connection_t *stranger, const zr_hello_t *hello);
 /** A rank has said something while others are awaited, or gone. */
 void zr_hub_gathering_serve_early_rank(zr_hub_t *hub, zr_connection_t *connection);
 /** It has gone: it may come again, soon. */
 void zr_hub_gathering_lose_early_rank(zr_hub_t *hub, zr_connection_t *connection);
-/** Close strangers whose time is up. */
-void zr_hub_gathering_close_late(zr_hub_t *hub);
 /** Whether all have come, or the time is up: then gathering ends. */
 void zr_hub_gathering_look(zr_hub_t *hub);
 

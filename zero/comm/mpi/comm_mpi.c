@@ -97,7 +97,7 @@ static void warn_of_apartness(const mpi_comm_t *self, int rank, int error) {
 
 /* Where MPI's launcher has not started the ranks: connections between machines, if there are
  * several. */
-static zr_status_t connect_machines(mpi_comm_t *self, const zr_comm_call_t *call) {
+static zr_status_t connect_machines(mpi_comm_t *self) {
     int n_ranks = self->base.n_ranks;
     if (self->machines.n_machines == 1)
         zr_links_destroy(&self->links);
@@ -135,7 +135,7 @@ static zr_status_t meet_in_page(mpi_comm_t *self) {
  * Read the cards. Whether neighbours can read each other is agreed on, so that sender and receiver
  * think the same; if any cannot, every rank is a machine of its own.
  */
-static zr_status_t get_to_know(mpi_comm_t *self, const zr_comm_call_t *call) {
+static zr_status_t get_to_know(mpi_comm_t *self) {
     int n_ranks = self->base.n_ranks, unreadable = -1;
     zr_machines_fill(&self->machines, self->arrays, self->base.rank, n_ranks, self->cards, false);
     int error = zr_machines_try(&self->machines, &unreadable);
@@ -153,7 +153,7 @@ static zr_status_t get_to_know(mpi_comm_t *self, const zr_comm_call_t *call) {
         self->has_views = self->has_views && self->cards[rank].file.descriptor >= 0;
     self->is_known = true;
     ZR_TRY(meet_in_page(self));
-    return connect_machines(self, call);
+    return connect_machines(self);
 }
 
 static bool is_view_current(const mpi_comm_t *self, int rank) {
@@ -276,8 +276,8 @@ static zr_status_t arrive(mpi_comm_t *self, const zr_comm_call_t *call) {
     zr_links_destroy(&self->links); /* of a call before, which failed */
     zr_control_offer_page(self->base.control, &own.page);
     if (self->site == NULL)
-        self->links =
-            zr_links_create(self->base.control, self->base.options.timeout_ms, &own.place);
+        self->links = zr_links_create(self->base.control, &self->base.options.log,
+                                      self->base.options.timeout_ms, &own.place);
     ZR_TRY(zr_control_arrive(&self->base, call, &own, sizeof(own), self->introductions));
     if (check_introductions(self, &own) != ZR_OK)
         return zr_control_refuse(&self->base, call);
@@ -285,7 +285,7 @@ static zr_status_t arrive(mpi_comm_t *self, const zr_comm_call_t *call) {
         self->peers[rank] = self->introductions[rank].tensors;
         self->cards[rank] = self->introductions[rank].card;
     }
-    if (check_tensors(self, call, &own.tensors) != ZR_OK || get_to_know(self, call) != ZR_OK ||
+    if (check_tensors(self, call, &own.tensors) != ZR_OK || get_to_know(self) != ZR_OK ||
         follow_views(self) != ZR_OK)
         return zr_control_refuse(&self->base, call);
     return ZR_OK;

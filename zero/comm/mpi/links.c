@@ -12,13 +12,12 @@
 #include <unistd.h>
 
 #include "kernels/kernels.h"
+#include "zero/comm/hub/door.h"
 #include "zero/comm/mpi/mpi_site.h"
-#include "zero/comm/wire_internal.h"
 
 enum {
-    TRY_MS = 500,    /* to connect, until the communicator is looked at */
-    HELLO_MS = 2000, /* for who has connected to say who it is */
-    WORD_MS = 2000   /* for the communicator's own word on a rank whose connection has ended */
+    TRY_MS = 500,  /* to connect, until the communicator is looked at */
+    WORD_MS = 2000 /* for the communicator's own word on a rank whose connection has ended */
 };
 
 /* Transfers of one direction; the first is under way. */
@@ -34,9 +33,9 @@ typedef struct zr_link {
 } link_t;
 
 struct zr_links {
-    int listener; /* -1: none */
+    zr_door_t door; /* until all are here */
     int timeout_ms;
-    char hub[ZR_ADDRESS_BYTES];       /* of rank 0's machine */
+    zr_control_place_t place;
     link_t links[ZR_MAX_SUM_SOURCES]; /* by rank of the first communicator */
 };
 
@@ -54,32 +53,37 @@ static void close_link(link_t *link) {
     clear_queue(&link->in);
 }
 
-static void close_listener(zr_links_t *links) {
-    if (links->listener >= 0)
-        close(links->listener);
-    links->listener = -1;
-}
-
-zr_links_t *zr_links_create(zr_control_t *control, int timeout_ms, zr_link_place_t *place_p) {
+zr_links_t *zr_links_create(zr_control_t *control, const zr_log_t *log, int timeout_ms,
+                            zr_link_place_t *place_p) {
     zr_links_t *links = calloc(1, sizeof(*links));
     int port = 0;
+    *place_p = (zr_link_place_t){0};
     if (links == NULL)
         return NULL;
     for (int rank = 0; rank < ZR_MAX_SUM_SOURCES; rank++)
         links->links[rank].socket = -1;
     links->timeout_ms = timeout_ms;
-    *place_p = (zr_link_place_t){0};
-    zr_control_tcp_addresses(control, place_p->address, links->hub);
-    if (zr_wire_listen(0, &links->listener, &port) != 0)
-        links->listener = -1;
-    place_p->port = links->listener >= 0 ? port : 0;
+    zr_control_tcp_place(control, &links->place);
+    links->door = (zr_door_t){.log = *log,
+                              .listener = -1,
+                              .secret = links->place.secret,
+                              .timeout_ms = timeout_ms,
+                              .place = "this rank's port for data"};
+    snprintf(place_p->address, sizeof(place_p->address), "%s", links->place.own);
+    if (zr_wire_listen(links->place.bind, 0, &links->door.listener, &port) != 0)
+        links->door.listener = -1;
+    if (!zr_door_open(&links->door)) {
+        free(links);
+        return NULL;
+    }
+    place_p->port = links->door.listener >= 0 ? port : 0;
     return links;
 }
 
 void zr_links_cut(zr_links_t *links) {
     for (int rank = 0; rank < ZR_MAX_SUM_SOURCES; rank++)
         close_link(&links->links[rank]);
-    close_listener(links);
+    zr_door_close(&links->door);
 }
 
 void zr_links_destroy(zr_links_t **links) {
@@ -88,6 +92,15 @@ void zr_links_destroy(zr_links_t **links) {
     zr_links_cut(*links);
     free(*links);
     *links = NULL;
+}
+
+/* A connection has ended. Its rank may have been ended by another one's death: what the
+ * communicator says of that comes first. */
+static void await_word(zr_control_t *control) {
+    zr_lived_t clock = {0};
+    struct timespec pause = {.tv_nsec = 5000000};
+    while (!zr_control_is_dead(control) && zr_lived_ms(&clock) < WORD_MS)
+        nanosleep(&pause, NULL);
 }
 
 /* ---- connecting ------------------------------------------------------------------------------ */
@@ -103,93 +116,154 @@ static zr_status_t adopt_socket(zr_links_t *links, int rank, int socket) {
     return ZR_OK;
 }
 
+/* While connections are made. */
+typedef struct joining {
+    zr_links_t *links;
+    zr_control_t *control;
+    const zr_machines_t *machines;
+    const zr_card_t *own;
+    int n_missing;    /* of those that connect to this rank */
+    zr_lived_t clock; /* the door's, too */
+    int64_t until_ms; /* of it, for what is awaited */
+} joining_t;
+
+/* Who has said hello. Who does not know this rank's number is none of this communicator; whoever
+ * does has to be one that is awaited, and to wait for the answer. */
+static void take_in(void *context, zr_connection_t *stranger, const zr_hello_t *hello) {
+    joining_t *self = context;
+    const zr_machines_t *machines = self->machines;
+    char why[ZR_PEER_WHY_BYTES];
+    int rank = machines->rank + 1;
+    if (hello->proof != self->own->proof) {
+        zr_door_show_out(&self->links->door, stranger, "does not know this rank's number");
+        return;
+    }
+    while (rank < machines->n_ranks && (hello->rank != machines->cards[rank].origin_rank ||
+                                        zr_machines_is_neighbour(machines, rank)))
+        rank++;
+    if (rank == machines->n_ranks || stranger->n_received > 0 ||
+        !zr_peer_check_hello(hello, self->links->place.n_ranks, why) ||
+        self->links->links[hello->rank].socket >= 0) {
+        zr_control_kill_for_peer(
+            self->control, hello->rank,
+            "a connection for data that it is not to make, or has made before");
+        return;
+    }
+    zr_connection_send(stranger, ZR_FRAME_ALIVE, 0, NULL, 0);
+    if (adopt_socket(self->links, hello->rank, stranger->socket) == ZR_OK)
+        self->n_missing--;
+    stranger->socket = -1;
+    zr_connection_close(stranger);
+}
+
+/* Let others in, until there is something to be read from a socket, or for a moment. */
+static void serve_door(joining_t *self, int socket) {
+    struct pollfd polled[ZR_DOOR_POLLED + 1];
+    zr_door_fill(&self->links->door, zr_lived_ms(&self->clock), polled);
+    polled[ZR_DOOR_POLLED] = (struct pollfd){.fd = socket, .events = POLLIN};
+    if (poll(polled, ZR_DOOR_POLLED + 1, ZR_LIVED_SLICE_MS) >= 0)
+        zr_door_serve(&self->links->door, zr_lived_ms(&self->clock), polled, take_in, self);
+}
+
+static bool is_over(joining_t *self) {
+    return zr_lived_ms(&self->clock) >= self->until_ms || zr_control_is_dead(self->control);
+}
+
+/* A frame of a known size: 0 or an errno; EPROTO, and why. */
+static int receive_frame(joining_t *self, int socket, const zr_seal_t *seal, zr_frame_kind_t kind,
+                         char *bytes, size_t size_bytes, char *why) {
+    zr_frame_t frame;
+    size_t all_bytes = size_bytes + seal->tag_bytes;
+    for (size_t received = 0; received < all_bytes;) {
+        serve_door(self, socket);
+        ssize_t n = zr_wire_receive_some(socket, bytes + received, all_bytes - received, 0);
+        if (n < 0 || is_over(self))
+            return n < 0 ? (int)-n : ETIMEDOUT;
+        received += (size_t)n;
+    }
+    memcpy(&frame, bytes, sizeof(frame));
+    if (!zr_peer_check_frame(&frame, false, self->links->place.n_ranks, why))
+        return EPROTO;
+    snprintf(why, ZR_PEER_WHY_BYTES, "a frame of kind %u, or of another secret", frame.kind);
+    return frame.kind == kind && zr_seal_is_right(seal, bytes, size_bytes) ? 0 : EPROTO;
+}
+
+/* Both sides show that they are of this run. */
+static int greet(joining_t *self, int socket, uint64_t proof, char *why) {
+    char bytes[sizeof(zr_frame_t) + sizeof(zr_challenge_t) + ZR_SEAL_BYTES];
+    zr_challenge_t challenge;
+    zr_hello_t hello = {
+        .rank = self->own->origin_rank, .n_ranks = self->links->place.n_ranks, .proof = proof};
+    zr_seal_t seal = {.tag_bytes = 0};
+    int error = receive_frame(self, socket, &seal, ZR_FRAME_CHALLENGE, bytes,
+                              sizeof(zr_frame_t) + sizeof(challenge), why);
+    memcpy(&challenge, bytes + sizeof(zr_frame_t), sizeof(challenge));
+    if (error == 0 && !zr_wire_answer(&seal, self->links->place.secret, &challenge, &hello, why))
+        error = EPROTO;
+    if (error == 0)
+        error = zr_wire_send(socket, &seal, ZR_FRAME_HELLO, 0, &hello, sizeof(hello));
+    return error != 0
+               ? error
+               : receive_frame(self, socket, &seal, ZR_FRAME_ALIVE, bytes, sizeof(zr_frame_t), why);
+}
+
 /* To a rank that listens: in short attempts, since the communicator may end meanwhile. */
-static zr_status_t connect_to(zr_links_t *links, zr_control_t *control, const zr_card_t *own,
-                              const zr_card_t *card, const zr_link_place_t *place) {
-    zr_link_hello_t hello = {.magic = ZR_LINK_MAGIC,
-                             .proof = card->proof,
-                             .rank = own->origin_rank,
-                             .version = ZR_WIRE_VERSION};
-    const char *address = place->address[0] != '\0' ? place->address : links->hub, *detail = NULL;
-    char other[ZR_RANK_TEXT_BYTES];
+static zr_status_t connect_to(joining_t *self, const zr_card_t *card,
+                              const zr_link_place_t *place) {
+    zr_links_t *links = self->links;
+    const char *detail = NULL;
+    const char *address = place->address[0] != '\0' ? place->address : links->place.hub;
+    char other[ZR_RANK_TEXT_BYTES], why[ZR_PEER_WHY_BYTES];
     int socket = -1, error = EHOSTUNREACH;
+    zr_control_describe_other(self->control, card->origin_rank, other, sizeof(other));
     if (place->port == 0) {
-        zr_control_kill(
-            control, "cannot reach %s, which has no port for data of other machines",
-            zr_control_describe_other(control, card->origin_rank, other, sizeof(other)));
+        zr_control_kill(self->control,
+                        "cannot reach %s, which has no port for data of other machines", other);
         return ZR_ERR_COMM;
     }
     for (int tried_ms = 0;
-         error != 0 && tried_ms < links->timeout_ms && !zr_control_is_dead(control);
+         error != 0 && tried_ms < links->timeout_ms && !zr_control_is_dead(self->control);
          tried_ms += TRY_MS)
         error = zr_wire_connect(address, place->port, TRY_MS, &socket, &detail);
-    if (error == 0 && send(socket, &hello, sizeof(hello), MSG_NOSIGNAL) == (ssize_t)sizeof(hello))
+    self->until_ms = zr_lived_ms(&self->clock) + links->timeout_ms;
+    if (error == 0)
+        error = greet(self, socket, card->proof, why);
+    if (error == 0)
         return adopt_socket(links, card->origin_rank, socket);
-    error = error != 0 ? error : errno;
     if (socket >= 0)
         close(socket);
-    zr_control_kill(control,
-                    "cannot connect to %s at %s:%d for data: %s; ranks of several "
-                    "machines have to reach each other at all ports, or be started by "
-                    "MPI's launcher (docs/clusters.md)",
-                    zr_control_describe_other(control, card->origin_rank, other, sizeof(other)),
-                    address, place->port, detail != NULL ? detail : strerror(error));
+    if (error == EPROTO)
+        detail = why;
+    await_word(self->control);
+    zr_control_kill(self->control,
+                    "cannot connect to %s at %s:%d for data: %s; ranks of several machines have to "
+                    "reach each other at all ports, or be started by MPI's launcher "
+                    "(docs/clusters.md)",
+                    other, address, place->port, detail != NULL ? detail : strerror(error));
     return ZR_ERR_COMM;
 }
 
-/* Take one connection. Who does not know this rank's number is no rank of this run; whoever does
- * has to be one that is awaited. */
-static zr_status_t accept_one(zr_links_t *links, zr_control_t *control,
-                              const zr_machines_t *machines, int *n_missing) {
-    zr_link_hello_t hello;
-    int socket = accept4(links->listener, NULL, NULL, SOCK_CLOEXEC);
-    if (socket < 0)
-        return ZR_OK;
-    zr_wire_no_delay(socket);
-    int error = zr_wire_receive(socket, &hello, sizeof(hello), HELLO_MS);
-    if (error != 0 || zr_peer_is_stranger(&hello, machines->cards[machines->rank].proof)) {
-        close(socket);
-        return ZR_OK;
-    }
-    for (int rank = machines->rank + 1; rank < machines->n_ranks; rank++) {
-        if (hello.version != ZR_WIRE_VERSION || hello.rank != machines->cards[rank].origin_rank ||
-            zr_machines_is_neighbour(machines, rank) || links->links[hello.rank].socket >= 0)
-            continue;
-        *n_missing -= 1;
-        return adopt_socket(links, hello.rank, socket);
-    }
-    close(socket);
-    zr_control_kill_for_peer(control, hello.rank,
-                             "a connection for data that it is not to make, or has made before");
-    return ZR_ERR_COMM;
-}
-
-static int first_missing(const zr_links_t *links, const zr_machines_t *machines) {
+static int first_missing(const joining_t *self) {
+    const zr_machines_t *machines = self->machines;
     int rank = machines->rank + 1;
     while (zr_machines_is_neighbour(machines, rank) ||
-           links->links[machines->cards[rank].origin_rank].socket >= 0)
+           self->links->links[machines->cards[rank].origin_rank].socket >= 0)
         rank++;
     return machines->cards[rank].origin_rank;
 }
 
 /* Ranks with higher numbers come by themselves. */
-static zr_status_t await_others(zr_links_t *links, zr_control_t *control,
-                                const zr_machines_t *machines) {
-    zr_lived_t clock = {0};
+static zr_status_t await_others(joining_t *self) {
     char other[ZR_RANK_TEXT_BYTES];
-    int n_missing = 0;
-    for (int rank = machines->rank + 1; rank < machines->n_ranks; rank++)
-        n_missing += !zr_machines_is_neighbour(machines, rank);
-    while (n_missing > 0) {
-        struct pollfd ready = {.fd = links->listener, .events = POLLIN};
-        if (poll(&ready, 1, ZR_LIVED_SLICE_MS) > 0)
-            ZR_TRY(accept_one(links, control, machines, &n_missing));
-        if (n_missing > 0 && zr_lived_ms(&clock) >= links->timeout_ms)
-            zr_control_kill(control, "has waited %d ms for %s to connect for data",
-                            links->timeout_ms,
-                            zr_control_describe_other(control, first_missing(links, machines),
-                                                      other, sizeof(other)));
-        if (n_missing > 0 && zr_control_is_dead(control))
+    self->until_ms = zr_lived_ms(&self->clock) + self->links->timeout_ms;
+    while (self->n_missing > 0) {
+        serve_door(self, -1);
+        if (self->n_missing > 0 && zr_lived_ms(&self->clock) >= self->until_ms)
+            zr_control_kill(self->control, "has waited %d ms for %s to connect for data",
+                            self->links->timeout_ms,
+                            zr_control_describe_other(self->control, first_missing(self), other,
+                                                      sizeof(other)));
+        if (zr_control_is_dead(self->control))
             return ZR_ERR_COMM;
     }
     return ZR_OK;
@@ -197,13 +271,18 @@ static zr_status_t await_others(zr_links_t *links, zr_control_t *control,
 
 zr_status_t zr_links_connect(zr_links_t *links, zr_control_t *control,
                              const zr_machines_t *machines, const zr_link_place_t *places) {
-    const zr_card_t *own = &machines->cards[machines->rank];
+    joining_t self = {.links = links,
+                      .control = control,
+                      .machines = machines,
+                      .own = &machines->cards[machines->rank]};
     zr_status_t status = ZR_OK;
+    for (int rank = machines->rank + 1; rank < machines->n_ranks; rank++)
+        self.n_missing += !zr_machines_is_neighbour(machines, rank);
     for (int rank = 0; status == ZR_OK && rank < machines->rank; rank++)
         if (!zr_machines_is_neighbour(machines, rank))
-            status = connect_to(links, control, own, &machines->cards[rank], &places[rank]);
-    ZR_THEN(status, await_others(links, control, machines));
-    close_listener(links);
+            status = connect_to(&self, &machines->cards[rank], &places[rank]);
+    ZR_THEN(status, await_others(&self));
+    zr_door_close(&links->door);
     return status;
 }
 
@@ -278,14 +357,9 @@ void zr_links_post(zr_links_t *links, zr_mpi_transfer_t *transfers, size_t n_tra
     }
 }
 
-/* A connection has ended. Its rank may have been ended by another one's death: what the
- * communicator says of that comes first. */
 static void kill_for_loss(zr_control_t *control, int rank, int error) {
     char other[ZR_RANK_TEXT_BYTES];
-    zr_lived_t clock = {0};
-    struct timespec pause = {.tv_nsec = 5000000};
-    while (!zr_control_is_dead(control) && zr_lived_ms(&clock) < WORD_MS)
-        nanosleep(&pause, NULL);
+    await_word(control);
     zr_control_kill(control, "has lost the connection for data to %s: %s",
                     zr_control_describe_other(control, rank, other, sizeof(other)),
                     strerror(error));

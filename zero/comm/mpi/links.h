@@ -5,7 +5,9 @@
  * they are posted, sizes known on both sides. Each is announced by a header, which is checked.
  *
  * Ranks show each other where they listen, and a number that only they know (zr_card_t): who
- * connects has to have it. As for wire.h, the network is one whose members are trusted.
+ * connects has to have it, and both sides the secret of the run, where there is one
+ * (secret_internal.h). Nothing protects what is sent then: the network is one whose members are
+ * trusted.
  *
  * Threads: the rank's own. Data moves while it posts and waits; in between, the system's buffers
  * take some.
@@ -22,7 +24,8 @@ typedef struct zr_links zr_links_t;
  *
  * @return the links, to be ended by zr_links_destroy; NULL: no memory, nothing logged
  */
-zr_links_t *zr_links_create(zr_control_t *control, int timeout_ms, zr_link_place_t *place_p);
+zr_links_t *zr_links_create(zr_control_t *control, const zr_log_t *log, int timeout_ms,
+                            zr_link_place_t *place_p);
 
 /**
  * Connect to all ranks of other machines. All ranks do it at the same time.

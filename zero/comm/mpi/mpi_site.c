@@ -82,8 +82,8 @@ static zr_status_t meet(const zr_mpi_module_t *module, const zr_launch_t *given,
     zr_mpi_place_t *all = calloc((size_t)launch.n_ranks, sizeof(*all));
     if (all == NULL)
         return zr_fail(log, ZR_ERR_MEMORY, "no memory for where %d ranks are", launch.n_ranks);
-    zr_status_t status =
-        launch.rank == 0 ? zr_mpi_place_listen(log, &own, &socket) : ZR_OK; /* the others wait */
+    zr_status_t status = launch.rank == 0 ? zr_mpi_place_listen(log, given, &own, &socket)
+                                          : ZR_OK; /* the others wait */
     if (!module->gather(&own, sizeof(own), all, start_ms, error) && status == ZR_OK)
         status = zr_fail(log, ZR_ERR_COMM, "MPI: %s", error);
     if (status == ZR_OK && all[0].port == 0)

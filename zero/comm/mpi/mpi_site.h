@@ -56,12 +56,14 @@ ZR_NODISCARD zr_status_t zr_mpi_site_wait(zr_mpi_site_t *site, zr_control_t *con
 /**
  * Rank 0: listen at a port that is free, or at MASTER_PORT where that is set.
  *
+ * @param launch      whether at one address only; otherwise the one that leads to MASTER_ADDR where
+ *                    that is set, else all of them
  * @param place       zeros; what the others are to be told, also on failure
  * @param listener_p  close it, if it is not -1, also on failure
  * @return ZR_OK; ZR_ERR_COMM, logged
  */
-ZR_NODISCARD zr_status_t zr_mpi_place_listen(const zr_log_t *log, zr_mpi_place_t *place,
-                                             int *listener_p);
+ZR_NODISCARD zr_status_t zr_mpi_place_listen(const zr_log_t *log, const zr_launch_t *launch,
+                                             zr_mpi_place_t *place, int *listener_p);
 
 /**
  * Another rank: try the addresses in turn, until one answers.

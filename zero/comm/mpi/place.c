@@ -54,15 +54,23 @@ static zr_status_t list_addresses(const zr_log_t *log, zr_mpi_place_t *place) {
                          "or a name that they reach");
 }
 
-zr_status_t zr_mpi_place_listen(const zr_log_t *log, zr_mpi_place_t *place, int *listener_p) {
+zr_status_t zr_mpi_place_listen(const zr_log_t *log, const zr_launch_t *launch,
+                                zr_mpi_place_t *place, int *listener_p) {
     const char *wanted = getenv("MASTER_PORT"), *host = getenv("MASTER_ADDR");
+    char bind[ZR_ADDRESS_BYTES] = "";
     int port = 0;
-    int error = zr_wire_listen(wanted != NULL ? atoi(wanted) : 0, listener_p, &port);
+    if (launch->bind[0] != '\0')
+        snprintf(bind, sizeof(bind), "%s", launch->bind);
+    else if (host != NULL)
+        zr_wire_own_address(host, bind);
+    int error = zr_wire_listen(bind, wanted != NULL ? atoi(wanted) : 0, listener_p, &port);
     if (error != 0)
-        return zr_fail(log, ZR_ERR_COMM, "rank 0 cannot listen at %s%s: %s",
+        return zr_fail(log, ZR_ERR_COMM, "rank 0 cannot listen at %s%s of %s: %s",
                        wanted != NULL ? "MASTER_PORT " : "any port", wanted != NULL ? wanted : "",
-                       strerror(error));
+                       bind[0] != '\0' ? bind : "this machine", strerror(error));
     describe_network(place->network, sizeof(place->network));
+    if (host == NULL && launch->bind[0] != '\0')
+        host = launch->bind;
     if (host != NULL && strlen(host) < ZR_ADDRESS_BYTES) {
         snprintf(place->addresses[0], ZR_ADDRESS_BYTES, "%s", host);
         place->n_addresses = 1;

@@ -1,0 +1,127 @@
+/* See secret_internal.h; and how a secret is read, for launch.h. */
+#include "zero/comm/secret_internal.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sodium.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "kernels/base/text_file.h"
+#include "kernels/kernels.h"
+
+enum { LEAST_BYTES = 16, MOST_BYTES = 4096 };
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+/* What a file or a variable holds, but for the end of its line. */
+static zr_status_t take_secret(const zr_log_t *log, const char *from, const char *text,
+                               size_t n_bytes, zr_secret_t *secret_p) {
+    while (n_bytes > 0 && (text[n_bytes - 1] == '\n' || text[n_bytes - 1] == '\r'))
+        n_bytes--;
+    if (n_bytes < LEAST_BYTES || n_bytes > MOST_BYTES)
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "%s: the secret has %s; %d to %d are needed, so that nobody finds it by "
+                       "trying: head -c 32 /dev/urandom | base64 makes one",
+                       from, zr_count_text(n_bytes, "byte").text, LEAST_BYTES, MOST_BYTES);
+    if (sodium_init() < 0)
+        return zr_fail(log, ZR_ERR_UNSUPPORTED, "%s: libsodium cannot be used here", from);
+    crypto_generichash(secret_p->key, sizeof(secret_p->key), (const unsigned char *)text, n_bytes,
+                       NULL, 0);
+    secret_p->is_given = true;
+    return ZR_OK;
+}
+
+zr_status_t zr_secret_read(const zr_log_t *log, const char *path, zr_secret_t *secret_p) {
+    char *text = NULL;
+    size_t n_bytes = 0;
+    struct stat file;
+    if (stat(path, &file) != 0)
+        return zr_fail(log, ZR_ERR_IO, "%s: cannot read it: %s", path, strerror(errno));
+    if ((file.st_mode & (S_IWGRP | S_IRWXO)) != 0)
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "%s: others may read or change this secret (mode %04o); chmod 600 %s, and "
+                       "make another secret if somebody has read it",
+                       path, (unsigned)file.st_mode & 07777, path);
+    ZR_TRY(zr_text_file_read(path, 2 * MOST_BYTES, log, &text, &n_bytes));
+    zr_status_t status = take_secret(log, path, text, n_bytes, secret_p);
+    sodium_memzero(text, n_bytes);
+    free(text);
+    return status;
+}
+
+/* Of the environment, from when it was taken there: a process may be several ranks, one after the
+ * other, as a program that opens and closes communicators is. */
+static zr_secret_t of_environment;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+zr_status_t zr_secret_take_from_environment(const zr_log_t *log, zr_secret_t *secret_p) {
+    zr_status_t status = ZR_OK;
+    pthread_mutex_lock(&lock);
+    char *text = getenv(ZR_SECRET_VARIABLE);
+    if (text != NULL) {
+        status = take_secret(log, ZR_SECRET_VARIABLE, text, strlen(text), &of_environment);
+        sodium_memzero(text, strlen(text)); /* /proc shows what the process began with */
+        unsetenv(ZR_SECRET_VARIABLE);
+    }
+    if (status == ZR_OK)
+        *secret_p = of_environment;
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
+/* ---- seals ----------------------------------------------------------------------------------- */
+
+void zr_nonce_draw(unsigned char nonce[ZR_NONCE_BYTES]) {
+    randombytes_buf(nonce, ZR_NONCE_BYTES);
+}
+
+zr_seal_t zr_seal_begin(const zr_secret_t *secret) {
+    return (zr_seal_t){.tag_bytes = secret->is_given ? ZR_SEAL_BYTES : 0};
+}
+
+static void hash(const unsigned char *key, const void *first, size_t first_bytes,
+                 const void *second, size_t second_bytes, unsigned char *out, size_t out_bytes) {
+    crypto_generichash_state state;
+    crypto_generichash_init(&state, key, ZR_SECRET_BYTES, out_bytes);
+    crypto_generichash_update(&state, first, first_bytes);
+    crypto_generichash_update(&state, second, second_bytes);
+    crypto_generichash_final(&state, out, out_bytes);
+}
+
+void zr_seal_make_keys(zr_seal_t *seal, const zr_secret_t *secret, bool has_listened,
+                       const unsigned char *nonce_of_listener,
+                       const unsigned char *nonce_of_connector) {
+    static const char to[] = "libzero, to who listens", from[] = "libzero, from who listens";
+    unsigned char nonces[2 * ZR_NONCE_BYTES];
+    memcpy(nonces, nonce_of_listener, ZR_NONCE_BYTES);
+    memcpy(nonces + ZR_NONCE_BYTES, nonce_of_connector, ZR_NONCE_BYTES);
+    if (!secret->is_given)
+        return;
+    hash(secret->key, nonces, sizeof(nonces), to, sizeof(to),
+         has_listened ? seal->receive_key : seal->send_key, ZR_SECRET_BYTES);
+    hash(secret->key, nonces, sizeof(nonces), from, sizeof(from),
+         has_listened ? seal->send_key : seal->receive_key, ZR_SECRET_BYTES);
+    seal->has_keys = true;
+}
+
+size_t zr_seal_put(zr_seal_t *seal, void *frame, size_t frame_bytes) {
+    if (!seal->has_keys)
+        return 0;
+    hash(seal->send_key, &seal->n_sent, sizeof(seal->n_sent), frame, frame_bytes,
+         (unsigned char *)frame + frame_bytes, ZR_SEAL_BYTES);
+    seal->n_sent++;
+    return ZR_SEAL_BYTES;
+}
+
+bool zr_seal_is_right(const zr_seal_t *seal, const void *frame, size_t frame_bytes) {
+    unsigned char expected[ZR_SEAL_BYTES];
+    if (seal->tag_bytes == 0)
+        return true;
+    if (!seal->has_keys)
+        return false;
+    hash(seal->receive_key, &seal->n_received, sizeof(seal->n_received), frame, frame_bytes,
+         expected, ZR_SEAL_BYTES);
+    return sodium_memcmp(expected, (const unsigned char *)frame + frame_bytes, ZR_SEAL_BYTES) == 0;
+}
