@@ -48,6 +48,7 @@ __all__ = [
     "UnsupportedError",
     "capacity",
     "close",
+    "init",
     "initialize",
     "options",
     "plan",
@@ -84,6 +85,14 @@ def initialize(model: Any, config: Any = None, **keywords: Any) -> Engine:
     from .engine import Engine
 
     return Engine(model, config, **keywords)
+
+
+def init() -> Any:
+    """A context: modules that are built in it have parameters without values, which take no memory.
+    initialize(..., pretrained=folder) gives them values. Buffers have theirs."""
+    from .pretrained import init
+
+    return init()
 
 
 def plan(**options: Any) -> Result:

@@ -27,6 +27,7 @@ from torch import nn
 
 from . import _c, _options, _torch_optimizer
 from ._c import ArgumentError, StateError, UnsupportedError, byref, c_bool, c_char, c_void_p, check, lib
+from .pretrained import Weights, give_places
 from .units import UnitPlan, check_params, plan_units
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -118,6 +119,8 @@ class Engine:
     lr_scheduler: one of it, or a function that makes one of it: step() steps it
     model_parameters: parameter groups as of torch.optim: dictionaries with `params`, and `weight_decay` and
         `lr` where they differ. What is in none has the configuration's. None: one group
+    pretrained: a folder of Hugging Face's with safetensors, or such a file: values of all parameters, of which each rank
+        reads what it keeps. The model may have been built in libzero.init(), without values
     units: names of modules, or patterns such as "model.layers.*", that are gathered as a whole; None: the
         elements of module lists
     Other keywords are options; libzero.options() lists them, and they go over the file's.
@@ -134,6 +137,7 @@ class Engine:
         units: Iterable[str] | None = None,
         optimizer: Any = None,
         lr_scheduler: Any = None,
+        pretrained: str | os.PathLike[str] | None = None,
         **keywords: Any,
     ) -> None:
         if not isinstance(model, nn.Module):
@@ -162,7 +166,10 @@ class Engine:
         n_shards = lib.zr_config_n_shards(byref(self._config), rank.n_ranks)
         self._moves = self.stage == 3 and (n_shards > 1 or is_offloaded)
         self._gathers = self.stage == 3 and n_shards > 1  # with other ranks
+        if pretrained is not None:
+            give_places(model, self.dtype)
         check_params(model, self.dtype)
+        self._weights = Weights(pretrained, model) if pretrained is not None else None
         self._groups = _read_groups(model, model_parameters, self.optimizer is not None)
         plans, self._needs = plan_units(model, list(units) if units is not None else None)
         if not plans:
@@ -273,7 +280,9 @@ class Engine:
         rank = _c.open_rank()
         log = _c.Log(_c.LOG.sink, None, _c.LOG.level, rank.rank)
         check(lib.zr_runtime_create(byref(self._config), rank.comm, rank.device, byref(log), byref(self._runtime)))
-        if checkpoint is None:
+        if checkpoint is None and self._weights is not None:
+            self._weights.load_buffers(self.module)
+        elif checkpoint is None:
             self._share_initial_values(rank)
         else:
             check(lib.zr_runtime_restore(self._runtime, checkpoint))
@@ -282,6 +291,7 @@ class Engine:
         self._units = [self._add_unit(plan, group_of, fills) for plan in plans]
         self._params = {id(p.tensor): p for u in self._units for p in u.params}
         check(lib.zr_runtime_commit(self._runtime))
+        self._weights = None  # its files are closed; what a checkpoint has comes next
         # Units that come last are completed first, or nearly so.
         self._order = [u for u in reversed(self._units) if u.is_trainable]
         with torch.no_grad():
@@ -321,7 +331,7 @@ class Engine:
         check(lib.zr_runtime_add_unit(self._runtime, plan.name.encode(), byref(unit.handle)))
         for name, tensor in plan.params:
             param = _Param(tensor, name, unit)
-            fill = _c.FILL(_filler(tensor))
+            fill = _c.FILL(_filler(self._weights.filler(tensor) if self._weights is not None else _slices_of(tensor)))
             fills.append(fill)
             dims = list(tensor.shape)
             dims[3:] = [math.prod(dims[3:])] if len(dims) > 4 else dims[3:]
@@ -931,13 +941,17 @@ def _leaves_of(loss: torch.Tensor) -> tuple[dict[int, torch.Tensor], bool]:
     return leaves, is_whole
 
 
-def _filler(tensor: nn.Parameter) -> Any:
-    """Initial values of a parameter, as the library asks for them."""
+def _slices_of(tensor: nn.Parameter) -> Any:
     flat = tensor.data.reshape(-1)
+    return lambda first, n_elems: flat[first : first + n_elems]
+
+
+def _filler(values_of: Any) -> Any:
+    """Initial values of a parameter, as the library asks for them."""
 
     def fill(_context: int, first: int, n_elems: int, values: Any) -> None:
         memory = (ctypes.c_float * n_elems).from_address(ctypes.addressof(values.contents))
-        torch.frombuffer(memory, dtype=torch.float32).copy_(flat[first : first + n_elems])
+        torch.frombuffer(memory, dtype=torch.float32).copy_(values_of(first, n_elems))
 
     return fill
 

@@ -89,6 +89,8 @@ def check_params(model: nn.Module, dtype: torch.dtype) -> None:
     for name, p in model.named_parameters():
         if isinstance(p, nn.parameter.UninitializedParameter):
             raise ArgumentError(f"parameter {name} has no shape yet (a lazy module): run a forward first")
+        if p.device.type == "meta":
+            raise ArgumentError(f"parameter {name} has no values (device meta): give pretrained=, a folder with safetensors")
         if p.device.type != "cpu":
             raise ArgumentError(f"parameter {name} is on {p.device}: the device is the host, move the model with .cpu()")
         if type(p.data) is not torch.Tensor or p.layout != torch.strided:

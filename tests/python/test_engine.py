@@ -506,6 +506,71 @@ class Sharded(unittest.TestCase):
             train_engine(engine, "gpt2", 2)
 
 
+class Pretrained(unittest.TestCase):
+    """Values of safetensors, of a model that is built without any."""
+
+    def test_llama(self):
+        folder = os.environ["ZR_TEST_FOLDER"] + f"-pretrained-{N_RANKS}-{RANK}"
+        source = models.make("llama")
+        expected = {name: value.clone() for name, value in source.model.state_dict().items()}
+        source.model.save_pretrained(folder, max_shard_size="6KB")
+        self.assertTrue(os.path.exists(os.path.join(folder, "model.safetensors.index.json")))
+        base = folder + "-base"
+        source.model.model.save_pretrained(base)  # without the head, and the prefix of names
+        with libzero.initialize(source, **HYPER) as engine:
+            usual = train_engine(engine, "llama", 3)
+        for stage in STAGES:
+            with libzero.init():
+                model = models.make("llama")
+            self.assertEqual({p.device.type for p in model.parameters()}, {"meta"})
+            with libzero.initialize(model, pretrained=folder, **HYPER, **stage) as engine:
+                for name, value in engine.state_dict().items():
+                    self.assertTrue(torch.equal(value, expected[name.removeprefix("model.")]), name)
+                self.assertEqual(train_engine(engine, "llama", 3), usual)
+        with libzero.init():
+            model, other = models.make("llama").model, models.make("gpt2").model
+        with libzero.initialize(model.model, pretrained=base, **HYPER) as engine:
+            self.assertTrue(torch.equal(engine.state_dict()["norm.weight"], expected["model.norm.weight"]))
+        with self.assertRaisesRegex(libzero.ArgumentError, "no tensor for 1 of"):
+            libzero.initialize(model, pretrained=base)
+        with self.assertRaisesRegex(libzero.ArgumentError, "no values"):
+            libzero.initialize(other)
+        with self.assertRaisesRegex(libzero.ArgumentError, "there is no model.safetensors"):
+            libzero.initialize(other, pretrained="/")
+
+    def test_tied_and_saved_again(self):
+        """GPT-2's head has no tensor of its own; what was trained is saved with transformers."""
+        folder = os.environ["ZR_TEST_FOLDER"] + f"-tied-{N_RANKS}-{RANK}"
+        models.make("gpt2").model.save_pretrained(folder)
+        with libzero.init():
+            model = models.make("gpt2")
+        with libzero.initialize(model.model, pretrained=folder, stage=3, offload_params="cpu") as engine:
+            tokens = torch.ones(1, 4, dtype=torch.int64)
+            engine.backward(engine(input_ids=tokens, labels=tokens, use_cache=False).loss)
+            engine.step()
+            state = engine.state_dict()
+            model.model.save_pretrained(folder + "-tuned", state_dict=dict(state))
+            with torch.no_grad(), engine.in_forward():
+                said = engine.module.generate(tokens, max_new_tokens=3, do_sample=False)
+        tuned = type(model.model).from_pretrained(folder + "-tuned").eval()
+        for name, value in tuned.state_dict().items():
+            self.assertTrue(torch.equal(value, state[name]), name)
+        self.assertTrue(torch.equal(tuned.generate(tokens, max_new_tokens=3, do_sample=False), said))
+
+    def test_damaged(self):
+        folder = os.environ["ZR_TEST_FOLDER"] + f"-damaged-{N_RANKS}-{RANK}"
+        models.make("gpt2").model.save_pretrained(folder)
+        path = os.path.join(folder, "model.safetensors")
+        with open(path, "rb") as file:
+            data = file.read()
+        for damaged, words in [(data[:100], "cut off"), (data[:-4], "lies at bytes"), (data[:8] + b"?" + data[9:], "no JSON"),
+                               (data.replace(b"F32", b"F99", 1), "F99")]:
+            with open(path, "wb") as file:
+                file.write(damaged)
+            with self.assertRaisesRegex(libzero.FormatError, words):
+                libzero.initialize(models.make("gpt2").model, pretrained=folder)
+
+
 class Checkpoints(unittest.TestCase):
     def folder(self):
         """The same on all ranks."""

@@ -109,6 +109,17 @@ class Programs(unittest.TestCase):
         with self.assertRaisesRegex(libzero.ArgumentError, "no-such-machine"):
             libzero.plan(hardware="no-such-machine")
 
+    def test_plan_of_a_config(self):
+        """A model of Hugging Face, by its config.json."""
+        shape = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "vocab_size": 96,
+                 "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 32, "rms_norm_eps": 1e-6,
+                 "hidden_act": "silu", "tie_word_embeddings": True}
+        with tempfile.TemporaryDirectory() as folder:
+            with open(f"{folder}/config.json", "w") as file:
+                json.dump(shape, file)
+            plan = libzero.plan(model=folder, ranks=2, hardware="8x-a100-80g", stage=1, micro_batch=1)
+        self.assertEqual(plan["model"]["parameters"], 96 * 64 + 2 * (64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 128 + 2 * 64) + 64)
+
     def test_capacity(self):
         found = libzero.capacity(device_memory="64MiB", host_memory="64MiB", stage=0, verify="off", hardware="8x-a100-80g")
         self.assertIn("result", found)

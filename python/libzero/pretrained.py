@@ -1,0 +1,146 @@
+"""Modules that are built without their values, and values from safetensors, of which each rank reads its part."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import mmap
+import os
+import pathlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from ._c import ArgumentError, FormatError, logger
+
+_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64,
+           "I64": torch.int64, "I32": torch.int32, "U8": torch.uint8, "BOOL": torch.bool}  # fmt: skip
+
+
+@contextlib.contextmanager
+def init() -> Iterator[None]:
+    """Modules that are built in it have parameters without values, which take no memory.
+
+    libzero.initialize gives them values of its `pretrained`. Buffers have theirs.
+    """
+    register = nn.Module.register_parameter
+
+    def register_without_values(module: nn.Module, name: str, param: nn.Parameter | None) -> None:
+        register(module, name, param)
+        if param is not None and param.device.type != "meta":
+            module._parameters[name] = nn.Parameter(param.data.to("meta"), requires_grad=param.requires_grad)
+
+    nn.Module.register_parameter = register_without_values  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        nn.Module.register_parameter = register  # type: ignore[method-assign]
+
+
+class _File:
+    """A safetensors file, mapped: what is not asked for is not read."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self.path = path
+        with open(path, "rb") as file:
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        size = len(self._map)
+        length = int.from_bytes(self._map[:8], "little") if size >= 8 else size
+        if length > size - 8:
+            raise FormatError(f"{path}: its header has {length} bytes, the file {size}: it is cut off, or no safetensors file")
+        try:
+            self.header: dict[str, Any] = json.loads(self._map[8 : 8 + length])
+            self.header.pop("__metadata__", None)
+        except ValueError as error:
+            raise FormatError(f"{path}: its header is no JSON: {error}") from None
+        self._begin = 8 + length
+        for name, tensor in self.header.items():
+            begin, end = tensor["data_offsets"]
+            dtype = _DTYPES.get(tensor["dtype"])
+            if dtype is None:
+                raise FormatError(f"{path}: {name} has dtype {tensor['dtype']}; known are {', '.join(_DTYPES)}")
+            if not 0 <= begin <= end <= size - self._begin or end - begin != math.prod(tensor["shape"]) * dtype.itemsize:
+                raise FormatError(f"{path}: {name} of shape {tensor['shape']} lies at bytes {begin} to {end} of {size - self._begin}")
+
+    def read(self, name: str, first: int, n_elems: int) -> torch.Tensor:
+        """Elements [first, first + n_elems): a view of the file."""
+        tensor = self.header[name]
+        dtype = _DTYPES[tensor["dtype"]]
+        offset = self._begin + tensor["data_offsets"][0] + first * dtype.itemsize
+        return torch.frombuffer(self._map, dtype=dtype, count=n_elems, offset=offset)
+
+
+class Weights:
+    """Tensors of a folder that Hugging Face's save_pretrained has written, or of one safetensors file."""
+
+    def __init__(self, path: str | os.PathLike[str], model: nn.Module) -> None:
+        self.path = pathlib.Path(path)
+        self._where = {name: file for file in self._files() for name in file.header}
+        self._prefix = next((m.base_model_prefix for m in model.modules() if getattr(m, "base_model_prefix", "")), "")
+        self.names: dict[int, str] = {}  # by id of a parameter or buffer
+        lacking = []
+        tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+        n_params = len(list(model.named_parameters(remove_duplicate=False)))
+        for name, tensor in tensors:
+            found = next((n for n in self._candidates(name) if n in self._where), None)
+            if found is not None:
+                self._check_shape(name, tensor, found)
+                self.names.setdefault(id(tensor), found)
+        for name, tensor in tensors[:n_params]:
+            if id(tensor) not in self.names and tensor.numel():
+                lacking.append(name)
+        if lacking:
+            raise ArgumentError(f"{self.path} has no tensor for {len(lacking)} of the model's parameters, such as {lacking[0]}")
+        unused = sorted(set(self._where) - set(self.names.values()) - self._tied(tensors))
+        if unused:
+            logger.warning("%s: %d tensors are not the model's, such as %s", self.path, len(unused), unused[0])
+
+    def _files(self) -> list[_File]:
+        if self.path.is_file():
+            return [_File(self.path)]
+        index, single = self.path / "model.safetensors.index.json", self.path / "model.safetensors"
+        if index.exists():
+            names = json.loads(index.read_text())["weight_map"].values()
+            return [_File(self.path / name) for name in dict.fromkeys(names)]
+        if single.exists():
+            return [_File(single)]
+        raise ArgumentError(f"{self.path}: there is no model.safetensors, nor model.safetensors.index.json")
+
+    def _candidates(self, name: str) -> Iterator[str]:
+        """A file of the model without its head has names without the prefix."""
+        yield name
+        if self._prefix:
+            yield name.removeprefix(self._prefix + ".")
+            yield f"{self._prefix}.{name}"
+
+    def _tied(self, tensors: list[tuple[str, torch.Tensor]]) -> set[str]:
+        return {n for name, _ in tensors for n in self._candidates(name)}
+
+    def _check_shape(self, name: str, tensor: torch.Tensor, found: str) -> None:
+        shape = self._where[found].header[found]["shape"]
+        if list(tensor.shape) != shape:
+            raise ArgumentError(f"{self.path}: {found} has shape {shape}, the model's {name} {list(tensor.shape)}")
+
+    def filler(self, tensor: nn.Parameter) -> Callable[[int, int], torch.Tensor]:
+        """Elements of a parameter, as they are asked for."""
+        name = self.names.get(id(tensor))
+        if name is None:  # nothing is asked for
+            return lambda first, n_elems: torch.empty(n_elems)
+        return lambda first, n_elems: self._where[name].read(name, first, n_elems)
+
+    def load_buffers(self, model: nn.Module) -> None:
+        for buffer in model.buffers():
+            name = self.names.get(id(buffer))
+            if name is not None:
+                buffer.data.copy_(self._where[name].read(name, 0, buffer.numel()).view(buffer.shape))
+
+
+def give_places(model: nn.Module, dtype: torch.dtype) -> None:
+    """Parameters without values are on the CPU from now on, still without memory."""
+    for param in model.parameters():
+        if param.device.type == "meta":
+            place = torch.full((), float("nan"), dtype=dtype).expand(param.shape)
+            torch.utils.swap_tensors(param, nn.Parameter(place, requires_grad=param.requires_grad))
