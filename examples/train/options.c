@@ -161,7 +161,7 @@ static const zr_option_t own[] = {
      .help = "gpt2, llama-3.2-1b and other usual names, a config.json of Hugging Face or a folder "
              "with one, or sizes such as " DEFAULT_MODEL " (default with --resume: that of the "
              "checkpoint)",
-     .more = "[all names and sizes](#models)"},
+     .more = "[all names and sizes](config.md#models)"},
     {"data", .type = ZR_OPTION_STRING, .flags = ZR_OPTION_SEVERAL, .group = MODEL, .arg = "PATH...",
      .initial = "", .take = take_data,
      .help = "text files or folders (a token is a byte), llm.c's token files, or documents, as "
