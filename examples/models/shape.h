@@ -148,7 +148,7 @@ void zr_model_tensors_free(zr_model_tensors_t *tensors);
 
 /**
  * Make the model on a runtime that is not committed yet; zr_model_commit is next. A micro-batch's
- * inputs are ZR_PART_TOKENS and ZR_PART_TARGETS (models/parts.h).
+ * inputs are ZR_PART_TOKENS, ZR_PART_TARGETS and, with documents, ZR_PART_STARTS (models/parts.h).
  *
  * @param runtime      borrowed until zr_model_destroy
  * @param activations  how they are held; NULL: all are kept on the device
