@@ -32,8 +32,9 @@ static const zr_option_choice_t recomputes[] = {
 #define COUNT(member) AT(member), .type = ZR_OPTION_COUNT, .least = 1
 
 static const zr_option_t rows[] = {
-    {"model", AT(model), .type = ZR_OPTION_STRING, .arg = "NAME|SIZES",
-     .help = "gpt2, gpt2-medium, ..., or layers=..,channels=..,heads=..,seq=..,vocab=.."},
+    {"model", AT(model), .type = ZR_OPTION_STRING, .arg = "NAME|PATH|SIZES",
+     .help = "gpt2, llama-3.2-1b, ..., a config.json, or layers=..,channels=..,heads=..,seq=..,"
+             "vocab=.."},
     {"micro-batch", COUNT(micro_batch), .most = MAX_COUNT, .arg = "B",
      .help = "sequences of each rank's micro-batch"},
     {"grad-accum", COUNT(grad_accum), .most = MAX_COUNT, .arg = "K",

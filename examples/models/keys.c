@@ -27,6 +27,10 @@ static bool has_layer(const uint64_t *layers, size_t i) {
 
 /* As few digits as read back the same. */
 static void write_real(double value, char *text, size_t size) {
+    if (value == floor(value) && value < 1e15) {
+        snprintf(text, size, "%.0f", value);
+        return;
+    }
     for (int digits = 1; digits <= 17; digits++) {
         snprintf(text, size, "%.*g", digits, value);
         if (strtod(text, NULL) == value)

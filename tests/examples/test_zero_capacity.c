@@ -46,8 +46,17 @@ TEST(sizes_grow) {
         {.head_size = 64, .aspect = 12, .seq = 64, .vocab = 256, .channels = 192},
         {.like = named("llama-3.1-8b"), .head_size = 64, .aspect = 64, .seq = 64, .vocab = 256},
         {.like = named("qwen3-4b"), .head_size = 10, .aspect = 12, .seq = 64, .vocab = 256},
-        {.like = named("mistral-7b"), .head_size = 64, .aspect = 1, .seq = 8, .vocab = 2, .layers = 9},
-        {.like = named("qwen2.5-0.5b"), .head_size = 2, .aspect = 1, .seq = 8, .vocab = 2,
+        {.like = named("mistral-7b"),
+         .head_size = 64,
+         .aspect = 1,
+         .seq = 8,
+         .vocab = 2,
+         .layers = 9},
+        {.like = named("qwen2.5-0.5b"),
+         .head_size = 2,
+         .aspect = 1,
+         .seq = 8,
+         .vocab = 2,
          .channels = 14 * 16}};
     for (size_t k = 0; k < N_OF(families); k++) {
         const capacity_family_t *family = &families[k];
@@ -211,6 +220,25 @@ TEST(capacities_are_trained) {
         expect_bytes_add_up(point, 2);
     }
     assert_true(n_nvme >= 7);
+}
+
+/* Of the Llama family likewise, with the proportions of what is scaled. */
+TEST(capacities_of_llamas_are_trained) {
+    json_t *object = capacity_json(0, "--model llama --seq 16 --head-size 4 --threads 1 " BUDGETS
+                                      "--ranks 2 --verify steps=3 --stage 3 "
+                                      "--offload-optimizer cpu");
+    size_t i;
+    json_t *point;
+    expect_fields(object, "result=done family.architecture=llama");
+    json_array_foreach(field(object, "points"), i, point) {
+        json_t *model = field(point, "largest.model");
+        expect_fields(point, "result=found monotone=true proof.result=trained "
+                             "proof.peaks=as_planned proof.next=refused");
+        expect_fields(model, "architecture=llama wide=%.0f kv_heads=%.0f",
+                      3.5 * number(model, "channels"), number(model, "heads") / 4);
+        assert_has(text(point, "largest.options"), "--model llama,layers=");
+        assert_true(number(point, "largest.bytes.states") == 16 * number(model, "parameters"));
+    }
 }
 
 /* A proof of what is not so. */
@@ -541,7 +569,8 @@ TEST(everything_is_documented) {
     expect_options_documented(CAPACITY_DOC, ZERO_CAPACITY, "--help", 40);
     json_t *object = capacity_json(
         0, SMALL BUDGETS "--stage 2 --offload-optimizer cpu --verify steps=1 --csv got.csv");
-    expect_fields_documented(CAPACITY_DOC, object, " device host nvme ", " peak_bytes metadata_bytes ");
+    expect_fields_documented(CAPACITY_DOC, object, " device host nvme ",
+                             " peak_bytes metadata_bytes ");
     read_file("got.csv", csv, sizeof(csv));
     for (char *name = strtok(csv, ",\n"), *end = strstr(csv, "next_trained");
          name != NULL && name <= end; name = strtok(NULL, ",\n"))

@@ -81,6 +81,8 @@ TEST(descriptions_are_read_back) {
     assert_string_equal(zr_model_shape_text(&shape).text,
                         "llama,layers=4,channels=64,heads=4,kv-heads=2,wide=96,seq=128,vocab=300,"
                         "window=7,windowed=0+2-3");
+    shape = read_good(LLAMA ",theta=5e5,epsilon=1e-6");
+    assert_string_equal(zr_model_shape_text(&shape).text, LLAMA ",epsilon=1e-06,theta=500000");
     shape = read_good("gpt2," GPT);
     assert_int_equal(shape.kind, ZR_MODEL_GPT);
 }

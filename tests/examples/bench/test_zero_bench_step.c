@@ -1,11 +1,18 @@
 /* zero-bench step as a user runs it: the object of --json adds up, and bad usage is refused. */
 #include "tests/examples/bench/run_bench.h"
 
-#define TINY "--model layers=2,channels=24,heads=3,seq=16,vocab=101 --steps 2 --side 256"
+#define GPT "--model layers=2,channels=24,heads=3,seq=16,vocab=101"
+#define GPT_PARAMS (2 * (12 * 576 + 13 * 24) + 48 + (101 + 16) * 24)
+#define LLAMA                                                                                      \
+    "--model llama,layers=2,channels=24,heads=3,kv-heads=1,wide=40,seq=16,vocab=101,tied=1"
+#define LLAMA_PARAMS (2 * (24 * 40 + 576 + 3 * 24 * 40 + 48) + 24 + 101 * 24)
+#define SHORT " --steps 2 --side 256 "
+#define TINY GPT SHORT
 
-static void check_run(const char *extra, double n_ranks, double micro_batch, double seq) {
+static void check_run(const char *model, double n_params, const char *extra, double n_ranks,
+                      double micro_batch, double seq) {
     char arguments[256], output[8192];
-    snprintf(arguments, sizeof(arguments), "step --json %s %s 2>/dev/null", TINY, extra);
+    snprintf(arguments, sizeof(arguments), "step --json %s" SHORT "%s 2>/dev/null", model, extra);
     assert_int_equal(run(arguments, output, sizeof(output)), 0);
     json_t *object = json_loads(output, JSON_REJECT_DUPLICATES, NULL);
     assert_true(json_is_object(object));
@@ -13,7 +20,7 @@ static void check_run(const char *extra, double n_ranks, double micro_batch, dou
     assert_true(number_at(object, "ranks") == n_ranks);
     assert_true(number_at(object, "micro_batch") == micro_batch);
     assert_true(number_at(object, "seq") == seq);
-    assert_true(number_at(object, "params") == 2 * (12 * 576 + 13 * 24) + 48 + (101 + 16) * 24);
+    assert_true(number_at(object, "params") == n_params);
 
     double tokens = n_ranks * micro_batch * seq * number_at(object, "grad_accum");
     double per_second = tokens / (1e-3 * number_at(object, "step_ms"));
@@ -36,9 +43,11 @@ static void check_run(const char *extra, double n_ranks, double micro_batch, dou
 }
 
 TEST(test_json) {
-    check_run("", 1, 4, 16);
-    check_run("--ranks 2 --stage 3 --micro-batch 1 --seq 7 --dtype bf16", 2, 1, 7);
-    check_run("--grad-accum 2 --recompute unit --threads 2 --stage 1", 1, 4, 16);
+    check_run(GPT, GPT_PARAMS, "", 1, 4, 16);
+    check_run(LLAMA, LLAMA_PARAMS, "", 1, 4, 16);
+    check_run(LLAMA, LLAMA_PARAMS, "--ranks 2 --stage 3 --micro-batch 1 --seq 7", 2, 1, 7);
+    check_run(GPT, GPT_PARAMS, "--ranks 2 --stage 3 --micro-batch 1 --seq 7 --dtype bf16", 2, 1, 7);
+    check_run(GPT, GPT_PARAMS, "--grad-accum 2 --recompute unit --threads 2 --stage 1", 1, 4, 16);
 }
 
 TEST(test_for_people) {
