@@ -34,7 +34,7 @@ ends_within=90 # of those that are to end, in seconds, on a busy machine
 done_within=900 # of those that are let alone
 RANDOM=$seed
 start=$SECONDS
-pids=() strangers=() n_starts=0 leg=0 step=0 damaged='' event=none
+pids=() strangers=() n_starts=0 leg=0 step=0 damaged='' event=none faults=''
 declare -A counts=()
 
 say() { echo "$((SECONDS - start)) s: $*"; }
@@ -113,8 +113,10 @@ start_run() { # with the leg's ranks; all else at random
     pick offload none cpu nvme
     draw every 3 30
     pick async "" --checkpoint-async
+    local damaged_is=previous # but where a drive is made to fail again and again: that is no damage
+    [ -z "$faults" ] || damaged_is=refuse
     local options=(--stage "$stage" --checkpoint-dir /mnt/run --checkpoint-every "$every" --checkpoint-keep 2
-        --resume --resume-damaged previous --steps "$target" --log "$work/log" --json --comm-timeout "$limit" $async)
+        --resume --resume-damaged "$damaged_is" --steps "$target" --log "$work/log" --json --comm-timeout "$limit" $async)
     [ "$offload" = none ] || options+=(--offload-optimizer "$offload")
     [ "$offload" != nvme ] || options+=(--nvme-path "$work/drive")
     [ "$offload" = none ] || [ "$stage" != 0 ] || options+=(--stage 1)

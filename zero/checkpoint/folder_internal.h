@@ -86,6 +86,10 @@ ZR_NODISCARD zr_status_t zr_folder_mend_latest(const char *folder, size_t step,
 /** Remove the one in the making, if it is there; errors are logged. */
 void zr_folder_abandon(const char *folder, size_t step, const zr_log_t *log);
 
+/** What cannot be read is read so often before it counts as lost: a drive, or the way to it, may
+ * fail once. */
+#define ZR_FOLDER_TRIES 3
+
 /** A checkpoint that was found in a folder. */
 typedef struct zr_folder_found {
     char *path;

@@ -170,8 +170,9 @@ static zr_status_t take_first(int folder_fd, const char *folder, size_t below, c
         const zr_folder_item_t *item = &items[*index_p];
         if (!zr_folder_is_checkpoint(items, *index_p) || item->step >= below)
             continue;
-        zr_status_t status =
-            zr_folder_read(folder_fd, item->name, reason, &found->fd, &found->manifest);
+        zr_status_t status = ZR_ERR_IO;
+        for (int i = 0; i < ZR_FOLDER_TRIES && status == ZR_ERR_IO; i++)
+            status = zr_folder_read(folder_fd, item->name, reason, &found->fd, &found->manifest);
         if (status == ZR_OK)
             return ZR_OK;
         if (status == ZR_ERR_MEMORY)

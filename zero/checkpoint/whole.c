@@ -90,6 +90,15 @@ static zr_status_t pass_over(search_t *search, const finding_t *damaged) {
     return ZR_OK;
 }
 
+/* That of its name, whatever its manifest says. */
+static size_t step_of(const zr_checkpoint_t *checkpoint) {
+    size_t step = checkpoint->found.manifest.step;
+    const char *slash = strrchr(checkpoint->found.path, '/');
+    if (slash != NULL)
+        (void)sscanf(slash, "/step-%zu", &step);
+    return step;
+}
+
 /* Open the newest below those that were passed over, and look at this rank's part. */
 static finding_t look(const search_t *search, zr_checkpoint_t **checkpoint_p) {
     finding_t own = {0};
@@ -98,9 +107,11 @@ static finding_t look(const search_t *search, zr_checkpoint_t **checkpoint_p) {
     own.failed = zr_checkpoint_open_below(search->folder, below, search->log, checkpoint_p);
     if (own.failed != ZR_OK)
         return own;
-    own.step = (*checkpoint_p)->found.manifest.step;
-    zr_status_t status = zr_checkpoint_verify_part(*checkpoint_p, (size_t)search->rank,
-                                                   (size_t)search->n_ranks, &quiet);
+    own.step = step_of(*checkpoint_p);
+    zr_status_t status = ZR_ERR_IO;
+    for (int i = 0; i < ZR_FOLDER_TRIES && status == ZR_ERR_IO; i++)
+        status = zr_checkpoint_verify_part(*checkpoint_p, (size_t)search->rank,
+                                           (size_t)search->n_ranks, &quiet);
     if (status == ZR_ERR_FORMAT || status == ZR_ERR_IO)
         own.damaged = status;
     else if (status != ZR_OK)
@@ -133,7 +144,7 @@ static zr_status_t set_aside(search_t *search, const zr_checkpoint_t *taken) {
                      "%s/%s is kept as %s, which nothing removes, and nothing goes on from",
                      search->folder, passed->name, passed->kept_as);
     }
-    return zr_folder_mend_latest(search->folder, taken->found.manifest.step, search->log);
+    return zr_folder_mend_latest(search->folder, step_of(taken), search->log);
 }
 
 /* All go on when it is done. */

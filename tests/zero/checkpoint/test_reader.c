@@ -18,13 +18,22 @@ static struct {
     size_t n_bytes; /* read of data */
     size_t most;    /* at a time; 0: all */
     int n_interrupted;
-    int error; /* of all that follow */
+    int n_before;  /* that go well, before */
+    int n_failing; /* with EIO, and then no more */
+    int error;     /* of all that follow */
 } reads;
 
 WRAP(ssize_t, pread, int fd, void *bytes, size_t n_bytes, off_t offset) {
     if (reads.error != 0 || reads.n_interrupted > 0) {
         errno = reads.n_interrupted > 0 ? EINTR : reads.error;
         reads.n_interrupted -= reads.n_interrupted > 0;
+        return -1;
+    }
+    if (reads.n_before > 0) {
+        reads.n_before--;
+    } else if (reads.n_failing > 0) {
+        reads.n_failing--;
+        errno = EIO;
         return -1;
     }
     if (reads.most > 0 && n_bytes > reads.most)
@@ -318,6 +327,38 @@ TEST(test_wrong_calls) {
     assert_int_equal(zr_checkpoint_open(".", &log, &checkpoint), ZR_ERR_IO);
     assert_has(kept.text, "cannot open nowhere: No such file or directory|. has no complete "
                           "checkpoint, and is none itself");
+}
+
+/* ---- what cannot be read at once ---- */
+
+/* A drive that fails a few times has damaged nothing; one that goes on failing has. */
+TEST(a_drive_may_fail_once) {
+    assert_int_equal(system("mkdir f && cp -r c f/step-00000009 && cp -r c f/step-00000008"), 0);
+    for (int i = 0; i < 30; i++) { /* of the manifest, of checksums, of data */
+        kept_log_t kept;
+        zr_log_t log = kept_log(&kept, ZR_LOG_WARNING);
+        zr_checkpoint_t *checkpoint = NULL;
+        zr_checkpoint_passed_t *passed = NULL;
+        size_t n_passed = 9;
+        reads.n_before = i / 2;
+        reads.n_failing = 1 + i % 2;
+        assert_ok(zr_checkpoint_open_whole("f", NULL, &log, &checkpoint, &passed, &n_passed));
+        assert_int_equal(reads.n_failing, 0);
+        assert_int_equal(n_passed, 0);
+        assert_int_equal(kept.n_messages, 0);
+        zr_checkpoint_close(&checkpoint);
+        free(passed);
+    }
+    reads.error = EIO;
+    kept_log_t kept;
+    zr_log_t log = kept_log(&kept, ZR_LOG_ERROR);
+    zr_checkpoint_t *checkpoint = NULL;
+    zr_checkpoint_passed_t *passed = NULL;
+    size_t n_passed = 9;
+    assert_true(zr_checkpoint_open_whole("f", NULL, &log, &checkpoint, &passed, &n_passed) !=
+                ZR_OK);
+    reads.error = 0;
+    assert_int_equal(system("test -d f/step-00000009 -a -d f/step-00000008"), 0);
 }
 
 /* ---- what has changed ---- */
