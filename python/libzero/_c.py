@@ -273,6 +273,19 @@ class ByteCount(Structure):
     _fields_ = [("live", c_size_t), ("peak", c_size_t)]
 
 
+class TierStatistics(Structure):
+    """The beginning of zr_tier_statistics_t, and room for the rest of it."""
+
+    _fields_ = [
+        ("budget_bytes", c_size_t),
+        ("live", ByteCount),
+        ("reserved", ByteCount),
+        ("pending", ByteCount),
+        ("by_tag", ByteCount * 10),
+        ("by_lifetime", c_uint64 * 512),
+    ]
+
+
 # ---- messages ----------------------------------------------------------------------------------
 
 _said = threading.local()  # errors of the thread's call that is under way
@@ -359,6 +372,8 @@ _signatures = {
     "zr_runtime_weights_xxh3": (c_int, [c_void_p, POINTER(c_uint64)]),
     "zr_runtime_stream": (c_void_p, [c_void_p]),
     "zr_runtime_allocator": (c_void_p, [c_void_p]),
+    "zr_allocator_statistics": (None, [c_void_p, c_int, POINTER(TierStatistics)]),
+    "zr_tag_name": (c_char_p, [c_int]),
     "zr_comm_broadcast": (c_int, [c_void_p, POINTER(Message), c_void_p, c_size_t, c_int, c_void_p]),
     "zr_comm_abort": (None, [c_void_p, c_char_p]),
     "zr_runtime_save": (c_int, [c_void_p, POINTER(SaveOptions), POINTER(SaveReport)]),

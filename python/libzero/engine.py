@@ -268,6 +268,18 @@ class Engine:
         check(lib.zr_runtime_average(self._runtime, float(value), byref(result)))
         return result.value
 
+    def memory(self) -> dict[str, dict[str, Any]]:
+        """Bytes that the library holds on the device and in host memory, of this rank: now and at the peak, all and by
+        what they are for. Activations are PyTorch's, and not in it."""
+        self._check("memory")
+        result: dict[str, dict[str, Any]] = {}
+        for tier, name in enumerate(("device", "host")):
+            seen = _c.TierStatistics()
+            lib.zr_allocator_statistics(lib.zr_runtime_allocator(self._runtime), tier, byref(seen))
+            tags = {lib.zr_tag_name(i).decode(): {"live": t.live, "peak": t.peak} for i, t in enumerate(seen.by_tag)}
+            result[name] = {"live": seen.live.live, "peak": seen.live.peak, "reserved_peak": seen.reserved.peak, "tags": tags}
+        return result
+
     def _check(self, call: str) -> None:
         if not self._runtime:
             raise StateError(f"{call}: the engine is closed")

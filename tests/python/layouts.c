@@ -73,6 +73,14 @@ static void model(void) {
     FIELD(zr_step_report_t, StepReport, n_skipped);
 }
 
+static void memory(void) {
+    SIZE(zr_tier_statistics_t, TierStatistics);
+    FIELD(zr_tier_statistics_t, TierStatistics, live);
+    FIELD(zr_tier_statistics_t, TierStatistics, reserved);
+    FIELD(zr_tier_statistics_t, TierStatistics, by_tag);
+    FIELD(zr_tier_statistics_t, TierStatistics, by_lifetime);
+}
+
 static void checkpoints(void) {
     SIZE(zr_save_options_t, SaveOptions);
     FIELD(zr_save_options_t, SaveOptions, trainer_json);
@@ -93,6 +101,7 @@ int main(void) {
     options();
     ranks();
     model();
+    memory();
     checkpoints();
     return 0;
 }

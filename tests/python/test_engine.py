@@ -482,6 +482,24 @@ class Sharded(unittest.TestCase):
         self.assertEqual([[n for n in names if "layers" in n] for names in seen],
                          [[f"model.model.layers.{i}"] for i in (0, 1, 2, 2, 1, 0)])
 
+    def test_memory(self):
+        """What is released takes no memory, gathered are at most the units that are used, and one ahead; and a budget
+        holds, or says what does not fit."""
+        model = models.make("llama")
+        n_elems = sum(p.numel() for p in model.parameters())
+        with libzero.initialize(model, **HYPER, **self.STAGE, offload_optimizer="cpu") as engine:
+            largest = max(sum(p.tensor.numel() for p in u.params) for u in engine._units)
+            train_engine(engine, "llama", 3)
+            device, host = engine.memory()["device"]["tags"], engine.memory()["host"]["tags"]
+            self.assertEqual(device["parameters"]["peak"], 0)
+            self.assertEqual(device["gathered_parameters"]["live"], 0)
+            self.assertGreaterEqual(device["gathered_parameters"]["peak"], 4 * largest)
+            self.assertLess(device["gathered_parameters"]["peak"], 4 * n_elems)
+            self.assertLess(abs(host["optimizer_state"]["live"] - 12 * n_elems / N_RANKS), 0.2 * 12 * n_elems)
+        with self.assertRaisesRegex(libzero.BudgetError, "device memory.*optimizer"):
+            libzero.initialize(torch.nn.Linear(1024, 1024), stage=0, device_memory="12MiB")
+        libzero.initialize(torch.nn.Linear(1024, 1024), stage=0, device_memory="12MiB", offload_optimizer="cpu").close()
+
     def test_use_outside(self):
         model = models.make("mlp")
         x, y = next(models.batches("mlp", RANK, N_RANKS))
