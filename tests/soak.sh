@@ -84,6 +84,11 @@ knock() { # as strangers do: some say nothing, some say anything
     done
 }
 
+faulty() { # instead of the shell that calls it
+    [ -z "$faults" ] || export LD_PRELOAD=$work/faults.so IO_FAULTS=$faults
+    exec "$@"
+}
+
 # launch KIND RANKS OPTION...: pids has the processes; said.R what they say, out.0 the report
 launch() {
     local kind=$1 n=$2 rank
@@ -91,14 +96,14 @@ launch() {
     pids=()
     rm -f "$work"/said.* "$work"/out.*
     if [ "$kind" = threads ]; then
-        "$train" "${base[@]}" --ranks "$n" "$@" >"$work/out.0" 2>"$work/said.0" &
+        faulty "$train" "${base[@]}" --ranks "$n" "$@" >"$work/out.0" 2>"$work/said.0" &
         pids=($!)
         return
     fi
     find_port
     for ((rank = 0; rank < n; rank++)); do
         WORLD_SIZE=$n RANK=$rank LOCAL_RANK=$rank MASTER_ADDR=127.0.0.1 MASTER_PORT=$master_port \
-            "$train" "${base[@]}" "$@" >"$work/out.$rank" 2>"$work/said.$rank" &
+            faulty "$train" "${base[@]}" "$@" >"$work/out.$rank" 2>"$work/said.$rank" &
         pids+=($!)
         [ "$event" != strangers ] || [ $rank -ne 0 ] || knock # while rank 0 awaits the others
     done
@@ -122,10 +127,7 @@ start_run() { # with the leg's ranks; all else at random
     [ "$offload" = none ] || [ "$stage" != 0 ] || options+=(--stage 1)
     n_starts=$((n_starts + 1))
     say "start $n_starts: $ranks $kind, stage $stage, offload $offload, every $every $async${faults:+, faults $faults}"
-    export IO_FAULTS=${faults:-}
-    [ -z "${faults:-}" ] || export LD_PRELOAD=$work/faults.so
     launch "$kind" "$ranks" "${options[@]}"
-    unset LD_PRELOAD IO_FAULTS
 }
 
 # ---- ends ----------------------------------------------------------------------------------------
@@ -218,10 +220,11 @@ io_faults() { # until its faults end it, or it is done
 }
 
 # A bit of the newest checkpoint, before a start: where there is one before, the run goes on from that.
+# Not from one of the leg before, whose ranks were others.
 damage() {
     local file names place byte newest=$step
     names=(/mnt/run/step-????????) # the newest is the last
-    [ ${#names[@]} -ge 2 ] || return
+    [ ${#names[@]} -ge 2 ] && [ $((10#${names[-2]##*/step-})) -ge "$leg_begin" ] || return
     damaged=${names[-1]##*/}
     step=$((10#${names[-2]##*/step-}))
     pick file /mnt/run/"$damaged"/rank-*.data
@@ -270,6 +273,7 @@ report() { sed -n 's/.*"weights_xxh3": *"\([0-9a-fx]*\)".*/\1/p' "$work/out.0" |
 run_leg() {
     local n_events i wanted
     leg=$((leg + 1))
+    leg_begin=$target
     draw ranks 1 4
     draw n_events 3 8
     target=$((target + 1500 + RANDOM % 3000))
