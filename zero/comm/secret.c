@@ -81,47 +81,53 @@ zr_seal_t zr_seal_begin(const zr_secret_t *secret) {
     return (zr_seal_t){.tag_bytes = secret->is_given ? ZR_SEAL_BYTES : 0};
 }
 
-static void hash(const unsigned char *key, const void *first, size_t first_bytes,
-                 const void *second, size_t second_bytes, unsigned char *out, size_t out_bytes) {
-    crypto_generichash_state state;
-    crypto_generichash_init(&state, key, ZR_SECRET_BYTES, out_bytes);
-    crypto_generichash_update(&state, first, first_bytes);
-    crypto_generichash_update(&state, second, second_bytes);
-    crypto_generichash_final(&state, out, out_bytes);
-}
-
 void zr_seal_make_keys(zr_seal_t *seal, const zr_secret_t *secret, bool has_listened,
                        const unsigned char *nonce_of_listener,
                        const unsigned char *nonce_of_connector) {
-    static const char to[] = "libzero, to who listens", from[] = "libzero, from who listens";
-    unsigned char nonces[2 * ZR_NONCE_BYTES];
-    memcpy(nonces, nonce_of_listener, ZR_NONCE_BYTES);
-    memcpy(nonces + ZR_NONCE_BYTES, nonce_of_connector, ZR_NONCE_BYTES);
+    unsigned char *keys[2] = {has_listened ? seal->receive_key : seal->send_key,
+                              has_listened ? seal->send_key : seal->receive_key};
+    unsigned char drawn[1 + 2 * ZR_NONCE_BYTES];
     if (!secret->is_given)
         return;
-    hash(secret->key, nonces, sizeof(nonces), to, sizeof(to),
-         has_listened ? seal->receive_key : seal->send_key, ZR_SECRET_BYTES);
-    hash(secret->key, nonces, sizeof(nonces), from, sizeof(from),
-         has_listened ? seal->send_key : seal->receive_key, ZR_SECRET_BYTES);
+    memcpy(drawn + 1, nonce_of_listener, ZR_NONCE_BYTES);
+    memcpy(drawn + 1 + ZR_NONCE_BYTES, nonce_of_connector, ZR_NONCE_BYTES);
+    for (int i = 0; i < 2; i++) {
+        drawn[0] = (unsigned char)i; /* to who listens, and back */
+        crypto_generichash(keys[i], ZR_SECRET_BYTES, drawn, sizeof(drawn), secret->key,
+                           ZR_SECRET_BYTES);
+    }
     seal->has_keys = true;
 }
 
+/* A place in the order is there once for a key. */
+typedef struct place {
+    unsigned char bytes[crypto_aead_chacha20poly1305_IETF_NPUBBYTES];
+} place_t;
+
+static place_t place_of(uint64_t n_frames) {
+    place_t place = {{0}};
+    memcpy(place.bytes, &n_frames, sizeof(n_frames));
+    return place;
+}
+
 size_t zr_seal_put(zr_seal_t *seal, void *frame, size_t frame_bytes) {
+    place_t place = place_of(seal->n_sent);
+    unsigned char nothing[1] = {0}; /* is encrypted */
     if (!seal->has_keys)
         return 0;
-    hash(seal->send_key, &seal->n_sent, sizeof(seal->n_sent), frame, frame_bytes,
-         (unsigned char *)frame + frame_bytes, ZR_SEAL_BYTES);
+    (void)crypto_aead_chacha20poly1305_ietf_encrypt_detached(
+        nothing, (unsigned char *)frame + frame_bytes, NULL, nothing, 0, frame, frame_bytes, NULL,
+        place.bytes, seal->send_key);
     seal->n_sent++;
     return ZR_SEAL_BYTES;
 }
 
 bool zr_seal_is_right(const zr_seal_t *seal, const void *frame, size_t frame_bytes) {
-    unsigned char expected[ZR_SEAL_BYTES];
-    if (seal->tag_bytes == 0)
-        return true;
-    if (!seal->has_keys)
-        return false;
-    hash(seal->receive_key, &seal->n_received, sizeof(seal->n_received), frame, frame_bytes,
-         expected, ZR_SEAL_BYTES);
-    return sodium_memcmp(expected, (const unsigned char *)frame + frame_bytes, ZR_SEAL_BYTES) == 0;
+    place_t place = place_of(seal->n_received);
+    unsigned char nothing[1] = {0};
+    if (seal->tag_bytes == 0 || !seal->has_keys)
+        return seal->tag_bytes == 0;
+    return crypto_aead_chacha20poly1305_ietf_decrypt_detached(
+               nothing, NULL, nothing, 0, (const unsigned char *)frame + frame_bytes, frame,
+               frame_bytes, place.bytes, seal->receive_key) == 0;
 }

@@ -3,11 +3,12 @@
  *
  * Who listens sends a number that it has just drawn, who connects answers with one of its own, and
  * both make the connection's two keys of the secret and the two numbers. From then on each frame
- * ends with a seal, a keyed hash of its place in the order and of all its bytes: the first of each
- * side proves that it knows the secret, and none can be changed, left out, repeated, put elsewhere
- * or sent back to where it came from. What is said can be read on the way; it is not secret.
+ * ends with a seal, made of a key, its place in the order and all its bytes: the first of each side
+ * proves that it knows the secret, and none can be changed, left out, repeated, put elsewhere or
+ * sent back to where it came from. What is said can be read on the way; it is not secret.
  *
- * Without a secret there are no seals. The hash is BLAKE2b, of libsodium.
+ * Without a secret there are no seals. They are those of ChaCha20-Poly1305 over bytes that are not
+ * encrypted, the keys hashes of BLAKE2b, both of libsodium.
  *
  * Threads: a seal is its connection's; sending and receiving may be in two threads.
  */
