@@ -2,7 +2,7 @@
  * The time line of a step: what is drawn of it is the work that the virtual clock told of, in the
  * lanes of the parts that did it, where and as long as they did.
  */
-#include "models/gpt2/gpt.h"
+#include "models/shape.h"
 #include "examples/plan/plot_time.h"
 #include "tests/common/test.h"
 
@@ -53,17 +53,18 @@ TEST(pieces_are_where_they_were) {
 TEST(a_plan_is_all_there) {
     zr_run_spans_t spans = {0};
     zr_run_plan_t plan;
-    zr_gpt_shape_t shape = {.n_layers = 3, .channels = 64, .heads = 2, .seq = 32, .vocab = 256};
-    zr_run_request_t request = {.model =
-                                    zr_gpt_maker(&shape, &(zr_transformer_options_t){.seed = 1}),
-                                .recompute = true,
-                                .config = zr_config_default(),
-                                .seq = 32,
-                                .n_steps = 3,
-                                .n_ranks = 4,
-                                .hardware = zr_hardware_default(),
-                                .spans = &spans,
-                                .log = zr_log_default()};
+    zr_model_shape_t shape = {
+        .of.gpt = {.n_layers = 3, .channels = 64, .heads = 2, .seq = 32, .vocab = 256}};
+    zr_run_request_t request = {
+        .model = zr_model_shape_maker(&shape, &(zr_transformer_options_t){.seed = 1}),
+        .recompute = true,
+        .config = zr_config_default(),
+        .seq = 32,
+        .n_steps = 3,
+        .n_ranks = 4,
+        .hardware = zr_hardware_default(),
+        .spans = &spans,
+        .log = zr_log_default()};
     plan_line_t *line = malloc(sizeof(*line));
     assert_non_null(line);
     request.hardware.kind = ZR_HARDWARE_CUDA;

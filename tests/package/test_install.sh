@@ -72,6 +72,9 @@ grep -q '^weights [0-9a-f]\{16\}$' "$prefix/gpt-0"
 for stage in 1 2 3; do
     "$prefix/gpt" $stage 3 | diff "$prefix/gpt-0" -
 done
+llama=llama,layers=2,channels=32,heads=4,kv-heads=2,wide=48,seq=16,vocab=11
+"$prefix/gpt" 0 3 $llama >"$prefix/llama-0"
+"$prefix/gpt" 3 3 $llama | diff "$prefix/llama-0" -
 
 # A model of blocks, an optimizer and a store of the program's own: planned to the byte, the same at every
 # stage, and after each kill. The example's blocks are planned to the byte, too.

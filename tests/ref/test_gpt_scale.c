@@ -4,7 +4,7 @@
  */
 #include <sys/resource.h>
 
-#include "models/gpt2/gpt.h"
+#include "models/shape.h"
 #include "tests/common/kept_log.h"
 #include "tests/common/test.h"
 
@@ -36,24 +36,23 @@ static zr_hardware_t cluster(void) {
     return hardware;
 }
 
-static zr_gpt_shape_t shape_of(const char *model) {
-    char error[256];
-    zr_gpt_shape_t shape;
-    assert_true(zr_gpt_shape_parse(model, &shape, error, sizeof(error)));
+static zr_model_shape_t shape_of(const char *model) {
+    zr_model_shape_t shape;
+    assert_ok(zr_model_shape_read(model, NULL, &shape));
     return shape;
 }
 
-static zr_run_request_t request_of(const zr_gpt_shape_t *shape, int stage, int n_ranks) {
-    zr_run_request_t request = {.model =
-                                    zr_gpt_maker(shape, &(zr_transformer_options_t){.seed = 1}),
-                                .recompute = true,
-                                .config = zr_config_default(),
-                                .n_steps = 3,
-                                .n_ranks = n_ranks,
-                                .sums = ZR_SUM_ANY,
-                                .hardware = cluster(),
-                                .log = {.sink = drop_message, .level = ZR_LOG_ERROR}};
-    request.seq = shape->seq;
+static zr_run_request_t request_of(const zr_model_shape_t *shape, int stage, int n_ranks) {
+    zr_run_request_t request = {
+        .model = zr_model_shape_maker(shape, &(zr_transformer_options_t){.seed = 1}),
+        .recompute = true,
+        .config = zr_config_default(),
+        .n_steps = 3,
+        .n_ranks = n_ranks,
+        .sums = ZR_SUM_ANY,
+        .hardware = cluster(),
+        .log = {.sink = drop_message, .level = ZR_LOG_ERROR}};
+    request.seq = zr_model_shape_sizes(shape).seq;
     request.config.stage = stage;
     request.config.dtype = ZR_DTYPE_BF16;
     request.config.plan_memory = true;
@@ -75,7 +74,7 @@ TEST(test_memory_of_planning) {
     for (int stage = 0; stage <= 3; stage++) {
         for (int optimizer = 0; optimizer <= 2; optimizer++) {
             for (int params = 0; params <= (stage == 3 ? 2 : 0); params++) {
-                zr_gpt_shape_t shape = shape_of("gpt3-175b");
+                zr_model_shape_t shape = shape_of("gpt3-175b");
                 zr_run_request_t request = request_of(&shape, stage, 1024);
                 zr_run_plan_t plan;
                 request.config.offload_optimizer.device = (zr_offload_device_t)optimizer;
@@ -88,7 +87,7 @@ TEST(test_memory_of_planning) {
     }
     assert_int_equal(n_fitted, 9);
     /* One rank alone, with 2 TB of state on its drives and 350 GB of parameters. */
-    zr_gpt_shape_t shape = shape_of("gpt3-175b");
+    zr_model_shape_t shape = shape_of("gpt3-175b");
     zr_run_request_t request = request_of(&shape, 3, 1);
     request.config.offload_optimizer.device = ZR_OFFLOAD_NVME;
     request.config.offload_optimizer.gradients = ZR_OFFLOAD_CPU;
@@ -96,9 +95,9 @@ TEST(test_memory_of_planning) {
     request.config.offload_param.buffer_elems = (size_t)1 << 26;
     zr_run_plan_t plan;
     assert_ok(zr_run_plan(&request, &plan));
-    assert_true(plan.nvme_bytes >= 14 * zr_gpt_n_params(&shape));
+    assert_true(plan.nvme_bytes >= 14 * zr_model_shape_n_params(&shape));
     assert_true(plan.tiers[ZR_TIER_HOST].by_tag[ZR_TAG_GRADIENTS].peak >=
-                2 * zr_gpt_n_params(&shape));
+                2 * zr_model_shape_n_params(&shape));
     struct rusage usage;
     assert_int_equal(getrusage(RUSAGE_SELF, &usage), 0);
 #if !defined(__SANITIZE_ADDRESS__)
@@ -107,20 +106,20 @@ TEST(test_memory_of_planning) {
 }
 
 TEST(test_times) {
-    zr_gpt_shape_t shape = shape_of("gpt3-13b");
+    zr_model_shape_t shape = shape_of("gpt3-13b");
     zr_run_request_t request = request_of(&shape, 3, 64);
     double seconds = step_seconds(&request);
     assert_true(step_seconds(&request) == seconds);
     /* At least what its operations take, and its bytes between nodes, whichever is more. */
     double operations =
-        (double)request.seq * zr_gpt_flops_per_token(&shape, request.seq) / 3.0 * 4.0;
-    double moved = 3.0 * 2.0 * (double)zr_gpt_n_params(&shape) * 63.0 / 64.0;
+        (double)request.seq * zr_model_shape_flops_per_token(&shape, request.seq) / 3.0 * 4.0;
+    double moved = 3.0 * 2.0 * (double)zr_model_shape_n_params(&shape) * 63.0 / 64.0;
     double compute = operations / 400e12, network = moved / 200e9;
     assert_true(seconds > compute && seconds > network);
     assert_true(seconds < compute + network + 0.5 * (compute + network));
 
     /* In rank order, each of a node's 8 ranks sends its gradients to the 56 of other nodes. */
-    double scattered = 2.0 * (double)zr_gpt_n_params(&shape) * 8.0 * 56.0 / 64.0;
+    double scattered = 2.0 * (double)zr_model_shape_n_params(&shape) * 8.0 * 56.0 / 64.0;
     request.sums = ZR_SUM_RANK_ORDER;
     double in_order = step_seconds(&request);
     assert_true(in_order > moved / 200e9 * 2.0 / 3.0 + scattered / 200e9);
@@ -143,7 +142,7 @@ TEST(test_times) {
     double on_host = step_seconds(&request);
     request.config.offload_optimizer.device = ZR_OFFLOAD_NVME;
     double on_drives = step_seconds(&request);
-    double elems = (double)zr_gpt_n_params(&shape) / 64.0;
+    double elems = (double)zr_model_shape_n_params(&shape) / 64.0;
     assert_true(on_host > seconds + 28.0 * elems / 30e9 / 2.0);
     assert_true(on_drives > seconds + 12.0 * elems / 1e9);
     assert_true(on_drives > on_host);

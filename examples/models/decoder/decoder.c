@@ -96,9 +96,3 @@ zr_status_t zr_decoder_create(zr_runtime_t *runtime, const zr_decoder_shape_t *s
                                  .options = options};
     return zr_part_model_create(runtime, &desc, activations, model_p);
 }
-
-zr_model_maker_t zr_decoder_maker(const zr_decoder_shape_t *shape,
-                                  const zr_transformer_options_t *options) {
-    const zr_model_shape_t model = {.kind = ZR_MODEL_DECODER, .of.decoder = *shape};
-    return zr_model_shape_maker(&model, options);
-}

@@ -66,11 +66,6 @@ ZR_NODISCARD zr_status_t zr_decoder_create(zr_runtime_t *runtime, const zr_decod
                                            const zr_activation_options_t *activations,
                                            zr_model_t **model_p);
 
-/** zr_decoder_create with this shape and these options, for plans; what the options point to is
- * borrowed for as long as it is used. */
-zr_model_maker_t zr_decoder_maker(const zr_decoder_shape_t *shape,
-                                  const zr_transformer_options_t *options);
-
 /* A micro-batch's inputs are int32: tokens; targets, each the token that follows or
  * ZR_NN_TARGET_IGNORED; and of a model that has documents, where in its sequence the document of
  * each position begins: positions count from there, and attention sees nothing before it. */

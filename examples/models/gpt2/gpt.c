@@ -95,12 +95,6 @@ zr_status_t zr_gpt_create(zr_runtime_t *runtime, const zr_gpt_shape_t *shape,
     return zr_part_model_create(runtime, &desc, activations, model_p);
 }
 
-zr_model_maker_t zr_gpt_maker(const zr_gpt_shape_t *shape,
-                              const zr_transformer_options_t *options) {
-    const zr_model_shape_t model = {.kind = ZR_MODEL_GPT, .of.gpt = *shape};
-    return zr_model_shape_maker(&model, options);
-}
-
 static zr_host_batch_t make_batch(const int32_t *tokens, const int32_t *targets, size_t b,
                                   size_t t) {
     return (zr_host_batch_t){.n_sequences = b,

@@ -76,10 +76,6 @@ ZR_NODISCARD zr_status_t zr_gpt_create(zr_runtime_t *runtime, const zr_gpt_shape
                                        const zr_activation_options_t *activations,
                                        zr_model_t **model_p);
 
-/** zr_gpt_create with this shape and these options, for plans; options->freeze is borrowed for as
- * long as it is used. */
-zr_model_maker_t zr_gpt_maker(const zr_gpt_shape_t *shape, const zr_transformer_options_t *options);
-
 /**
  * zr_model_train of one micro-batch.
  *

@@ -1,33 +1,36 @@
 /*
- * A program outside the tree that trains a GPT-2 of libzero_models, on data of its own.
+ * A program outside the tree that trains a model of libzero_models, on data of its own.
  *
- *   gpt STAGE RANKS
+ *   gpt STAGE RANKS [MODEL]
  *
  * It prints a hash of the weights. That it does not learn, or that its peak is not the planned one,
  * is an error.
  */
-#include <models/gpt2/gpt.h>
-#include <models/gpt2/tensors.h>
+#include <models/shape.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 enum { STEPS = 30, B = 4, T = 16, ROWS = B * T };
 
 typedef struct settings {
-    zr_gpt_shape_t shape;
+    zr_model_shape_t shape;
     zr_run_plan_t plan;
 } settings_t;
 
-static const zr_transformer_options_t gpt_options = {.seed = 5, .weight_decay = 0.1};
+static const zr_transformer_options_t options = {.seed = 5, .weight_decay = 0.1};
 
 /* Each token follows from the one before it. */
 static zr_status_t train_step(zr_rank_t *rank, zr_model_t *model, size_t step, double *loss_p) {
     const settings_t *settings = rank->context;
     int32_t tokens[ROWS + 1];
-    tokens[0] = (int32_t)((step * 7 + (size_t)rank->rank) % settings->shape.vocab);
+    size_t vocab = zr_model_shape_sizes(&settings->shape).vocab;
+    zr_host_batch_t batch = {.n_sequences = B,
+                             .seq = T,
+                             .inputs = {[ZR_PART_TOKENS] = tokens, [ZR_PART_TARGETS] = tokens + 1}};
+    tokens[0] = (int32_t)((step * 7 + (size_t)rank->rank) % vocab);
     for (size_t i = 0; i < ROWS; i++)
-        tokens[i + 1] = (tokens[i] * 5 + 3) % (int32_t)settings->shape.vocab;
-    ZR_TRY(zr_gpt_train_micro_batch(model, tokens, tokens + 1, B, T));
+        tokens[i + 1] = (tokens[i] * 5 + 3) % (int32_t)vocab;
+    ZR_TRY(zr_model_train(model, &batch, 1));
     ZR_TRY(zr_model_take_loss(model, loss_p));
     return zr_runtime_step(rank->runtime, NULL);
 }
@@ -47,7 +50,7 @@ static zr_status_t train(zr_rank_t *rank) {
     zr_model_t *model = NULL;
     double first = 0, last = 0;
     uint64_t hash = 0;
-    ZR_TRY(zr_gpt_create(rank->runtime, &settings->shape, &gpt_options, NULL, &model));
+    ZR_TRY(zr_model_shape_create(rank->runtime, &settings->shape, &options, NULL, &model));
     zr_status_t status = zr_model_commit(model);
     for (size_t step = 0; step < STEPS && status == ZR_OK; step++)
         status = train_step(rank, model, step, step == 0 ? &first : &last);
@@ -60,21 +63,23 @@ static zr_status_t train(zr_rank_t *rank) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 3)
-        return 2;
-    char error[512];
     settings_t settings = {0};
-    if (!zr_gpt_shape_parse("layers=2,channels=32,heads=2,seq=16,vocab=11", &settings.shape, error,
-                            sizeof(error)) ||
-        zr_gpt_tensor(&settings.shape, ZR_GPT_WTE, 0).dims[0] != 11)
+    zr_model_tensors_t tensors;
+    if (argc < 3)
         return 2;
+    const char *model = argc > 3 ? argv[3] : "layers=2,channels=32,heads=2,seq=16,vocab=11";
+    if (zr_model_shape_read(model, NULL, &settings.shape) != ZR_OK ||
+        zr_model_shape_tensors(&settings.shape, NULL, &tensors) != ZR_OK)
+        return 2;
+    fprintf(stderr, "%zu parameters, the first is %s\n", tensors.n, tensors.all[0].name);
+    zr_model_tensors_free(&tensors);
     zr_config_t config = zr_config_default();
     config.stage = atoi(argv[1]);
     config.micro_batch = B;
     config.adamw.lr = 0.01;
     int n_ranks = atoi(argv[2]);
     zr_status_t status = zr_config_resolve(&config, n_ranks, NULL);
-    zr_run_request_t request = {.model = zr_gpt_maker(&settings.shape, &gpt_options),
+    zr_run_request_t request = {.model = zr_model_shape_maker(&settings.shape, &options),
                                 .config = config,
                                 .seq = T,
                                 .n_steps = 3,
