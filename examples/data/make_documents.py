@@ -130,20 +130,26 @@ class Model:
                 tokens.append(end)
         return tokens, [True] * len(tokens)
 
+    def marked(self, text, spans):
+        encoding = self.tokenizer.encode(text, add_special_tokens=False)
+        has_loss = [any(begin <= start < end for begin, end in spans) for start, _ in encoding.offsets]
+        return encoding.ids, has_loss
+
     def conversation(self, messages):
-        """Likewise: the assistant's turns are what the template adds to what came before and asks for one."""
-        text, spans = self.render(messages, False), []
+        """Documents: the assistant's turns are what the template adds to what came before and asks for one. Where it
+        writes turns otherwise when there are later ones (without their thoughts), each is a document of its own."""
+        text, turns = self.render(messages, False), []
         for i, message in enumerate(messages):
             if message["role"] != "assistant":
                 continue
             before, after = self.render(messages[:i], True), self.render(messages[:i + 1], False)
-            if not after.startswith(before) or not text.startswith(after.rstrip()):
-                raise ValueError(f"the chat template changes what came before message {i} when there are more: "
-                                 "which tokens are the assistant's cannot be told")
-            spans.append((len(before), len(after.rstrip())))
-        encoding = self.tokenizer.encode(text, add_special_tokens=False)
-        has_loss = [any(begin <= start < end for begin, end in spans) for start, _ in encoding.offsets]
-        return encoding.ids, has_loss
+            if not after.startswith(before):
+                raise ValueError(f"the chat template does not go on from what came before message {i}: which tokens "
+                                 "are the assistant's cannot be told")
+            turns.append((after, (len(before), len(after.rstrip()))))
+        if all(text.startswith(after.rstrip()) for after, _ in turns):
+            return [self.marked(text, [span for _, span in turns])]
+        return [self.marked(after, [span]) for after, span in turns]
 
 
 # ---- what is read and written -----------------------------------------------------------------
@@ -161,7 +167,7 @@ def documents_of(model, paths):
                 try:
                     entry = json.loads(line)
                     if "messages" in entry:
-                        yield model.conversation(entry["messages"])
+                        yield from model.conversation(entry["messages"])
                     elif isinstance(entry.get("text"), str):
                         yield model.text(entry["text"])
                     else:

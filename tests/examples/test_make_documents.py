@@ -28,8 +28,10 @@ GENERATION = ("{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
               "{% if message['role'] == 'assistant' %}{% generation %}{{ message['content'] }}<|im_end|>"
               "{% endgeneration %}{{ '\n' }}{% else %}{{ message['content'] }}<|im_end|>\n{% endif %}{% endfor %}"
               "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
-# The same without the marks, as most models have it; and one that forgets what came before.
+# The same without the marks, as most models have it; one that writes thoughts in the last turn alone; and one that
+# forgets what came before.
 CHATML = GENERATION.replace("{% generation %}", "").replace("{% endgeneration %}", "")
+THINKS = CHATML.replace("{{ message['content'] }}", "{% if loop.last %}<think>{% endif %}{{ message['content'] }}", 1)
 FORGETS = "{% for message in messages[-1:] %}" + CHATML.split("%}", 1)[1]
 
 
@@ -104,9 +106,28 @@ def check_conversations(folder, conversations):
             expected = theirs.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True)
             assert tokens == expected["input_ids"], messages
             assert has_loss == [bool(x) for x in expected["assistant_masks"]], messages
+    check_turns(folder, conversations)
     said = run(["--model", f"{folder}/forgets", "--out", f"{folder}/no.bin", f"{folder}/chat.jsonl"], 1)
-    assert "chat.jsonl:1: the chat template changes what came before" in said, said
+    assert "chat.jsonl:1: the chat template does not go on from what came before" in said, said
     assert not os.path.exists(f"{folder}/no.bin")
+
+
+def check_turns(folder, conversations):
+    """Of a template that writes the last turn otherwise, each turn is what the model would have had to say."""
+    theirs = transformers.AutoTokenizer.from_pretrained(f"{folder}/thinks")
+    run(["--model", f"{folder}/thinks", "--out", f"{folder}/chat.bin", f"{folder}/chat.jsonl"])
+    documents, n_split = iter(read_documents(f"{folder}/chat.bin")), 0
+    for messages in conversations:
+        turns = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
+        n_split += len(turns) > 1
+        for i in turns:
+            tokens, has_loss = next(documents)
+            prompt = theirs.apply_chat_template(messages[:i], add_generation_prompt=True, tokenize=False)
+            whole = theirs.apply_chat_template(messages[:i + 1], tokenize=False)
+            assert theirs.decode(tokens) == whole
+            said = theirs.decode([token for token, has in zip(tokens, has_loss) if has])
+            assert said == whole[len(prompt):].rstrip() and "<think>" in said, (said, whole)
+    assert next(documents, None) is None and n_split > 10
 
 
 def check_texts(folder, texts):
@@ -160,7 +181,8 @@ def check_refusals(folder):
 def main():
     dice = random.Random(7)
     with tempfile.TemporaryDirectory() as folder:
-        for name, template in (("marks", GENERATION), ("chatml", CHATML), ("forgets", FORGETS)):
+        for name, template in (("marks", GENERATION), ("chatml", CHATML), ("thinks", THINKS),
+                               ("forgets", FORGETS)):
             make_model(f"{folder}/{name}", template)
         check_conversations(folder, [make_conversation(dice) for _ in range(60)])
         check_texts(folder, [make_text(dice, 60) for _ in range(80)])
