@@ -261,25 +261,32 @@ static void softmax_row_backward(float *restrict scores, float *restrict dprobab
 
 /* ---- cross-entropy, tokens side by side ------------------------------------------------------ */
 
+/* Rows that are summed before the sum is added to that of others: of a vocabulary of 50000 words
+   added one by one the last would be lost in the roundings, always to the same side. */
+#define ZR_SUMMED_ROWS ((size_t)64)
+
 /* One strip of columns: maximum of a block of rows, old sum brought to it, then the exps. */
 static void strip_statistics(float *maximum, float *sum, const float *logits, size_t ld,
                              size_t n_vocab, size_t n) {
-    float top[ZR_LANES], total[ZR_LANES];
+    float top[ZR_LANES], total[ZR_LANES] = {0};
     for (size_t j = 0; j < n; j++)
         top[j] = maximum[j];
     for (size_t v = 0; v < n_vocab; v++) {
         for (size_t j = 0; j < n; j++)
             top[j] = logits[v * ld + j] > top[j] ? logits[v * ld + j] : top[j];
     }
-    for (size_t j = 0; j < n; j++)
-        total[j] = sum[j] * zr_nn_exp(maximum[j] - top[j]);
-    for (size_t v = 0; v < n_vocab; v++) {
+    for (size_t first = 0; first < n_vocab; first += ZR_SUMMED_ROWS) {
+        size_t end = n_vocab - first < ZR_SUMMED_ROWS ? n_vocab : first + ZR_SUMMED_ROWS;
+        float part[ZR_LANES] = {0};
+        for (size_t v = first; v < end; v++)
+            for (size_t j = 0; j < n; j++)
+                part[j] += zr_nn_exp(logits[v * ld + j] - top[j]);
         for (size_t j = 0; j < n; j++)
-            total[j] += zr_nn_exp(logits[v * ld + j] - top[j]);
+            total[j] += part[j];
     }
     for (size_t j = 0; j < n; j++) {
+        sum[j] = sum[j] * zr_nn_exp(maximum[j] - top[j]) + total[j];
         maximum[j] = top[j];
-        sum[j] = total[j];
     }
 }
 
