@@ -6,8 +6,7 @@
 #include <sys/stat.h>
 
 #include "examples/common/files.h"
-#include "examples/common/gpt_json.h"
-#include "examples/weights/shape.h"
+#include "examples/common/model_json.h"
 
 int exchange_code(zr_status_t status) {
     return status == ZR_ERR_FORMAT ? COMMAND_BAD_INPUT : command_code(status);
@@ -41,15 +40,14 @@ void exchange_show(void *progress, uint64_t n_elems) {
                           100.0 * (double)n_elems / (double)p->n_elems, (double)p->n_elems / 1e6);
 }
 
-zr_status_t exchange_model(const char *value, const zr_log_t *log, zr_gpt_shape_t *shape_p) {
-    char error[512];
-    if (zr_gpt_shape_parse(value, shape_p, error, sizeof(error)))
-        return ZR_OK;
-    return zr_fail(log, ZR_ERR_ARGUMENT, "--model %s: %s", value, error);
+zr_status_t exchange_model(const char *value, const zr_log_t *log, zr_model_shape_t *shape_p) {
+    files_log_t own = {.log = *log, .option = "--model"};
+    zr_log_t named = files_log(&own);
+    return zr_model_shape_read(value, &named, shape_p);
 }
 
-void exchange_describe(const zr_gpt_shape_t *shape, json_t **object_p) {
-    JSON_PUT(object_p, {"model", gpt_shape_json(shape)},
-             {"tensors", json_count(zr_gpt_n_tensors(shape))},
-             {"parameters", json_count(zr_gpt_n_params(shape))});
+void exchange_describe(const weights_t *weights, json_t **object_p) {
+    JSON_PUT(object_p, {"model", model_json(&weights->shape)},
+             {"tensors", json_count(weights->tensors.n)},
+             {"parameters", json_count(zr_model_shape_n_params(&weights->shape))});
 }

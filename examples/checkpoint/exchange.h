@@ -32,7 +32,7 @@ void exchange_show(void *progress, uint64_t n_elems);
 
 /** Read --model. ZR_ERR_ARGUMENT, logged. */
 ZR_NODISCARD zr_status_t exchange_model(const char *value, const zr_log_t *log,
-                                        zr_gpt_shape_t *shape_p);
+                                        zr_model_shape_t *shape_p);
 
 /** Put "model", "tensors" and "parameters" into a report; false when memory ends. */
-void exchange_describe(const zr_gpt_shape_t *shape, json_t **object_p);
+void exchange_describe(const weights_t *weights, json_t **object_p);

@@ -5,17 +5,20 @@
 typedef struct options {
     command_common_t common;
     int format; /* of the names below */
+    int dtype;  /* likewise */
     weights_export_t write;
     bool has_model;
-    zr_gpt_shape_t model;
+    zr_model_shape_t model;
 } options_t;
 
 enum { FORMAT_SAFETENSORS, FORMAT_LLMC };
 static const zr_option_choice_t formats[] = {
     {"safetensors", FORMAT_SAFETENSORS, NULL}, {"llm.c", FORMAT_LLMC, NULL}, {NULL, 0, NULL}};
-static const zr_option_choice_t dtypes[] = {{"fp32", ELEMENT_FP32, NULL},
-                                            {"bf16", ELEMENT_BF16, NULL},
-                                            {"fp16", ELEMENT_FP16, NULL},
+enum { DTYPE_ORIGIN, DTYPE_KINDS }; /* of a kind: DTYPE_KINDS + it */
+static const zr_option_choice_t dtypes[] = {{"origin", DTYPE_ORIGIN, NULL},
+                                            {"fp32", DTYPE_KINDS + ELEMENT_FP32, NULL},
+                                            {"bf16", DTYPE_KINDS + ELEMENT_BF16, NULL},
+                                            {"fp16", DTYPE_KINDS + ELEMENT_FP16, NULL},
                                             {NULL, 0, NULL}};
 
 static zr_status_t take_model(void *object, const char *label, const char *text,
@@ -33,16 +36,17 @@ static const zr_option_t rows[] = {
      .help = "(also -o PATH) where to: for safetensors a folder as Hugging Face reads it, or one "
              "file when it ends with .safetensors; for llm.c a file. Nothing may be there yet"},
     {"format", AT(format), .type = ZR_OPTION_CHOICE, .choices = formats,
-     .help = "safetensors: names and shapes of Hugging Face's GPT-2; llm.c: its model file"},
-    {"dtype", AT(write.kind), .type = ZR_OPTION_CHOICE, .choices = dtypes,
-     .help = "llm.c has fp32 and bf16: rounded to nearest; a value that it does not have is an "
-             "error"},
+     .help = "safetensors: names and shapes of Hugging Face's models; llm.c: its model file, of a GPT-2"},
+    {"dtype", AT(dtype), .type = ZR_OPTION_CHOICE, .choices = dtypes,
+     .help = "origin: each tensor as it was imported, fp32 where it was not. Others are rounded to "
+             "nearest; a value that the dtype does not have is an error; llm.c has fp32 and bf16"},
     {"shard-size", AT(write.shard_bytes), .type = ZR_OPTION_BYTES, .arg = "SIZE",
      .initial = "one file",
      .help = "safetensors: the most that tensors of a file have; several files and their index "
              "are made"},
-    {"model", .type = ZR_OPTION_STRING, .arg = "NAME|SIZES", .initial = "", .take = take_model,
-     .help = "the model's shape, as zero-train has it, where the checkpoint does not say"}};
+    {"model", .type = ZR_OPTION_STRING, .arg = "NAME|SIZES|PATH", .initial = "",
+     .take = take_model,
+     .help = "the model, as zero-train has it, where the checkpoint does not say"}};
 
 static zr_status_t check(const options_t *o) {
     const zr_log_t *log = o->common.log;
@@ -57,30 +61,31 @@ static zr_status_t check(const options_t *o) {
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "--shard-size: a model of llm.c is one file; leave it out, or take --format "
                        "safetensors");
-    if (o->format == FORMAT_LLMC && o->write.kind == ELEMENT_FP16)
+    if (o->format == FORMAT_LLMC && o->dtype == DTYPE_KINDS + ELEMENT_FP16)
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "--dtype fp16: files of llm.c have fp32 or bf16; the nearest is bf16");
     return exchange_check_place("-o", o->write.path, false, log);
 }
 
 static json_t *describe(const options_t *o, const zr_checkpoint_info_t *info,
-                        const zr_gpt_shape_t *shape, const weights_report_t *written) {
+                        const weights_t *weights, const weights_report_t *written) {
     json_t *object =
         JSON_OBJECT({"checkpoint", json_text(info->path)}, {"step", json_count(info->step)},
                     {"format", json_string(formats[o->format].name)},
-                    {"dtype", json_string(dtypes[o->write.kind].name)});
-    exchange_describe(shape, &object);
+                    {"dtype", json_string(written->dtype)});
+    exchange_describe(weights, &object);
     JSON_PUT(&object, {"output", json_text(o->write.path)}, {"files", json_count(written->n_files)},
              {"bytes", json_count(written->n_bytes)});
     return object;
 }
 
-static int report(const options_t *o, const zr_checkpoint_info_t *info, const zr_gpt_shape_t *shape,
+static int report(const options_t *o, const zr_checkpoint_info_t *info, const weights_t *weights,
                   const weights_report_t *written) {
     if (o->common.json)
-        return command_print(describe(o, info, shape, written), COMMAND_DONE, o->common.log);
+        return command_print(describe(o, info, weights, written), COMMAND_DONE, o->common.log);
     printf("%s: step %zu of %s, %s in %s, %s in %s\n", o->write.path, info->step, info->path,
-           zr_count_text(zr_gpt_n_params(shape), "parameter").text, dtypes[o->write.kind].name,
+           zr_count_text(zr_model_shape_n_params(&weights->shape), "parameter").text,
+           written->dtype,
            zr_size_text(written->n_bytes).text, zr_count_text(written->n_files, "file").text);
     return COMMAND_DONE;
 }
@@ -89,8 +94,10 @@ static zr_status_t write_weights(const options_t *o, weights_t *weights,
                                  weights_report_t *written_p) {
     exchange_progress_t progress = {.messages = messages_of(o->common.log),
                                     .verb = "exported",
-                                    .n_elems = zr_gpt_n_params(&weights->shape)};
+                                    .n_elems = zr_model_shape_n_params(&weights->shape)};
     weights_export_t write = o->write;
+    write.as_origin = o->dtype == DTYPE_ORIGIN;
+    write.kind = write.as_origin ? ELEMENT_FP32 : (element_kind_t)(o->dtype - DTYPE_KINDS);
     write.progress = exchange_show;
     write.context = &progress;
     zr_status_t status = o->format == FORMAT_LLMC
@@ -119,7 +126,7 @@ static int export(const options_t *o, const char *path) {
         code = code_of_writing(write_weights(o, weights, &written));
     if (code == COMMAND_DONE) {
         zr_checkpoint_info(checkpoint, &info);
-        code = report(o, &info, &weights->shape, &written);
+        code = report(o, &info, weights, &written);
     }
     weights_close(&weights);
     zr_checkpoint_close(&checkpoint);

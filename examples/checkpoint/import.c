@@ -6,7 +6,7 @@ typedef struct options {
     command_common_t common;
     const char *folder;
     bool has_model;
-    zr_gpt_shape_t model;
+    zr_model_shape_t model;
 } options_t;
 
 static zr_status_t take_model(void *object, const char *label, const char *text,
@@ -22,8 +22,8 @@ static const zr_option_t rows[] = {
      .arg = "DIR",
      .help = "the folder for checkpoints, as zero-train --resume takes it; it is made, or has "
              "none yet"},
-    {"model", .type = ZR_OPTION_STRING, .arg = "NAME|SIZES", .initial = "", .take = take_model,
-     .help = "the model's shape, as zero-train has it, where the files do not say"}};
+    {"model", .type = ZR_OPTION_STRING, .arg = "NAME|SIZES|PATH", .initial = "",
+     .take = take_model, .help = "the model, as zero-train has it, where the files do not say"}};
 
 static json_t *list_sources(const options_t *o) {
     json_t *list = json_array();
@@ -37,7 +37,7 @@ static json_t *describe(const options_t *o, const weights_t *weights,
     json_t *object =
         JSON_OBJECT({"sources", list_sources(o)}, {"format", json_string(weights->format)},
                     {"dtype", json_string(weights->dtype)});
-    exchange_describe(&weights->shape, &object);
+    exchange_describe(weights, &object);
     JSON_PUT(&object, {"ignored_tensors", json_count(weights->n_ignored)},
              {"checkpoint", json_text(info->path)}, {"step", json_count(info->step)},
              {"bytes", json_count(info->data_bytes)});
@@ -45,14 +45,12 @@ static json_t *describe(const options_t *o, const weights_t *weights,
 }
 
 static int report(const options_t *o, const weights_t *weights, const zr_checkpoint_info_t *info) {
-    const zr_gpt_shape_t *s = &weights->shape;
     if (o->common.json)
         return command_print(describe(o, weights, info), COMMAND_DONE, o->common.log);
     printf("%s: %s of %s, %s; to go on from them:\n"
-           "zero-train --model layers=%zu,channels=%zu,heads=%zu,seq=%zu,vocab=%zu "
-           "--checkpoint-dir %s --resume --data ...\n",
-           info->path, zr_count_text(zr_gpt_n_params(s), "parameter").text, weights->format,
-           weights->dtype, s->n_layers, s->channels, s->heads, s->seq, s->vocab, o->folder);
+           "zero-train --checkpoint-dir %s --resume --data ...\n",
+           info->path, zr_count_text(zr_model_shape_n_params(&weights->shape), "parameter").text,
+           weights->format, weights->dtype, o->folder);
     return COMMAND_DONE;
 }
 
@@ -72,7 +70,7 @@ static int report_checkpoint(const options_t *o, const weights_t *weights) {
 static zr_status_t write_weights(const options_t *o, weights_t *weights) {
     exchange_progress_t progress = {.messages = messages_of(o->common.log),
                                     .verb = "imported",
-                                    .n_elems = zr_gpt_n_params(&weights->shape)};
+                                    .n_elems = zr_model_shape_n_params(&weights->shape)};
     weights_import_t import = {
         .folder = o->folder, .progress = exchange_show, .context = &progress};
     zr_status_t status = weights_write_checkpoint(weights, &import, o->common.log);
@@ -103,8 +101,9 @@ const command_t checkpoint_import = {
     .name = "import",
     .summary = "a checkpoint of other tools' weights",
     .doc = "Make a checkpoint of weights from other tools, at step 0 and with optimizer state of "
-           "0: a folder with a GPT-2 of Hugging Face, its safetensors files or their index, of "
-           "fp32, bf16 or fp16, or a model file of llm.c."
+           "0: a folder with a model of Hugging Face (GPT-2, or the Llama family), its safetensors "
+           "files or their index, of fp32, bf16 or fp16, or a GPT-2 of llm.c. The configuration, "
+           "tokenizer and chat template beside them are carried along."
            "\vExit status: 0 imported, 1 failed, 2 bad usage or input.",
     .own = rows,
     .n_own = sizeof(rows) / sizeof(rows[0]),

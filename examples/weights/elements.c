@@ -30,6 +30,18 @@ const element_type_t *element_type_of(element_kind_t kind) {
     return &types[kind]; /* the first three stand in the order of kinds */
 }
 
+const char *element_kind_name(element_kind_t kind) {
+    static const char *const names[] = {"fp32", "bf16", "fp16", "other"};
+    return names[kind];
+}
+
+const char *element_kinds_name(const element_kind_t *kinds, size_t n) {
+    for (size_t i = 1; i < n; i++)
+        if (kinds[i] != kinds[0])
+            return "mixed";
+    return n > 0 ? element_kind_name(kinds[0]) : "fp32";
+}
+
 /* ---- fp16 -------------------------------------------------------------------------------- */
 
 static float fp16_to_fp32(uint16_t half) {

@@ -24,6 +24,11 @@ const element_type_t *element_type_find(const char *name);
 /** The type of a kind that is not ELEMENT_OTHER; static. */
 const element_type_t *element_type_of(element_kind_t kind);
 
+/** What people call a kind: "fp32". Static. */
+const char *element_kind_name(element_kind_t kind);
+/** The kind of all of [n] of them, or "mixed". Static. */
+const char *element_kinds_name(const element_kind_t *kinds, size_t n);
+
 /** The values of elements of a kind that is not ELEMENT_OTHER, exactly. */
 void elements_to_fp32(element_kind_t kind, const void *from, size_t n_elems, float *values);
 

@@ -91,6 +91,13 @@ zr_status_t in_file_text(const char *path, uint64_t most, const zr_log_t *log, c
     return status;
 }
 
+char *in_file_folder(const char *path) {
+    const char *slash = strrchr(path, '/');
+    if (slash == NULL)
+        return strdup(".");
+    return slash == path ? strdup("/") : strndup(path, (size_t)(slash - path));
+}
+
 char *in_file_beside(const char *path, bool is_folder, const char *name) {
     const char *slash = strrchr(path, '/');
     size_t n = is_folder ? strlen(path) : slash == NULL ? 0 : (size_t)(slash - path) + 1;

@@ -30,5 +30,8 @@ ZR_NODISCARD zr_status_t in_file_read(const in_file_t *file, void *data, size_t 
 ZR_NODISCARD zr_status_t in_file_text(const char *path, uint64_t most, const zr_log_t *log,
                                       char **text_p, size_t *n_bytes_p);
 
+/** The folder that a file is in, "." where its path has none; free it. NULL when memory ends. */
+char *in_file_folder(const char *path);
+
 /** "folder/name", of a folder or of a file in it; free it. NULL when memory ends. */
 char *in_file_beside(const char *path, bool is_folder, const char *name);

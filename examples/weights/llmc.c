@@ -2,14 +2,21 @@
 #include "examples/weights/llmc.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
-#include "examples/weights/shape.h"
+#include "examples/common/files.h"
+
 
 /* Where the numbers stand. */
 enum { AT_MAGIC, AT_VERSION, AT_SEQ, AT_VOCAB, AT_LAYERS, AT_HEADS, AT_CHANNELS, AT_PADDED_VOCAB };
 
 enum { VERSION_FP32 = 3, VERSION_BF16 = 5 };
+
+static zr_model_text_t text_of(const zr_gpt_shape_t *shape) {
+    zr_model_shape_t model = {.kind = ZR_MODEL_GPT, .of.gpt = *shape};
+    return zr_model_shape_text(&model);
+}
 
 /* ---- sizes ------------------------------------------------------------------------------- */
 
@@ -68,6 +75,22 @@ static zr_status_t check_padding(const int32_t *ints, const char *where, const z
     return ZR_OK;
 }
 
+static zr_status_t read_shape(const int32_t *ints, const char *where, const zr_log_t *log,
+                              zr_gpt_shape_t *shape_p) {
+    char text[160];
+    zr_model_shape_t shape;
+    snprintf(text, sizeof(text),
+             "layers=%" PRId32 ",channels=%" PRId32 ",heads=%" PRId32 ",seq=%" PRId32
+             ",vocab=%" PRId32,
+             ints[AT_LAYERS], ints[AT_CHANNELS], ints[AT_HEADS], ints[AT_SEQ], ints[AT_VOCAB]);
+    files_log_t own = {.log = *log, .option = where};
+    zr_log_t named = files_log(&own);
+    if (zr_model_shape_read(text, &named, &shape) != ZR_OK)
+        return ZR_ERR_FORMAT;
+    *shape_p = shape.of.gpt;
+    return ZR_OK;
+}
+
 zr_status_t llmc_parse(const void *bytes, uint64_t file_bytes, const char *where,
                        const zr_log_t *log, llmc_header_t *header_p) {
     int32_t ints[LLMC_HEADER_INTS];
@@ -78,12 +101,7 @@ zr_status_t llmc_parse(const void *bytes, uint64_t file_bytes, const char *where
                        "%s: no model file of llm.c: it begins with %" PRId32 " instead of %d",
                        where, ints[AT_MAGIC], LLMC_MAGIC);
     ZR_TRY(check_version(ints[AT_VERSION], where, log, &header.kind));
-    shape_numbers_t numbers = {.layers = ints[AT_LAYERS],
-                               .channels = ints[AT_CHANNELS],
-                               .heads = ints[AT_HEADS],
-                               .seq = ints[AT_SEQ],
-                               .vocab = ints[AT_VOCAB]};
-    ZR_TRY(shape_of_numbers(&numbers, where, log, &header.shape));
+    ZR_TRY(read_shape(ints, where, log, &header.shape));
     ZR_TRY(check_padding(ints, where, log));
     header.padded_vocab = (size_t)ints[AT_PADDED_VOCAB];
     if (llmc_file_bytes(&header) != file_bytes)
@@ -91,7 +109,7 @@ zr_status_t llmc_parse(const void *bytes, uint64_t file_bytes, const char *where
                        "%s: it has %s, and a model with %s, padded to %s, in "
                        "%s %" PRIu64 ": it is damaged or cut off",
                        where, zr_count_text(file_bytes, "byte").text,
-                       shape_text(&header.shape).text,
+                       text_of(&header.shape).text,
                        zr_count_text(header.padded_vocab, "word").text,
                        element_type_of(header.kind)->name, llmc_file_bytes(&header));
     *header_p = header;
@@ -117,7 +135,7 @@ zr_status_t llmc_build(const llmc_header_t *header, const zr_log_t *log,
         if (numbers[i] > INT32_MAX)
             return zr_fail(log, ZR_ERR_ARGUMENT,
                            "a model with %s: %zu does not fit into the header of llm.c",
-                           shape_text(shape).text, numbers[i]);
+                           text_of(shape).text, numbers[i]);
         ints[i] = (int32_t)numbers[i];
     }
     return ZR_OK;

@@ -6,6 +6,7 @@
  */
 #pragma once
 
+#include "models/gpt2/tensors.h"
 #include "examples/weights/weights.h"
 
 #define LLMC_MAGIC 20240326
@@ -43,5 +44,5 @@ uint64_t llmc_offset_bytes(const llmc_header_t *header, const zr_gpt_tensor_t *t
 uint64_t llmc_file_bytes(const llmc_header_t *header);
 
 /** weights_open of a file of llm.c. */
-ZR_NODISCARD zr_status_t weights_open_llmc(const char *path, const zr_gpt_shape_t *model,
+ZR_NODISCARD zr_status_t weights_open_llmc(const char *path, const zr_model_shape_t *model,
                                            const zr_log_t *log, weights_t **weights_p);

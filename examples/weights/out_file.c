@@ -219,11 +219,11 @@ void out_file_destroy(out_file_t **file_pp) {
     *file_pp = NULL;
 }
 
-zr_status_t out_file_text(const char *path, const char *text, const zr_log_t *log) {
-    out_file_t *file;
-    ZR_TRY(out_file_create(path, strlen(text) + 1, log, &file));
-    zr_status_t status = out_file_write(file, text, strlen(text));
-    ZR_THEN(status, out_file_write(file, "\n", 1));
+zr_status_t out_file_bytes(const char *path, const void *bytes, size_t n_bytes,
+                           const zr_log_t *log) {
+    out_file_t *file = NULL;
+    ZR_TRY(out_file_create(path, n_bytes, log, &file));
+    zr_status_t status = out_file_write(file, bytes, n_bytes);
     ZR_THEN(status, out_file_publish(file));
     out_file_destroy(&file);
     return status;

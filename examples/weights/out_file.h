@@ -36,8 +36,9 @@ ZR_NODISCARD zr_status_t out_file_publish(out_file_t *file);
 /** What was not published is removed. NULL and *file == NULL are fine. */
 void out_file_destroy(out_file_t **file);
 
-/** A whole file of a text, with a newline. As the calls above. */
-ZR_NODISCARD zr_status_t out_file_text(const char *path, const char *text, const zr_log_t *log);
+/** A whole file. As the calls above. */
+ZR_NODISCARD zr_status_t out_file_bytes(const char *path, const void *bytes, size_t n_bytes,
+                                        const zr_log_t *log);
 
 /** A folder in the making. */
 typedef struct out_folder out_folder_t;

@@ -23,16 +23,16 @@ void pieces_free(pieces_t *pieces) {
     pieces->elements = NULL;
 }
 
-zr_status_t pieces_convert(const pieces_t *pieces, const zr_gpt_tensor_t *tensor, size_t first,
+zr_status_t pieces_convert(const pieces_t *pieces, const zr_model_tensor_t *tensor, size_t first,
                            size_t stride, const float *values, size_t n_elems, void *elements) {
-    size_t n = elements_from_fp32(pieces->options->kind, values, n_elems, elements);
+    size_t n = elements_from_fp32(pieces->kind, values, n_elems, elements);
     if (n == n_elems)
         return ZR_OK;
     return zr_fail(&pieces->log, ZR_ERR_ARGUMENT,
                    "element %zu of %s is %g, which %s does not have; write fp32%s",
                    first + n * stride, tensor->name, (double)values[n],
-                   pieces->options->kind == ELEMENT_BF16 ? "bf16" : "fp16",
-                   pieces->options->kind == ELEMENT_BF16 ? "" : " or bf16");
+                   pieces->kind == ELEMENT_BF16 ? "bf16" : "fp16",
+                   pieces->kind == ELEMENT_BF16 ? "" : " or bf16");
 }
 
 void pieces_note(pieces_t *pieces, size_t n_elems) {
@@ -41,7 +41,7 @@ void pieces_note(pieces_t *pieces, size_t n_elems) {
         pieces->options->progress(pieces->options->context, pieces->n_done);
 }
 
-zr_status_t pieces_of_tensor(pieces_t *pieces, const zr_gpt_tensor_t *tensor, pieces_take_fn take,
+zr_status_t pieces_of_tensor(pieces_t *pieces, const zr_model_tensor_t *tensor, pieces_take_fn take,
                              void *context) {
     for (size_t first = 0; first < tensor->n_elems; first += WEIGHTS_PIECE_ELEMS) {
         size_t rest = tensor->n_elems - first;

@@ -9,6 +9,7 @@
 typedef struct pieces {
     weights_t *weights;
     const weights_export_t *options;
+    element_kind_t kind; /* of the file, or the tensor at hand; set by who writes */
     zr_log_t log;
     float *values;   /* [WEIGHTS_PIECE_ELEMS] */
     void *elements;  /* likewise, of the file's kind */
@@ -30,12 +31,12 @@ typedef zr_status_t (*pieces_take_fn)(void *context, const void *elements, size_
  * @return ZR_OK; ZR_ERR_ARGUMENT for a value that the dtype does not have; what reading and `take`
  *         return
  */
-ZR_NODISCARD zr_status_t pieces_of_tensor(pieces_t *pieces, const zr_gpt_tensor_t *tensor,
+ZR_NODISCARD zr_status_t pieces_of_tensor(pieces_t *pieces, const zr_model_tensor_t *tensor,
                                           pieces_take_fn take, void *context);
 
 /** Convert values that were read already: elements first, first + stride, ... of the tensor.
  * ZR_ERR_ARGUMENT. */
-ZR_NODISCARD zr_status_t pieces_convert(const pieces_t *pieces, const zr_gpt_tensor_t *tensor,
+ZR_NODISCARD zr_status_t pieces_convert(const pieces_t *pieces, const zr_model_tensor_t *tensor,
                                         size_t first, size_t stride, const float *values,
                                         size_t n_elems, void *elements);
 /** So many elements more are written. */

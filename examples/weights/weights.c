@@ -2,6 +2,8 @@
  */
 #include "examples/weights/weights.h"
 
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "examples/common/files.h"
@@ -28,7 +30,7 @@ static zr_status_t look_at(const char *path, const zr_log_t *log, bool *is_llmc_
     return ZR_OK;
 }
 
-zr_status_t weights_open(const char *const *paths, size_t n_paths, const zr_gpt_shape_t *model,
+zr_status_t weights_open(const char *const *paths, size_t n_paths, const zr_model_shape_t *model,
                          const zr_log_t *log, weights_t **weights_p) {
     bool is_llmc = false;
     for (size_t i = 0; i < n_paths; i++) {
@@ -49,4 +51,42 @@ void weights_close(weights_t **weights) {
         return;
     (*weights)->backend->destroy(*weights);
     *weights = NULL;
+}
+
+/* ---- for backends ------------------------------------------------------------------------ */
+
+zr_status_t weights_list_tensors(weights_t *weights, const zr_log_t *log) {
+    return zr_model_shape_tensors(&weights->shape, log, &weights->tensors);
+}
+
+void weights_clear(weights_t *weights) {
+    zr_model_tensors_free(&weights->tensors);
+    free(weights->origin.kinds);
+    free(weights->folder);
+}
+
+zr_status_t weights_expect_shape(const zr_model_shape_t *a, const char *where_a,
+                                 const zr_model_shape_t *b, const char *where_b,
+                                 const zr_log_t *log) {
+    zr_model_difference_t d;
+    if (!zr_model_shapes_differ(a, b, &d))
+        return ZR_OK;
+    return zr_fail(log, ZR_ERR_FORMAT, "%s says %s=%s, and %s says %s=%s", where_a, d.a.name,
+                   d.a.text, where_b, d.b.name, d.b.text);
+}
+
+zr_status_t weights_check_finite(const float *values, size_t n_elems, size_t first,
+                                 const char *tensor, const char *path, const zr_log_t *log) {
+    float sum = 0.0f; /* of zeros, or NaN */
+    for (size_t i = 0; i < n_elems; i++)
+        sum += values[i] * 0.0f;
+    if (sum == 0.0f)
+        return ZR_OK;
+    size_t i = 0;
+    while (isfinite(values[i]))
+        i++;
+    return zr_fail(log, ZR_ERR_FORMAT,
+                   "%s: tensor \"%s\": element %zu is %g: nothing can be trained from it; take "
+                   "weights of before it went wrong",
+                   path, tensor, first + i, (double)values[i]);
 }

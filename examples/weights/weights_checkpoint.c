@@ -8,33 +8,34 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "examples/common/json.h"
-#include "examples/common/gpt_json.h"
-#include "examples/weights/shape.h"
+#include "examples/common/model_json.h"
+#include "examples/weights/carry.h"
+#include "examples/weights/origin.h"
 
 #define MODEL_KEY "model" /* of the trainer's object */
 
 /* ---- the shape --------------------------------------------------------------------------- */
 
-static zr_status_t read_shape(const zr_checkpoint_t *checkpoint, const zr_gpt_shape_t *model,
-                              const char *path, const zr_log_t *log, zr_gpt_shape_t *shape_p) {
+static zr_status_t read_shape(const zr_checkpoint_t *checkpoint, const zr_model_shape_t *model,
+                              const char *path, const zr_log_t *log, zr_model_shape_t *shape_p) {
     json_t *trainer = json_loads(zr_checkpoint_trainer_json(checkpoint), 0, NULL);
     const json_t *said = json_object_get(trainer, MODEL_KEY);
-    zr_gpt_shape_t shape = {0};
+    zr_model_shape_t shape = {0};
     zr_status_t status = ZR_OK;
     if (said != NULL)
-        status = shape_from_json(said, path, log, &shape);
+        status = model_from_json(said, path, log, &shape);
     else if (model != NULL)
         shape = *model;
     else
         status = zr_fail(log, ZR_ERR_FORMAT,
-                         "%s: its trainer has not said what model it is of; add --model "
-                         "layers=..,channels=..,heads=..,seq=..,vocab=..",
+                         "%s: its trainer has not said what model it is of; add --model NAME, its "
+                         "sizes, or a config.json",
                          path);
-    if (status == ZR_OK && model != NULL && !shapes_are_equal(model, &shape))
-        status = zr_fail(log, ZR_ERR_FORMAT, "--model says %s, and %s says %s",
-                         shape_text(model).text, path, shape_text(&shape).text);
+    if (status == ZR_OK && model != NULL)
+        status = weights_expect_shape(model, "--model", &shape, path, log);
     json_decref(trainer);
     if (status == ZR_OK)
         *shape_p = shape;
@@ -50,7 +51,7 @@ typedef struct checkpoint_weights {
     zr_checkpoint_reader_t *reader;
 } checkpoint_weights_t;
 
-static zr_status_t read_piece(weights_t *weights, const zr_gpt_tensor_t *tensor, size_t first,
+static zr_status_t read_piece(weights_t *weights, const zr_model_tensor_t *tensor, size_t first,
                               size_t n_elems, float *values) {
     checkpoint_weights_t *w = (checkpoint_weights_t *)weights;
     size_t index;
@@ -62,39 +63,63 @@ static zr_status_t read_piece(weights_t *weights, const zr_gpt_tensor_t *tensor,
 static void destroy(weights_t *weights) {
     checkpoint_weights_t *w = (checkpoint_weights_t *)weights;
     zr_checkpoint_reader_destroy(&w->reader);
+    weights_clear(weights);
     free(w);
 }
 
 static const weights_backend_t backend = {.read = read_piece, .destroy = destroy};
 
-static bool has_shape(const zr_checkpoint_tensor_t *found, const zr_gpt_tensor_t *wanted) {
-    return found->n_dims == wanted->n_dims && found->dims[0] == wanted->dims[0] &&
-           (wanted->n_dims == 1 || found->dims[1] == wanted->dims[1]);
+static bool has_shape(const zr_checkpoint_tensor_t *found, const zr_model_tensor_t *wanted) {
+    return found->n_dims == wanted->n_dims &&
+           memcmp(found->dims, wanted->dims, (size_t)wanted->n_dims * sizeof(*found->dims)) == 0;
 }
 
 /* Its tensors are those of the model, in any order. Names are unique: as many as there should be,
    and each known, are all. */
 static zr_status_t check_tensors(const checkpoint_weights_t *w, const zr_checkpoint_info_t *info) {
-    const zr_gpt_shape_t *shape = &w->base.shape;
+    zr_model_text_t model = zr_model_shape_text(&w->base.shape);
     for (size_t i = 0; i < info->n_tensors; i++) {
         const zr_checkpoint_tensor_t *found = zr_checkpoint_tensor(w->checkpoint, i);
-        zr_gpt_tensor_t wanted;
-        if (!zr_gpt_tensor_find(shape, found->name, &wanted))
-            return zr_fail(&w->log, ZR_ERR_FORMAT, "%s: tensor \"%s\" is no part of a GPT with %s",
-                           info->path, found->name, shape_text(shape).text);
-        if (!has_shape(found, &wanted))
+        const zr_model_tensor_t *wanted = zr_model_tensors_find(&w->base.tensors, found->name);
+        if (wanted == NULL)
             return zr_fail(&w->log, ZR_ERR_FORMAT,
-                           "%s: tensor \"%s\" has another shape than in a GPT with %s", info->path,
-                           found->name, shape_text(shape).text);
+                           "%s: tensor \"%s\" is no part of a model with %s", info->path,
+                           found->name, model.text);
+        if (!has_shape(found, wanted))
+            return zr_fail(&w->log, ZR_ERR_FORMAT,
+                           "%s: tensor \"%s\" has another shape than in a model with %s",
+                           info->path, found->name, model.text);
     }
-    if (info->n_tensors != zr_gpt_n_tensors(shape))
-        return zr_fail(&w->log, ZR_ERR_FORMAT, "%s: it has %s; a GPT with %s has %zu", info->path,
-                       zr_count_text(info->n_tensors, "tensor").text, shape_text(shape).text,
-                       zr_gpt_n_tensors(shape));
+    if (info->n_tensors != w->base.tensors.n)
+        return zr_fail(&w->log, ZR_ERR_FORMAT, "%s: it has %s; a model with %s has %zu", info->path,
+                       zr_count_text(info->n_tensors, "tensor").text, model.text,
+                       w->base.tensors.n);
     return ZR_OK;
 }
 
-zr_status_t weights_of_checkpoint(const zr_checkpoint_t *checkpoint, const zr_gpt_shape_t *model,
+/* How the files had the weights that were imported. */
+static zr_status_t read_origin(checkpoint_weights_t *w) {
+    char *text;
+    size_t n_bytes = 0;
+    ZR_TRY(carry_read(w->checkpoint, ORIGIN_NAME, &w->log, &text, &n_bytes));
+    zr_status_t status =
+        text != NULL ? origin_parse(text, n_bytes, ORIGIN_NAME " of the checkpoint", &w->log,
+                                    &w->base)
+                     : ZR_OK;
+    free(text);
+    return status;
+}
+
+static zr_status_t open_all(checkpoint_weights_t *w, const zr_checkpoint_info_t *info,
+                            const zr_model_shape_t *model) {
+    ZR_TRY(read_shape(w->checkpoint, model, info->path, &w->log, &w->base.shape));
+    ZR_TRY(weights_list_tensors(&w->base, &w->log));
+    ZR_TRY(check_tensors(w, info));
+    ZR_TRY(read_origin(w));
+    return zr_checkpoint_reader_create(w->checkpoint, &w->log, &w->reader);
+}
+
+zr_status_t weights_of_checkpoint(const zr_checkpoint_t *checkpoint, const zr_model_shape_t *model,
                                   const zr_log_t *log, weights_t **weights_p) {
     zr_checkpoint_info_t info;
     zr_checkpoint_info(checkpoint, &info);
@@ -102,12 +127,13 @@ zr_status_t weights_of_checkpoint(const zr_checkpoint_t *checkpoint, const zr_gp
     if (w == NULL)
         return zr_fail(log, ZR_ERR_MEMORY, "no memory to read %s", info.path);
     *w = (checkpoint_weights_t){
-        .base = {.backend = &backend, .format = "checkpoint", .dtype = "fp32"},
+        .base = {.backend = &backend,
+                 .format = "checkpoint",
+                 .dtype = "fp32",
+                 .carrier = checkpoint},
         .log = *log,
         .checkpoint = checkpoint};
-    zr_status_t status = read_shape(checkpoint, model, info.path, log, &w->base.shape);
-    ZR_THEN(status, check_tensors(w, &info));
-    ZR_THEN(status, zr_checkpoint_reader_create(checkpoint, log, &w->reader));
+    zr_status_t status = open_all(w, &info, model);
     if (status == ZR_OK)
         *weights_p = &w->base;
     else
@@ -121,7 +147,7 @@ zr_status_t weights_of_checkpoint(const zr_checkpoint_t *checkpoint, const zr_gp
 typedef struct filling {
     weights_t *weights;
     const weights_import_t *options;
-    zr_gpt_tensor_t tensor;
+    const zr_model_tensor_t *tensor;
     uint64_t n_done; /* elements */
     zr_status_t status;
 } filling_t;
@@ -129,7 +155,7 @@ typedef struct filling {
 static void fill(void *context, size_t first, size_t n_elems, float *values) {
     filling_t *filling = context;
     if (filling->status == ZR_OK)
-        filling->status = weights_read(filling->weights, &filling->tensor, first, n_elems, values);
+        filling->status = weights_read(filling->weights, filling->tensor, first, n_elems, values);
     if (filling->status != ZR_OK)
         memset(values, 0, n_elems * sizeof(*values));
     filling->n_done += n_elems;
@@ -140,27 +166,39 @@ static void fill(void *context, size_t first, size_t n_elems, float *values) {
 static zr_status_t add_tensors(weights_t *weights, const weights_import_t *options,
                                zr_checkpoint_writer_t *writer) {
     filling_t filling = {.weights = weights, .options = options};
-    for (size_t i = 0; i < zr_gpt_n_tensors(&weights->shape); i++) {
-        filling.tensor = zr_gpt_tensor_at(&weights->shape, i);
-        zr_param_desc_t desc = {.name = filling.tensor.name,
-                                .n_dims = filling.tensor.n_dims,
-                                .dims = {filling.tensor.dims[0], filling.tensor.dims[1]},
+    for (size_t i = 0; i < weights->tensors.n; i++) {
+        filling.tensor = &weights->tensors.all[i];
+        zr_param_desc_t desc = {.name = filling.tensor->name,
+                                .n_dims = filling.tensor->n_dims,
                                 .fill = fill,
                                 .fill_context = &filling};
+        memcpy(desc.dims, filling.tensor->dims, sizeof(filling.tensor->dims));
         ZR_TRY(zr_checkpoint_writer_add(writer, &desc));
         ZR_TRY(filling.status);
     }
-    return zr_checkpoint_writer_publish(writer);
+    return ZR_OK;
+}
+
+static zr_status_t add_files(const weights_t *weights, zr_checkpoint_writer_t *writer,
+                             const zr_log_t *log) {
+    char *text;
+    if (weights->origin.kinds == NULL)
+        return ZR_OK;
+    ZR_TRY(origin_print(weights, log, &text));
+    zr_status_t status = zr_checkpoint_writer_carry(writer, ORIGIN_NAME, text, strlen(text));
+    free(text);
+    if (status == ZR_OK && weights->folder != NULL)
+        status = carry_import(weights->folder, writer, log);
+    return status;
 }
 
 /* What --resume takes is the newest: a run's own would hide what is imported. */
-static zr_status_t check_folder(const char *folder, const zr_log_t *log) {
+static zr_status_t check_folder(const char *folder, const zr_log_t *log, bool *is_there_p) {
     zr_checkpoint_entry_t *entries = NULL;
     size_t n_entries = 0;
-    FILE *probe = fopen(folder, "rb");
-    if (probe == NULL) /* not there yet */
+    *is_there_p = access(folder, F_OK) == 0;
+    if (!*is_there_p)
         return ZR_OK;
-    fclose(probe);
     ZR_TRY(zr_checkpoint_list(folder, log, &entries, &n_entries));
     zr_status_t status = ZR_OK;
     for (size_t i = 0; status == ZR_OK && i < n_entries; i++)
@@ -173,9 +211,9 @@ static zr_status_t check_folder(const char *folder, const zr_log_t *log) {
     return status;
 }
 
-static char *trainer_text(const zr_gpt_shape_t *shape) {
+static char *trainer_text(const zr_model_shape_t *shape) {
     json_t *trainer = json_object();
-    json_put(&trainer, MODEL_KEY, gpt_shape_json(shape));
+    json_put(&trainer, MODEL_KEY, model_json(shape));
     char *text = json_dumps(trainer, JSON_COMPACT);
     json_decref(trainer);
     return text;
@@ -183,7 +221,8 @@ static char *trainer_text(const zr_gpt_shape_t *shape) {
 
 zr_status_t weights_write_checkpoint(weights_t *weights, const weights_import_t *options,
                                      const zr_log_t *log) {
-    ZR_TRY(check_folder(options->folder, log));
+    bool was_there = false;
+    ZR_TRY(check_folder(options->folder, log, &was_there));
     char *trainer = trainer_text(&weights->shape);
     if (trainer == NULL)
         return zr_fail(log, ZR_ERR_MEMORY, "no memory to write a checkpoint");
@@ -191,7 +230,11 @@ zr_status_t weights_write_checkpoint(weights_t *weights, const weights_import_t 
     zr_checkpoint_writer_t *writer = NULL;
     zr_status_t status = zr_checkpoint_writer_create(&save, log, &writer);
     ZR_THEN(status, add_tensors(weights, options, writer));
+    ZR_THEN(status, add_files(weights, writer, log));
+    ZR_THEN(status, zr_checkpoint_writer_publish(writer));
     zr_checkpoint_writer_destroy(&writer);
     free(trainer);
+    if (status != ZR_OK && !was_there)
+        (void)rmdir(options->folder); /* it was made for this one, which has left nothing in it */
     return status;
 }

@@ -6,7 +6,7 @@
 #include "examples/weights/weights.h"
 
 /**
- * Take the weights of a checkpoint that is open: a GPT, whose shape the trainer has left in it.
+ * Take the weights of a checkpoint that is open: a model, whose shape the trainer has left in it.
  *
  * @param checkpoint  borrowed until the weights are closed
  * @param model       NULL, or the shape, which must agree with what the checkpoint says
@@ -14,7 +14,7 @@
  * those of the shape; ZR_ERR_MEMORY. Logged.
  */
 ZR_NODISCARD zr_status_t weights_of_checkpoint(const zr_checkpoint_t *checkpoint,
-                                               const zr_gpt_shape_t *model, const zr_log_t *log,
+                                               const zr_model_shape_t *model, const zr_log_t *log,
                                                weights_t **weights_p);
 
 typedef struct weights_import {
@@ -25,7 +25,8 @@ typedef struct weights_import {
 } weights_import_t;
 
 /**
- * Make a checkpoint of weights: step 0, m and v of 0, and the shape for the trainer.
+ * Make a checkpoint of weights: step 0, m and v of 0, the shape for the trainer, and the files that
+ * it carries along.
  *
  * @return ZR_OK; ZR_ERR_ARGUMENT when the folder has checkpoints already; what reading and
  *         zr_checkpoint_writer_... return. Logged, and nothing is left.

@@ -12,20 +12,19 @@
 #include <unistd.h>
 
 #include "examples/common/files.h"
+#include "examples/weights/carry.h"
+#include "examples/weights/hf_names.h"
 #include "examples/weights/safetensors_set.h"
-#include "examples/weights/shape.h"
-#include "models/shape.h"
 
-#define PREFIX "transformer."
-#define OUTPUT_NAME "lm_head.weight"
 #define MAX_CONFIG_BYTES ((uint64_t)1 << 20)
-#define NAME_BYTES 128
+#define NAME_BYTES 256
 
 typedef struct hf_weights {
     weights_t base;
     zr_log_t log;
     safetensors_set_t set;
-    const char *prefix; /* "" or PREFIX */
+    const hf_names_t *names;
+    const char *prefix; /* of names; "": none */
 } hf_weights_t;
 
 typedef struct full_name {
@@ -34,8 +33,13 @@ typedef struct full_name {
 
 static full_name_t name_in_file(const hf_weights_t *hf, const char *name) {
     full_name_t full;
-    snprintf(full.text, sizeof(full.text), "%s%s", hf->prefix, name);
+    snprintf(full.text, sizeof(full.text), "%s%s",
+             strcmp(name, HF_HEAD_NAME) == 0 ? "" : hf->prefix, name);
     return full;
+}
+
+static safetensors_place_t place_of(const hf_weights_t *hf, const char *name) {
+    return safetensors_set_find(&hf->set, name_in_file(hf, name).text);
 }
 
 /* ---- the files --------------------------------------------------------------------------- */
@@ -80,111 +84,99 @@ static zr_status_t open_set(const char *const *paths, size_t n_paths, const zr_l
 /* What has said it, so far. */
 typedef struct finding {
     bool found;
-    zr_gpt_shape_t shape;
+    zr_model_shape_t shape;
     char where[256];
     const zr_log_t *log;
 } finding_t;
 
-static zr_status_t find(finding_t *finding, const zr_gpt_shape_t *shape, const char *where) {
-    if (finding->found && !shapes_are_equal(&finding->shape, shape))
-        return zr_fail(finding->log, ZR_ERR_FORMAT, "%s says %s, and %s says %s", finding->where,
-                       shape_text(&finding->shape).text, where, shape_text(shape).text);
+static zr_status_t find(finding_t *finding, const zr_model_shape_t *shape, const char *where) {
+    if (finding->found)
+        ZR_TRY(weights_expect_shape(&finding->shape, finding->where, shape, where, finding->log));
     finding->found = true;
     finding->shape = *shape;
     snprintf(finding->where, sizeof(finding->where), "%s", where);
     return ZR_OK;
 }
 
-static zr_status_t find_in_config(finding_t *finding, const char *path) {
-    char *text;
+static zr_status_t find_in_config(finding_t *finding, const char *folder) {
+    char *path = in_file_beside(folder, true, HF_CONFIG_NAME), *text;
     size_t n_bytes;
     zr_model_shape_t shape;
-    ZR_TRY(in_file_text(path, MAX_CONFIG_BYTES, finding->log, &text, &n_bytes));
-    zr_status_t status = zr_model_shape_read_config(text, n_bytes, path, finding->log, &shape);
-    free(text);
-    ZR_TRY(status);
-    if (shape.kind != ZR_MODEL_GPT)
-        return zr_fail(finding->log, ZR_ERR_FORMAT,
-                       "%s: it is of a %s; only weights of gpt2 are read", path,
-                       zr_model_kind_name(shape.kind));
-    return find(finding, &shape.of.gpt, path);
+    if (path == NULL)
+        return zr_fail(finding->log, ZR_ERR_MEMORY, "no memory to open %s", folder);
+    zr_status_t status = ZR_OK;
+    if (access(path, F_OK) == 0 || errno != ENOENT) {
+        status = in_file_text(path, MAX_CONFIG_BYTES, finding->log, &text, &n_bytes);
+        if (status == ZR_OK) {
+            status = zr_model_shape_read_config(text, n_bytes, path, finding->log, &shape);
+            free(text);
+        }
+        ZR_THEN(status, find(finding, &shape, path));
+    }
+    free(path);
+    return status;
 }
 
-static zr_status_t find_beside(finding_t *finding, const char *path) {
-    char *config = in_file_beside(path, files_is_folder(path), HF_CONFIG_NAME);
-    if (config == NULL)
-        return zr_fail(finding->log, ZR_ERR_MEMORY, "no memory to open %s", path);
-    bool is_there = access(config, F_OK) == 0 || errno != ENOENT;
-    zr_status_t status = is_there ? find_in_config(finding, config) : ZR_OK;
-    free(config);
-    return status;
+/* Sizes alone: the text of --model may be a path, which no file is to name. */
+static zr_status_t read_in_header(const char *model, const char *path, const zr_log_t *log,
+                                  zr_model_shape_t *shape_p) {
+    files_log_t own = {.log = *log, .option = path};
+    zr_log_t named = files_log(&own);
+    if (strchr(model, '=') == NULL || strchr(model, '/') != NULL)
+        return zr_fail(log, ZR_ERR_FORMAT,
+                       "%s: __metadata__: " SAFETENSORS_MODEL_KEY ": \"%.200s\" are no sizes of a "
+                       "model",
+                       path, model);
+    return zr_model_shape_read(model, &named, shape_p) == ZR_OK ? ZR_OK : ZR_ERR_FORMAT;
 }
 
 static zr_status_t find_in_headers(finding_t *finding, const safetensors_set_t *set) {
     for (size_t i = 0; i < set->n_files; i++) {
-        zr_gpt_shape_t shape;
-        char error[512];
+        zr_model_shape_t shape;
         const char *model = set->files[i].header.model, *path = set->files[i].file.path;
         if (model == NULL)
             continue;
-        if (!zr_gpt_shape_parse(model, &shape, error, sizeof(error)))
-            return zr_fail(finding->log, ZR_ERR_FORMAT,
-                           "%s: __metadata__: " SAFETENSORS_MODEL_KEY ": %s", path, error);
+        ZR_TRY(read_in_header(model, path, finding->log, &shape));
         ZR_TRY(find(finding, &shape, path));
     }
     return ZR_OK;
 }
 
-/* What the tensors say, for a message: only how many heads there are cannot be seen. */
-static zr_status_t refuse_without_shape(const hf_weights_t *hf, const char *path) {
-    safetensors_place_t wte = safetensors_set_find(&hf->set, name_in_file(hf, "wte.weight").text);
-    safetensors_place_t wpe = safetensors_set_find(&hf->set, name_in_file(hf, "wpe.weight").text);
-    size_t n_layers = 0;
-    for (char name[64]; n_layers < SIZE_MAX; n_layers++) {
-        snprintf(name, sizeof(name), "h.%zu.ln_1.weight", n_layers);
-        if (safetensors_set_find(&hf->set, name_in_file(hf, name).text).tensor == NULL)
-            break;
-    }
-    bool known = wte.tensor != NULL && wte.tensor->n_dims == 2 && wpe.tensor != NULL &&
-                 wpe.tensor->n_dims == 2;
-    if (!known)
-        return zr_fail(&hf->log, ZR_ERR_FORMAT,
-                       "%s: there are no matrices wte.weight and wpe.weight: this is no GPT-2",
-                       path);
-    return zr_fail(&hf->log, ZR_ERR_FORMAT,
-                   "%s: there is no " HF_CONFIG_NAME " beside it, so nothing says how many heads "
-                   "the model has; add --model layers=%zu,channels=%zu,heads=N,seq=%zu,vocab=%zu",
-                   path, n_layers, wte.tensor->dims[1], wpe.tensor->dims[0], wte.tensor->dims[0]);
-}
-
-static zr_status_t find_shape(hf_weights_t *hf, const char *path, const zr_gpt_shape_t *model) {
+static zr_status_t find_shape(hf_weights_t *hf, const char *path, const zr_model_shape_t *model) {
     finding_t finding = {.log = &hf->log};
     if (model != NULL)
         ZR_TRY(find(&finding, model, "--model"));
     ZR_TRY(find_in_headers(&finding, &hf->set));
-    ZR_TRY(find_beside(&finding, path));
+    ZR_TRY(find_in_config(&finding, hf->base.folder));
     if (!finding.found)
-        return refuse_without_shape(hf, path);
+        return zr_fail(&hf->log, ZR_ERR_FORMAT,
+                       "%s: there is no " HF_CONFIG_NAME " beside it, which says what model it is; "
+                       "add --model NAME, its sizes, or the path of a " HF_CONFIG_NAME,
+                       path);
     hf->base.shape = finding.shape;
-    return ZR_OK;
+    hf->names = hf_names_of(&hf->base.shape);
+    return weights_list_tensors(&hf->base, &hf->log);
 }
 
 /* ---- the tensors ------------------------------------------------------------------------- */
 
 static zr_status_t find_prefix(hf_weights_t *hf, const char *path) {
-    bool bare = safetensors_set_find(&hf->set, "wte.weight").tensor != NULL;
-    bool prefixed = safetensors_set_find(&hf->set, PREFIX "wte.weight").tensor != NULL;
+    const char *prefix = hf->names->prefix, *embedding = hf->names->embedding;
+    if (prefix == NULL)
+        return ZR_OK;
+    bool bare = place_of(hf, embedding).tensor != NULL;
+    hf->prefix = prefix;
+    bool prefixed = place_of(hf, embedding).tensor != NULL;
     if (bare == prefixed)
         return zr_fail(&hf->log, ZR_ERR_FORMAT,
-                       "%s: it has %s wte.weight and " PREFIX
-                       "wte.weight; the weights of one GPT-2 "
-                       "have one of them",
-                       path, bare ? "both" : "neither");
-    hf->prefix = prefixed ? PREFIX : "";
+                       "%s: it has %s %s and %s%s; the weights of one model have one of them", path,
+                       bare ? "both" : "neither", embedding, prefix, embedding);
+    hf->prefix = prefixed ? prefix : "";
+    hf->base.origin.has_prefix = prefixed;
     return ZR_OK;
 }
 
-static bool has_shape(const safetensors_tensor_t *tensor, const zr_gpt_tensor_t *wanted) {
+static bool has_shape(const safetensors_tensor_t *tensor, const zr_model_tensor_t *wanted) {
     bool equal = tensor->n_dims == wanted->n_dims;
     for (int i = 0; equal && i < wanted->n_dims; i++)
         equal = tensor->dims[i] == wanted->dims[i];
@@ -206,7 +198,7 @@ static dims_text_t dims_text(const size_t *dims, int n_dims) {
     return text;
 }
 
-static zr_status_t check_tensor(const hf_weights_t *hf, const zr_gpt_tensor_t *wanted,
+static zr_status_t check_tensor(const hf_weights_t *hf, const zr_model_tensor_t *wanted,
                                 safetensors_place_t place) {
     const safetensors_tensor_t *tensor = place.tensor;
     const char *path = hf->set.files[place.file].file.path;
@@ -214,7 +206,7 @@ static zr_status_t check_tensor(const hf_weights_t *hf, const zr_gpt_tensor_t *w
         return zr_fail(&hf->log, ZR_ERR_FORMAT,
                        "%s: tensor \"%s\" has the shape %s; in a model with %s it has %s", path,
                        tensor->name, dims_text(tensor->dims, tensor->n_dims).text,
-                       shape_text(&hf->base.shape).text,
+                       zr_model_shape_text(&hf->base.shape).text,
                        dims_text(wanted->dims, wanted->n_dims).text);
     if (tensor->type->kind == ELEMENT_OTHER)
         return zr_fail(&hf->log, ZR_ERR_FORMAT,
@@ -225,105 +217,112 @@ static zr_status_t check_tensor(const hf_weights_t *hf, const zr_gpt_tensor_t *w
 
 /* Every parameter is there, and what they are of. */
 static zr_status_t check_parameters(hf_weights_t *hf, const char *path) {
-    static const char *const names[] = {"fp32", "bf16", "fp16"};
-    size_t n_missing = 0, n = zr_gpt_n_tensors(&hf->base.shape);
+    const zr_model_tensors_t *tensors = &hf->base.tensors;
+    size_t n_missing = 0;
     full_name_t missing = {""};
-    for (size_t i = 0; i < n; i++) {
-        zr_gpt_tensor_t wanted = zr_gpt_tensor_at(&hf->base.shape, i);
-        full_name_t name = name_in_file(hf, wanted.name);
+    hf->base.origin.kinds = calloc(tensors->n, sizeof(*hf->base.origin.kinds));
+    if (hf->base.origin.kinds == NULL)
+        return zr_fail(&hf->log, ZR_ERR_MEMORY, "no memory to open %s", path);
+    for (size_t i = 0; i < tensors->n; i++) {
+        full_name_t name = name_in_file(hf, tensors->all[i].name);
         safetensors_place_t place = safetensors_set_find(&hf->set, name.text);
         if (place.tensor == NULL) {
             missing = n_missing++ == 0 ? name : missing;
             continue;
         }
-        ZR_TRY(check_tensor(hf, &wanted, place));
-        const char *dtype = names[place.tensor->type->kind];
-        hf->base.dtype = hf->base.dtype == NULL || hf->base.dtype == dtype ? dtype : "mixed";
+        ZR_TRY(check_tensor(hf, &tensors->all[i], place));
+        hf->base.origin.kinds[i] = place.tensor->type->kind;
     }
     if (n_missing > 0)
         return zr_fail(&hf->log, ZR_ERR_FORMAT,
                        "%s: %zu of the %s of a model with %s are missing, \"%s\" %s", path,
-                       n_missing, zr_count_text(n, "tensor").text, shape_text(&hf->base.shape).text,
-                       missing.text, n_missing == 1 ? "alone" : "first");
+                       n_missing, zr_count_text(tensors->n, "tensor").text,
+                       zr_model_shape_text(&hf->base.shape).text, missing.text,
+                       n_missing == 1 ? "alone" : "first");
+    hf->base.dtype = element_kinds_name(hf->base.origin.kinds, tensors->n);
     return ZR_OK;
 }
 
-/* Which tokens a token sees, as a triangle of ones, and a large negative number. */
+/* Numbers that follow from the configuration, which older files have. */
 static bool is_buffer(const hf_weights_t *hf, const char *name) {
-    size_t layer;
-    const char *rest;
-    return zr_gpt_split_layer(name, hf->base.shape.n_layers, &layer, &rest) &&
-           (strcmp(rest, "attn.bias") == 0 || strcmp(rest, "attn.masked_bias") == 0);
+    size_t layer, n_layers = zr_model_shape_sizes(&hf->base.shape).n_layers;
+    char made[NAME_BYTES];
+    for (const char *const *buffer = hf->names->buffers; *buffer != NULL; buffer++) {
+        size_t n = strcspn(*buffer, "%");
+        if (strncmp(name, *buffer, n) != 0 || sscanf(name + n, "%zu", &layer) != 1 ||
+            layer >= n_layers)
+            continue;
+        snprintf(made, sizeof(made), "%.*s%zu%s", (int)n, *buffer, layer,
+                 *buffer + n + strlen("%zu"));
+        if (strcmp(made, name) == 0)
+            return true;
+    }
+    return false;
 }
 
-/* A tensor of a file that is no parameter. */
-static zr_status_t pass_over(hf_weights_t *hf, const char *path, const char *name) {
+static zr_status_t check_other(hf_weights_t *hf, const char *path, const char *name) {
     size_t n_prefix = strlen(hf->prefix);
     bool has_prefix = strncmp(name, hf->prefix, n_prefix) == 0;
+    if (strcmp(name, HF_HEAD_NAME) == 0 ||
+        (has_prefix && zr_model_tensors_find(&hf->base.tensors, name + n_prefix) != NULL))
+        return ZR_OK;
     if (has_prefix && is_buffer(hf, name + n_prefix)) {
         hf->base.n_ignored++;
         return ZR_OK;
     }
     return zr_fail(&hf->log, ZR_ERR_FORMAT,
-                   "%s: tensor \"%s\" is no part of a GPT with %s; remove it, or name the right "
+                   "%s: tensor \"%s\" is no part of a model with %s; remove it, or name the right "
                    "model",
-                   path, name, shape_text(&hf->base.shape).text);
+                   path, name, zr_model_shape_text(&hf->base.shape).text);
 }
 
 static zr_status_t check_others(hf_weights_t *hf) {
     for (size_t i = 0; i < hf->set.n_files; i++) {
         const safetensors_header_t *header = &hf->set.files[i].header;
-        for (size_t k = 0; k < header->n_tensors; k++) {
-            zr_gpt_tensor_t found;
-            const char *name = header->tensors[k].name;
-            size_t n_prefix = strlen(hf->prefix);
-            bool known = strcmp(name, OUTPUT_NAME) == 0 ||
-                         (strncmp(name, hf->prefix, n_prefix) == 0 &&
-                          zr_gpt_tensor_find(&hf->base.shape, name + n_prefix, &found));
-            if (!known)
-                ZR_TRY(pass_over(hf, hf->set.files[i].file.path, name));
-        }
+        for (size_t k = 0; k < header->n_tensors; k++)
+            ZR_TRY(check_other(hf, hf->set.files[i].file.path, header->tensors[k].name));
     }
     if (hf->base.n_ignored > 0)
-        zr_log_write(&hf->log, ZR_LOG_INFO,
-                     "%s of attention's mask (attn.bias, attn.masked_bias) are not read: "
-                     "they are no parameters",
-                     zr_count_text(hf->base.n_ignored, "tensor").text);
+        zr_log_write(&hf->log, ZR_LOG_INFO, "%s of %s are not read: they are no parameters",
+                     zr_count_text(hf->base.n_ignored, "tensor").text, hf->names->what);
     return ZR_OK;
 }
 
-/* ---- the output -------------------------------------------------------------------------- */
+/* ---- the head ---------------------------------------------------------------------------- */
 
-/* Compare a piece of the output's matrix with the embedding. */
-static zr_status_t compare_piece(const hf_weights_t *hf, safetensors_place_t output,
-                                 safetensors_place_t wte, size_t first, size_t n, float *values) {
+/* Compare a piece of the head's matrix with the embedding. */
+static zr_status_t compare_piece(const hf_weights_t *hf, safetensors_place_t head,
+                                 safetensors_place_t embedding, size_t first, size_t n,
+                                 float *values) {
     float *others = values + WEIGHTS_PIECE_ELEMS;
-    ZR_TRY(safetensors_set_read(&hf->set, output, first, n, values, &hf->log));
-    ZR_TRY(safetensors_set_read(&hf->set, wte, first, n, others, &hf->log));
+    ZR_TRY(safetensors_set_read(&hf->set, head, first, n, values, &hf->log));
+    ZR_TRY(safetensors_set_read(&hf->set, embedding, first, n, others, &hf->log));
     if (memcmp(values, others, n * sizeof(*values)) == 0)
         return ZR_OK;
     return zr_fail(&hf->log, ZR_ERR_FORMAT,
-                   "%s: " OUTPUT_NAME " is not "
-                   "wte.weight: this GPT has one matrix for both",
-                   hf->set.files[output.file].file.path);
+                   "%s: tensor \"" HF_HEAD_NAME "\" is not %s: this model has one matrix for both "
+                   "(tie_word_embeddings is true)",
+                   hf->set.files[head.file].file.path, embedding.tensor->name);
 }
 
-/* A file may have the output's matrix as well, if it is the embedding. */
-static zr_status_t check_output(const hf_weights_t *hf) {
-    safetensors_place_t output = safetensors_set_find(&hf->set, OUTPUT_NAME);
-    safetensors_place_t wte = safetensors_set_find(&hf->set, name_in_file(hf, "wte.weight").text);
-    if (output.tensor == NULL)
+/* Files of a model with a tied head may have the head's matrix as well, if it is the embedding. */
+static zr_status_t check_head(hf_weights_t *hf) {
+    const zr_model_tensors_t *tensors = &hf->base.tensors;
+    const zr_model_tensor_t *wanted = zr_model_tensors_find(tensors, hf->names->embedding);
+    safetensors_place_t head = safetensors_set_find(&hf->set, HF_HEAD_NAME);
+    if (head.tensor == NULL || zr_model_tensors_find(tensors, HF_HEAD_NAME) != NULL)
         return ZR_OK;
-    zr_gpt_tensor_t wanted = zr_gpt_tensor(&hf->base.shape, ZR_GPT_WTE, 0);
-    ZR_TRY(check_tensor(hf, &wanted, output));
+    ZR_TRY(check_tensor(hf, wanted, head));
+    hf->base.origin.has_head = true;
+    hf->base.origin.head_kind = head.tensor->type->kind;
     float *values = malloc(2 * WEIGHTS_PIECE_ELEMS * sizeof(*values));
     if (values == NULL)
-        return zr_fail(&hf->log, ZR_ERR_MEMORY, "no memory to compare " OUTPUT_NAME);
+        return zr_fail(&hf->log, ZR_ERR_MEMORY, "no memory to compare " HF_HEAD_NAME);
     zr_status_t status = ZR_OK;
-    for (size_t done = 0; status == ZR_OK && done < wanted.n_elems; done += WEIGHTS_PIECE_ELEMS) {
-        size_t rest = wanted.n_elems - done;
+    for (size_t done = 0; status == ZR_OK && done < wanted->n_elems; done += WEIGHTS_PIECE_ELEMS) {
+        size_t rest = wanted->n_elems - done;
         size_t n = rest < WEIGHTS_PIECE_ELEMS ? rest : WEIGHTS_PIECE_ELEMS;
-        status = compare_piece(hf, output, wte, done, n, values);
+        status = compare_piece(hf, head, place_of(hf, wanted->name), done, n, values);
     }
     free(values);
     return status;
@@ -331,38 +330,46 @@ static zr_status_t check_output(const hf_weights_t *hf) {
 
 /* ---- as weights -------------------------------------------------------------------------- */
 
-static zr_status_t read_piece(weights_t *weights, const zr_gpt_tensor_t *tensor, size_t first,
+static zr_status_t read_piece(weights_t *weights, const zr_model_tensor_t *tensor, size_t first,
                               size_t n_elems, float *values) {
     hf_weights_t *hf = (hf_weights_t *)weights;
-    safetensors_place_t place = safetensors_set_find(&hf->set, name_in_file(hf, tensor->name).text);
-    return safetensors_set_read(&hf->set, place, first, n_elems, values, &hf->log);
+    safetensors_place_t place = place_of(hf, tensor->name);
+    ZR_TRY(safetensors_set_read(&hf->set, place, first, n_elems, values, &hf->log));
+    return weights_check_finite(values, n_elems, first, place.tensor->name,
+                                hf->set.files[place.file].file.path, &hf->log);
 }
 
 static void destroy(weights_t *weights) {
     hf_weights_t *hf = (hf_weights_t *)weights;
     safetensors_set_close(&hf->set);
+    weights_clear(weights);
     free(hf);
 }
 
 static const weights_backend_t backend = {.read = read_piece, .destroy = destroy};
 
 static zr_status_t open_all(hf_weights_t *hf, const char *const *paths, size_t n_paths,
-                            const zr_gpt_shape_t *model) {
+                            const zr_model_shape_t *model) {
+    hf->base.folder = files_is_folder(paths[0]) ? strdup(paths[0]) : in_file_folder(paths[0]);
+    if (hf->base.folder == NULL)
+        return zr_fail(&hf->log, ZR_ERR_MEMORY, "no memory to open %s", paths[0]);
     ZR_TRY(open_set(paths, n_paths, &hf->log, &hf->set));
-    ZR_TRY(find_prefix(hf, paths[0]));
     ZR_TRY(find_shape(hf, paths[0], model));
+    ZR_TRY(find_prefix(hf, paths[0]));
     ZR_TRY(check_parameters(hf, paths[0]));
     ZR_TRY(check_others(hf));
-    return check_output(hf);
+    ZR_TRY(check_head(hf));
+    return carry_check(hf->base.folder, zr_model_shape_sizes(&hf->base.shape).vocab, &hf->log);
 }
 
-zr_status_t weights_open_hf(const char *const *paths, size_t n_paths, const zr_gpt_shape_t *model,
+zr_status_t weights_open_hf(const char *const *paths, size_t n_paths, const zr_model_shape_t *model,
                             const zr_log_t *log, weights_t **weights_p) {
     hf_weights_t *hf = calloc(1, sizeof(*hf));
     if (hf == NULL)
         return zr_fail(log, ZR_ERR_MEMORY, "no memory to open %s", paths[0]);
     hf->base = (weights_t){.backend = &backend, .format = "safetensors"};
     hf->log = *log;
+    hf->prefix = "";
     zr_status_t status = open_all(hf, paths, n_paths, model);
     if (status == ZR_OK)
         *weights_p = &hf->base;

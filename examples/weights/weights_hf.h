@@ -1,7 +1,5 @@
 /*
- * Weights in the names and shapes of Hugging Face's GPT-2, which are ours: weights of linear layers
- * are [in, out] there as well (Conv1D). Names may have "transformer." in front, as a model with a
- * head saves them.
+ * Weights in the names and shapes of Hugging Face's models, which are ours (hf_names.h).
  */
 #pragma once
 
@@ -13,5 +11,5 @@
 
 /** weights_open of safetensors. A folder, an index or files are told apart by their names. */
 ZR_NODISCARD zr_status_t weights_open_hf(const char *const *paths, size_t n_paths,
-                                         const zr_gpt_shape_t *model, const zr_log_t *log,
+                                         const zr_model_shape_t *model, const zr_log_t *log,
                                          weights_t **weights_p);

@@ -8,7 +8,6 @@
 
 #include "examples/weights/in_file.h"
 #include "examples/weights/llmc.h"
-#include "examples/weights/shape.h"
 
 typedef struct llmc_weights {
     weights_t base;
@@ -97,16 +96,22 @@ static zr_status_t read_transposed(llmc_weights_t *w, const zr_gpt_tensor_t *ten
 
 /* ---- as weights -------------------------------------------------------------------------- */
 
-static zr_status_t read_piece(weights_t *weights, const zr_gpt_tensor_t *tensor, size_t first,
+static zr_status_t read_piece(weights_t *weights, const zr_model_tensor_t *tensor, size_t first,
                               size_t n_elems, float *values) {
     llmc_weights_t *w = (llmc_weights_t *)weights;
-    return zr_gpt_kind_is_linear(tensor->kind) ? read_transposed(w, tensor, first, n_elems, values)
-                                               : read_run(w, tensor, first, n_elems, values);
+    zr_gpt_tensor_t of_gpt;
+    if (!zr_gpt_tensor_find(&w->header.shape, tensor->name, &of_gpt))
+        return zr_fail(&w->log, ZR_ERR_STATE, "%s has no %s", w->file.path, tensor->name);
+    ZR_TRY(zr_gpt_kind_is_linear(of_gpt.kind)
+               ? read_transposed(w, &of_gpt, first, n_elems, values)
+               : read_run(w, &of_gpt, first, n_elems, values));
+    return weights_check_finite(values, n_elems, first, tensor->name, w->file.path, &w->log);
 }
 
 static void destroy(weights_t *weights) {
     llmc_weights_t *w = (llmc_weights_t *)weights;
     in_file_close(&w->file);
+    weights_clear(weights);
     free(w->staging);
     free(w->band);
     free(w);
@@ -139,7 +144,7 @@ static zr_status_t look_at_padding(llmc_weights_t *w) {
     return status;
 }
 
-static zr_status_t open_all(llmc_weights_t *w, const char *path, const zr_gpt_shape_t *model) {
+static zr_status_t open_all(llmc_weights_t *w, const char *path, const zr_model_shape_t *model) {
     unsigned char bytes[LLMC_HEADER_BYTES];
     ZR_TRY(in_file_open(path, &w->log, &w->file));
     if (w->file.size_bytes < sizeof(bytes))
@@ -148,18 +153,18 @@ static zr_status_t open_all(llmc_weights_t *w, const char *path, const zr_gpt_sh
                        zr_count_text(w->file.size_bytes, "byte").text, sizeof(bytes));
     ZR_TRY(in_file_read(&w->file, bytes, sizeof(bytes), 0, &w->log));
     ZR_TRY(llmc_parse(bytes, w->file.size_bytes, path, &w->log, &w->header));
-    w->base.shape = w->header.shape;
-    w->base.dtype = w->header.kind == ELEMENT_FP32 ? "fp32" : "bf16";
-    if (model != NULL && !shapes_are_equal(model, &w->header.shape))
-        return zr_fail(&w->log, ZR_ERR_FORMAT, "--model says %s, and %s says %s",
-                       shape_text(model).text, path, shape_text(&w->header.shape).text);
+    w->base.shape = (zr_model_shape_t){.kind = ZR_MODEL_GPT, .of.gpt = w->header.shape};
+    w->base.dtype = element_kind_name(w->header.kind);
+    if (model != NULL)
+        ZR_TRY(weights_expect_shape(model, "--model", &w->base.shape, path, &w->log));
+    ZR_TRY(weights_list_tensors(&w->base, &w->log));
     w->staging = malloc(WEIGHTS_PIECE_ELEMS * element_type_of(w->header.kind)->size_bytes);
     if (w->staging == NULL)
         return zr_fail(&w->log, ZR_ERR_MEMORY, "no memory to read %s", path);
     return look_at_padding(w);
 }
 
-zr_status_t weights_open_llmc(const char *path, const zr_gpt_shape_t *model, const zr_log_t *log,
+zr_status_t weights_open_llmc(const char *path, const zr_model_shape_t *model, const zr_log_t *log,
                               weights_t **weights_p) {
     llmc_weights_t *w = calloc(1, sizeof(*w));
     if (w == NULL)

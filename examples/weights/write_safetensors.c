@@ -9,21 +9,21 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "examples/common/files.h"
 #include "examples/common/json.h"
+#include "examples/weights/carry.h"
+#include "examples/weights/hf_config.h"
+#include "examples/weights/hf_names.h"
 #include "examples/weights/in_file.h"
 #include "examples/weights/out_file.h"
 #include "examples/weights/pieces.h"
 #include "examples/weights/safetensors.h"
-#include "examples/weights/shape.h"
 #include "examples/weights/weights_hf.h"
-
-/* What Hugging Face puts in front of the names of a model with a head. */
-#define PREFIX "transformer."
 
 typedef struct writing {
     pieces_t pieces;
     zr_log_t log;
-    size_t n_tensors;
+    size_t n_tensors; /* the model's, and a tied head's */
     safetensors_tensor_t *tensors; /* [n_tensors] all of them, in order */
     size_t *files;                 /* [n_tensors] which file each is in */
     size_t n_files;
@@ -32,16 +32,47 @@ typedef struct writing {
 
 /* ---- what will be where ------------------------------------------------------------------ */
 
+static bool has_head(const weights_t *weights) {
+    return weights->origin.kinds != NULL && weights->origin.has_head;
+}
+
+/* The parameter that is written as number `index`: a tied head's is the embedding. */
+static const zr_model_tensor_t *source_of(const writing_t *w, size_t index) {
+    const weights_t *weights = w->pieces.weights;
+    const zr_model_tensors_t *tensors = &weights->tensors;
+    return index < tensors->n
+               ? &tensors->all[index]
+               : zr_model_tensors_find(tensors, hf_names_of(&weights->shape)->embedding);
+}
+
+static element_kind_t kind_of(const writing_t *w, size_t index) {
+    const weights_origin_t *origin = &w->pieces.weights->origin;
+    if (!w->pieces.options->as_origin)
+        return w->pieces.options->kind;
+    if (origin->kinds == NULL)
+        return ELEMENT_FP32;
+    return index < w->pieces.weights->tensors.n ? origin->kinds[index] : origin->head_kind;
+}
+
+/* A model with a head has the prefix, unless its files came without. */
+static const char *prefix_of(const writing_t *w, const char *name) {
+    const weights_t *weights = w->pieces.weights;
+    const char *prefix = hf_names_of(&weights->shape)->prefix;
+    bool is_bare = prefix == NULL || strcmp(name, HF_HEAD_NAME) == 0 ||
+                   (weights->origin.kinds != NULL && !weights->origin.has_prefix);
+    return is_bare ? "" : prefix;
+}
+
 static zr_status_t describe(writing_t *w, size_t index) {
-    const weights_export_t *options = w->pieces.options;
-    zr_gpt_tensor_t tensor = zr_gpt_tensor_at(&w->pieces.weights->shape, index);
+    const zr_model_tensor_t *tensor = source_of(w, index);
+    const char *name = index < w->pieces.weights->tensors.n ? tensor->name : HF_HEAD_NAME;
     safetensors_tensor_t *out = &w->tensors[index];
-    out->type = element_type_of(options->kind);
-    out->n_dims = tensor.n_dims;
-    memcpy(out->dims, tensor.dims, sizeof(tensor.dims));
-    out->n_elems = tensor.n_elems;
-    out->size_bytes = (uint64_t)tensor.n_elems * out->type->size_bytes;
-    if (asprintf(&out->name, PREFIX "%s", tensor.name) < 0) {
+    out->type = element_type_of(kind_of(w, index));
+    out->n_dims = tensor->n_dims;
+    memcpy(out->dims, tensor->dims, sizeof(tensor->dims));
+    out->n_elems = tensor->n_elems;
+    out->size_bytes = (uint64_t)tensor->n_elems * out->type->size_bytes;
+    if (asprintf(&out->name, "%s%s", prefix_of(w, name), name) < 0) {
         out->name = NULL;
         return zr_fail(&w->log, ZR_ERR_MEMORY, "no memory for the names of tensors");
     }
@@ -84,29 +115,29 @@ static zr_status_t plan(writing_t *w) {
 
 typedef struct piece_to_file {
     out_file_t *file;
-    element_kind_t kind;
+    size_t elem_bytes;
 } piece_to_file_t;
 
 static zr_status_t write_piece(void *context, const void *elements, size_t first, size_t n_elems) {
     (void)first;
     const piece_to_file_t *to = context;
-    return out_file_write(to->file, elements, n_elems * element_type_of(to->kind)->size_bytes);
+    return out_file_write(to->file, elements, n_elems * to->elem_bytes);
 }
 
 static zr_status_t write_tensors(writing_t *w, size_t first, size_t n, const char *header,
                                  size_t n_header, out_file_t *file) {
     ZR_TRY(out_file_write(file, header, n_header));
     for (size_t i = first; i < first + n; i++) {
-        zr_gpt_tensor_t tensor = zr_gpt_tensor_at(&w->pieces.weights->shape, i);
-        piece_to_file_t to = {.file = file, .kind = w->pieces.options->kind};
-        ZR_TRY(pieces_of_tensor(&w->pieces, &tensor, write_piece, &to));
+        piece_to_file_t to = {.file = file, .elem_bytes = w->tensors[i].type->size_bytes};
+        w->pieces.kind = w->tensors[i].type->kind;
+        ZR_TRY(pieces_of_tensor(&w->pieces, source_of(w, i), write_piece, &to));
     }
     return out_file_publish(file);
 }
 
 /* Tensors [first, first + n) as one file. */
 static zr_status_t write_file(writing_t *w, const char *path, size_t first, size_t n) {
-    shape_text_t model = shape_text(&w->pieces.weights->shape);
+    zr_model_text_t model = zr_model_shape_text(&w->pieces.weights->shape);
     uint64_t size_bytes = 0;
     char *header;
     size_t n_header;
@@ -136,17 +167,25 @@ static file_name_t name_of_file(const writing_t *w, size_t file) {
     return name;
 }
 
-/* A text of JSON as a file of the folder; takes the value over, which may be NULL. */
-static zr_status_t write_json(const writing_t *w, const char *folder, const char *name,
-                              json_t *value) {
+static zr_status_t write_bytes(const writing_t *w, const char *folder, const char *name,
+                               const char *bytes, size_t n_bytes) {
     char *path = in_file_beside(folder, true, name);
-    char *text = value == NULL ? NULL : json_dumps(value, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
-    zr_status_t status = path != NULL && text != NULL
-                             ? out_file_text(path, text, &w->log)
-                             : zr_fail(&w->log, ZR_ERR_MEMORY, "no memory to write %s", name);
-    json_decref(value);
-    free(text);
+    if (path == NULL)
+        return zr_fail(&w->log, ZR_ERR_MEMORY, "no memory to write %s", name);
+    zr_status_t status = out_file_bytes(path, bytes, n_bytes, &w->log);
     free(path);
+    return status;
+}
+
+/* Take an object over, which may be NULL. */
+static zr_status_t write_json(const writing_t *w, const char *folder, const char *name,
+                              json_t *object) {
+    size_t n_bytes = 0;
+    char *text = hf_config_print(object, &n_bytes);
+    json_decref(object);
+    zr_status_t status = text != NULL ? write_bytes(w, folder, name, text, n_bytes)
+                                      : zr_fail(&w->log, ZR_ERR_MEMORY, "no memory for %s", name);
+    free(text);
     return status;
 }
 
@@ -162,11 +201,21 @@ static zr_status_t write_index(const writing_t *w, const char *folder) {
     return write_json(w, folder, HF_INDEX_NAME, index);
 }
 
+/* As it came, but for the dtype where that is another; made of the shape where none came. */
 static zr_status_t write_config(const writing_t *w, const char *folder) {
-    static const char *const names[] = {"float32", "bfloat16", "float16"};
-    return write_json(
-        w, folder, HF_CONFIG_NAME,
-        shape_to_hf_config(&w->pieces.weights->shape, names[w->pieces.options->kind]));
+    const weights_t *weights = w->pieces.weights;
+    const weights_export_t *options = w->pieces.options;
+    char *text;
+    size_t n_bytes = 0;
+    ZR_TRY(carry_read(weights->carrier, HF_CONFIG_NAME, &w->log, &text, &n_bytes));
+    zr_status_t status = ZR_OK;
+    if (text == NULL)
+        status = hf_config_make(&weights->shape, kind_of(w, 0), &w->log, &text, &n_bytes);
+    else if (!options->as_origin)
+        status = hf_config_set_dtype(options->kind, &w->log, &text, &n_bytes);
+    ZR_THEN(status, write_bytes(w, folder, HF_CONFIG_NAME, text, n_bytes));
+    free(text);
+    return status;
 }
 
 static zr_status_t write_files(writing_t *w, const char *folder) {
@@ -187,6 +236,8 @@ static zr_status_t write_folder(writing_t *w) {
     ZR_TRY(out_folder_create(w->pieces.options->path, &w->log, &folder));
     const char *path = out_folder_path(folder);
     zr_status_t status = write_config(w, path);
+    if (status == ZR_OK && w->pieces.weights->carrier != NULL)
+        status = carry_export(w->pieces.weights->carrier, path, &w->log);
     ZR_THEN(status, write_files(w, path));
     if (status == ZR_OK && w->n_files > 1)
         status = write_index(w, path);
@@ -197,15 +248,9 @@ static zr_status_t write_folder(writing_t *w) {
 
 /* ---- all --------------------------------------------------------------------------------- */
 
-static bool names_a_file(const char *path) {
-    static const char ending[] = ".safetensors";
-    size_t n = strlen(path), n_ending = strlen(ending);
-    return n >= n_ending && strcmp(path + n - n_ending, ending) == 0;
-}
-
 static zr_status_t write_all(writing_t *w) {
     const weights_export_t *options = w->pieces.options;
-    bool one = names_a_file(options->path);
+    bool one = files_name_ends(options->path, ".safetensors");
     if (one && options->shard_bytes > 0)
         return zr_fail(&w->log, ZR_ERR_ARGUMENT,
                        "--shard-size: -o %s names one file; name a folder for several, or leave "
@@ -215,13 +260,22 @@ static zr_status_t write_all(writing_t *w) {
     return one ? write_file(w, options->path, 0, w->n_tensors) : write_folder(w);
 }
 
+/* Of what is written: a head that is there twice is of one dtype in most files, but need not. */
+static const char *dtype_of(const writing_t *w) {
+    for (size_t i = 1; i < w->n_tensors; i++)
+        if (kind_of(w, i) != kind_of(w, 0))
+            return "mixed";
+    return element_kind_name(kind_of(w, 0));
+}
+
 zr_status_t weights_write_safetensors(weights_t *weights, const weights_export_t *options,
                                       const zr_log_t *log, weights_report_t *report_p) {
-    writing_t w = {.log = *log, .n_tensors = zr_gpt_n_tensors(&weights->shape)};
+    writing_t w = {.log = *log, .n_tensors = weights->tensors.n + (has_head(weights) ? 1 : 0)};
     ZR_TRY(pieces_create(weights, options, log, &w.pieces));
     zr_status_t status = write_all(&w);
     if (status == ZR_OK)
-        *report_p = (weights_report_t){.n_files = w.n_files, .n_bytes = w.n_bytes};
+        *report_p = (weights_report_t){
+            .n_files = w.n_files, .n_bytes = w.n_bytes, .dtype = dtype_of(&w)};
     for (size_t i = 0; w.tensors != NULL && i < w.n_tensors; i++)
         free(w.tensors[i].name);
     free(w.tensors);

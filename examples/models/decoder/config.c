@@ -32,15 +32,27 @@ const char *const zr_decoder_types[] = {"llama", "qwen2", "qwen3", "mistral", "s
 
 /* What does not change what is computed in training. */
 static const char *const passed_over[] = {
-    "_name_or_path",        "architectures",
-    "bos_token_id",         "dtype",
-    "eos_token_id",         "initializer_range",
-    "is_llama_config",      "max_window_layers",      /* read with the windows */
-    "model_type",           "no_rope_layer_interval", /* with no_rope_layers */
-    "pad_token_id",         "pretraining_tp",
-    "torch_dtype",          "transformers.js_config",
-    "transformers_version", "use_cache",
+    "architectures",          "dtype",
+    "initializer_range",      "is_llama_config",
+    "max_window_layers", /* read with the windows */
+    "model_type",             "name_or_path",
+    "no_rope_layer_interval", /* with no_rope_layers */
+    "pretraining_tp",         "tokenizer_class",
+    "torch_dtype",            "transformers.js_config",
+    "transformers_version",   "use_cache",
     "use_sliding_window"};
+
+/* Notes of who wrote the file, and which tokens begin, end and fill texts. */
+static bool is_passed_over(const char *key) {
+    static const char ending[] = "_token_id";
+    size_t n = strlen(key);
+    if (key[0] == '_' || (n > strlen(ending) && strcmp(key + n - strlen(ending), ending) == 0))
+        return true;
+    for (size_t i = 0; i < N_ELEMS(passed_over); i++)
+        if (strcmp(key, passed_over[i]) == 0)
+            return true;
+    return false;
+}
 
 typedef struct reader {
     const char *where;
@@ -249,11 +261,9 @@ static void check_others(reader_t *r) {
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)r->root, key, value) {
-        bool is_known = json_is_null(value) || json_is_false(value);
+        bool is_known = json_is_null(value) || json_is_false(value) || is_passed_over(key);
         for (size_t i = 0; i < N_ELEMS(read); i++)
             is_known = is_known || strcmp(key, read[i]) == 0;
-        for (size_t i = 0; i < N_ELEMS(passed_over); i++)
-            is_known = is_known || strcmp(key, passed_over[i]) == 0;
         if (strcmp(key, "hidden_act") == 0) {
             const char *name = json_string_value(value);
             if (name == NULL || (strcmp(name, "silu") != 0 && strcmp(name, "swish") != 0))

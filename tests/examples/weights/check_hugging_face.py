@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
-"""Exchange models with Hugging Face's GPT-2 and compare what both say of the same tokens.
+"""Exchange models with Hugging Face's and compare what both say of the same tokens.
 
-    check_hugging_face.py BIN GPT_LOG_PROBS
+    check_hugging_face.py BIN MODEL_SAYS
 
-BIN has zero-checkpoint and zero-train, GPT_LOG_PROBS prints what our own model says
-(gpt_log_probs.c). Exits with 77 where Python has no torch, transformers, safetensors or numpy.
+BIN has zero-checkpoint and zero-train, MODEL_SAYS prints what our own model says (model_says.c).
+Exits with 77 where Python has no torch, transformers, tokenizers, safetensors or numpy.
 
 To libzero: models with random weights, saved by transformers in fp32, bf16 and fp16, in one file and
 in several, and in the form that older files have, are imported; ours must say the same as theirs.
 From libzero: a model that zero-train has trained, and imported ones, are exported; theirs must say
 the same as ours. Files of llm.c are read here a second time, by their description.
+
+Of the Llama family each model_type goes in and comes back with its tokenizer: equal weights, logits
+and chat template, and it generates. Steps of training are those of torch's AdamW.
 """
 
 import json
@@ -25,6 +28,7 @@ os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 try:
     import numpy as np
     import safetensors.torch
+    import tokenizers
     import torch
     import transformers
 except ImportError as error:
@@ -35,7 +39,7 @@ TOLERANCE = 1e-4
 LAYERS, CHANNELS, HEADS, SEQ, VOCAB = 3, 48, 4, 16, 101
 TOKENS = [7, 100, 0, 55, 55, 3, 98, 21, 64, 1]
 
-BIN, LOG_PROBS = pathlib.Path(sys.argv[1]), sys.argv[2]
+BIN, MODEL_SAYS = pathlib.Path(sys.argv[1]), sys.argv[2]
 n_checks = 0
 
 
@@ -87,7 +91,7 @@ def load(folder):
 
 
 def our_log_probs(folder):
-    return torch.tensor(json.loads(run(LOG_PROBS, folder, *TOKENS)), dtype=torch.float64)
+    return torch.tensor(json.loads(run(MODEL_SAYS, "log-probs", folder, *TOKENS)), dtype=torch.float64)
 
 
 def difference(logits, log_probs):
@@ -142,10 +146,11 @@ def check_export(work, checkpoint, ours):
     """Everything that export can write of a checkpoint."""
     out = work / f"{checkpoint.name}_out"
     out.mkdir()
-    run(BIN / "zero-checkpoint", "export", checkpoint, "-o", out / "one")
+    run(BIN / "zero-checkpoint", "export", checkpoint, "-o", out / "one", "--dtype", "fp32")
     model = load(out / "one")
     check(f"{checkpoint.name} from libzero, log-probabilities", difference(their_logits(model), ours))
-    run(BIN / "zero-checkpoint", "export", checkpoint, "-o", out / "some", "--shard-size", "100kB")
+    run(BIN / "zero-checkpoint", "export", checkpoint, "-o", out / "some", "--shard-size", "100kB",
+        "--dtype", "fp32")
     check(f"{checkpoint.name} in several files, weights", same_weights(model, out / "some"), 0.0)
     check(f"{checkpoint.name} in several files, logits",
           (their_logits(load(out / "some")) - their_logits(model)).abs().max().item(), 0.0)
@@ -224,6 +229,153 @@ def check_from_libzero(work):
     check_export(work, work / "ck_bf16", after)
 
 
+# ---- the Llama family -----------------------------------------------------------------------------
+
+SIZES = dict(vocab_size=131, hidden_size=32, intermediate_size=44, num_hidden_layers=4,
+             num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64,
+             bos_token_id=1, eos_token_id=2, pad_token_id=0)
+LLAMA3 = dict(rope_type="llama3", rope_theta=10000.0, factor=8.0, low_freq_factor=1.0,
+              high_freq_factor=4.0, original_max_position_embeddings=16)
+TYPES = {
+    "llama": ("LlamaConfig", dict(head_dim=10, attention_bias=True, mlp_bias=True,
+                                  rope_parameters=LLAMA3, rms_norm_eps=1e-5)),
+    "qwen2": ("Qwen2Config", dict(tie_word_embeddings=True, use_sliding_window=True,
+                                  sliding_window=4, max_window_layers=2)),
+    "qwen3": ("Qwen3Config", dict(head_dim=16, tie_word_embeddings=False)),
+    "mistral": ("MistralConfig", dict(sliding_window=5, head_dim=None)),
+    "smollm3": ("SmolLM3Config", dict(no_rope_layers=[1, 1, 1, 0], use_sliding_window=False)),
+}
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+CHAT = [{"role": "user", "content": "w7 w9"}]
+
+
+def make_tokenizer():
+    vocab = {"<pad>": 0, "<s>": 1, "</s>": 2, **{f"w{i}": i for i in range(3, 131)}}
+    own = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocab, unk_token="<pad>"))
+    own.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=own, bos_token="<s>",
+                                                     eos_token="</s>", pad_token="<pad>")
+    tokenizer.chat_template = "{% for m in messages %}<s>{{ m['content'] }}</s>{% endfor %}"
+    return tokenizer
+
+
+def make_decoder(name, seed):
+    torch.manual_seed(seed)
+    kind, more = TYPES[name]
+    config = getattr(transformers, kind)(**{**SIZES, **more})
+    config._attn_implementation = "eager"
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        for value in model.parameters():
+            value.add_(0.1 * torch.randn_like(value))
+    return model
+
+
+def load_decoder(folder, dtype):
+    model, report = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, output_loading_info=True, attn_implementation="eager", dtype=dtype)
+    wrong = {kind: list(names) for kind, names in report.items() if names}
+    if wrong:
+        sys.exit(f"{folder}: {wrong}")
+    return model
+
+
+def stored(folder):
+    tensors = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        tensors.update(safetensors.torch.load_file(path))
+    return tensors
+
+
+def check_same_folder(name, came, back):
+    """Names, dtypes and bytes of tensors, and all files but those of weights."""
+    a, b = stored(came), stored(back)
+    if set(a) != set(b):
+        sys.exit(f"{name}: {set(a) ^ set(b)}")
+    for key in a:
+        if a[key].dtype != b[key].dtype or not torch.equal(a[key], b[key]):
+            sys.exit(f"{name}: {key} has come back otherwise")
+    others = [path for path in came.iterdir() if "safetensors" not in path.name]
+    for path in others:
+        if path.read_bytes() != (back / path.name).read_bytes():
+            sys.exit(f"{name}: {path.name} has come back otherwise")
+    check(f"{name} there and back, {len(a)} tensors and {len(others)} files differ", 0.0, 0.0)
+
+
+def generate(folder, dtype):
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    text = tokenizer.apply_chat_template(CHAT, tokenize=False)
+    ids = tokenizer(text, return_tensors="pt")["input_ids"]
+    return text, load_decoder(folder, dtype).generate(ids, max_new_tokens=8, do_sample=False)[0].tolist()
+
+
+def check_training(name, model, folder, work):
+    """Steps on sequences that are all the same, so that their order does not matter."""
+    steps, seq = 3, 16
+    text = work / "as"
+    text.write_bytes(b"a" * 2000)
+    report = json.loads(run(BIN / "zero-train", "--checkpoint-dir", folder, "--resume", "--data", text,
+                            "--steps", steps, "--seq", seq, "--micro-batch", 2, "--lr", "1e-3",
+                            "--schedule", "constant", "--warmup", 0, "--weight-decay", "0",
+                            "--clip", "0", "--beta2", "0.999", "--dtype", "fp32", "--device", "host", "--json"))
+    model = model.float().train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
+    tokens, losses = torch.full((2, seq + 1), ord("a")), []
+    for _ in range(steps):
+        loss = torch.nn.functional.cross_entropy(model(tokens[:, :-1]).logits.flatten(0, 1),
+                                                 tokens[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    check(f"{name}, loss of the first step", abs(report["loss"]["first"] - losses[0]), 1e-5)
+    check(f"{name}, loss of step {steps}", abs(report["loss"]["last"] - losses[-1]), 1e-4)
+
+
+def check_decoder(name, seed, work):
+    dtype = DTYPES[seed % 3]
+    came, checkpoint, back = work / name, work / f"ck_{name}", work / f"{name}_back"
+    make_decoder(name, seed).to(dtype).save_pretrained(came, max_shard_size="20KB")
+    make_tokenizer().save_pretrained(came)
+    run(BIN / "zero-checkpoint", "import", came, "--checkpoint-dir", checkpoint)
+    model = load_decoder(came, torch.float32)
+    check(f"{name} to libzero, log-probabilities",
+          difference(their_logits(model), our_log_probs(checkpoint)), 1e-5)
+    run(BIN / "zero-checkpoint", "export", checkpoint, "-o", back, "--shard-size", "30kB")
+    check_same_folder(name, came, back)
+    if generate(came, dtype) != generate(back, dtype):
+        sys.exit(f"{name}: the folder that came back generates something else")
+    check_training(name, model, checkpoint, work)
+    run(BIN / "zero-checkpoint", "export", checkpoint, "-o", work / f"{name}_tuned", "--dtype", "fp32")
+    check(f"{name} trained, from libzero, log-probabilities",
+          difference(their_logits(load_decoder(work / f"{name}_tuned", torch.float32)),
+                     our_log_probs(checkpoint)), 1e-5)
+
+
+# Models that were never theirs: config.json is made of the shape.
+OWN = "layers=4,channels=32,heads=4,kv-heads=2,wide=44,seq=64,vocab=131"
+OWNS = {"llama": "", "qwen2": ",qkv-bias=1,tied=1", "qwen3": ",qk-norm=1,head-size=16",
+        "mistral": ",window=5,windowed=all", "smollm3": ",unrotated=3",
+        "llama, scaled": ",rope=llama3,rope-factor=8,rope-low=1,rope-high=4,rope-seq=16"}
+
+
+def check_own(name, more, work):
+    folder, out = work / f"own_{name}", work / f"own_{name}_out"
+    text = work / "as"
+    run(BIN / "zero-train", "--model", f"llama,{OWN}{more}", "--data", text, "--steps", 2, "--lr",
+        "1e-2", "--seq", 16, "--device", "host", "--checkpoint-dir", folder, "--quiet")
+    run(BIN / "zero-checkpoint", "export", folder, "-o", out)
+    check(f"{name}, made here, log-probabilities",
+          difference(their_logits(load_decoder(out, torch.float32)), our_log_probs(folder)), 1e-5)
+
+
+def check_decoders(work):
+    for seed, name in enumerate(TYPES):
+        check_decoder(name, seed, work)
+    for name, more in OWNS.items():
+        check_own(name, more, work)
+
+
 def main():
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(1)  # the models are tiny
@@ -231,6 +383,7 @@ def main():
         work = pathlib.Path(folder)
         check_to_libzero(work)
         check_from_libzero(work)
+        check_decoders(work)
     print(f"{n_checks} comparisons with torch {torch.__version__}, transformers "
           f"{transformers.__version__}, safetensors {safetensors.__version__}")
 

@@ -29,7 +29,7 @@ float made_value(const char *name, size_t index) {
     return made_value_of(made_key(name), index);
 }
 
-static zr_status_t read_made(weights_t *weights, const zr_gpt_tensor_t *tensor, size_t first,
+static zr_status_t read_made(weights_t *weights, const zr_model_tensor_t *tensor, size_t first,
                              size_t n_elems, float *values) {
     const made_weights_t *made = (const made_weights_t *)weights;
     if (made->failing != NULL && strcmp(made->failing, tensor->name) == 0)
@@ -44,11 +44,34 @@ static zr_status_t read_made(weights_t *weights, const zr_gpt_tensor_t *tensor, 
     return ZR_OK;
 }
 
-static const weights_backend_t backend = {.read = read_made};
+static void destroy_made(weights_t *weights) {
+    weights_clear(weights);
+    free(weights);
+}
 
-made_weights_t made_weights(const zr_gpt_shape_t *shape) {
-    return (made_weights_t){
-        .base = {.backend = &backend, .shape = *shape, .format = "made", .dtype = "fp32"}};
+static const weights_backend_t backend = {.read = read_made, .destroy = destroy_made};
+
+zr_model_shape_t made_shape(const char *text) {
+    zr_model_shape_t shape;
+    zr_log_t log = zr_log_default();
+    assert_ok(zr_model_shape_read(text, &log, &shape));
+    return shape;
+}
+
+made_weights_t *made_weights(const char *model) {
+    made_weights_t *made = calloc(1, sizeof(*made));
+    zr_log_t log = zr_log_default();
+    assert_non_null(made);
+    made->base = (weights_t){
+        .backend = &backend, .shape = made_shape(model), .format = "made", .dtype = "fp32"};
+    assert_ok(weights_list_tensors(&made->base, &log));
+    return made;
+}
+
+void made_weights_free(made_weights_t **made) {
+    weights_t *weights = &(*made)->base;
+    weights_close(&weights);
+    *made = NULL;
 }
 
 /* ---- files ------------------------------------------------------------------------------- */

@@ -14,7 +14,10 @@ typedef struct made_weights {
     const char *failing; /* reading this parameter fails, unlogged; NULL: none */
 } made_weights_t;
 
-made_weights_t made_weights(const zr_gpt_shape_t *shape);
+/** Of a model, as --model has it; free it. */
+made_weights_t *made_weights(const char *model);
+void made_weights_free(made_weights_t **made);
+zr_model_shape_t made_shape(const char *model);
 
 /** The value of an element: any bits of a fp32 between 2^-40 and 2^3, of both signs. */
 float made_value(const char *name, size_t index);

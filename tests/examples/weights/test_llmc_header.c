@@ -48,13 +48,13 @@ TEST(test_refused_numbers) {
     refuse(1, 1, "version 1 of llm.c's model files");
     refuse(1, 4, "version 4");
     for (size_t at = 2; at <= 6; at++) {
-        refuse(at, 0, "no model");
-        refuse(at, -1, "no model");
+        refuse(at, 0, "x.bin layers=");
+        refuse(at, -1, "x.bin layers=");
     }
     refuse(2, 1023, "it has 497904640 bytes");
     refuse(5, 11, "heads=11 does not divide channels=768");
-    refuse(4, INT32_MAX, "no model");
-    refuse(6, INT32_MAX, "no model");
+    refuse(4, INT32_MAX, "x.bin layers=");
+    refuse(6, INT32_MAX, "x.bin layers=");
     refuse(7, 50256, "padded to 50256");
     refuse(7, 0, "padded to 0");
     refuse(7, INT32_MIN, "padded to -2147483648");

@@ -28,18 +28,21 @@ static int enter(void **state) {
     weights_report_t report;
     if (enter_test_folder(state) != 0)
         return -1;
-    made_weights_t made = made_weights(&shape);
-    return weights_write_safetensors(&made.base, &(weights_export_t){.path = "a.safetensors"}, &log,
-                                     &report) != ZR_OK ||
-           weights_write_llmc(&made.base, &(weights_export_t){.path = "a.bin"}, &log, &report) !=
-               ZR_OK;
+    made_weights_t *made = made_weights(MODEL);
+    bool is_written =
+        weights_write_safetensors(&made->base, &(weights_export_t){.path = "a.safetensors"}, &log,
+                                  &report) == ZR_OK &&
+        weights_write_llmc(&made->base, &(weights_export_t){.path = "a.bin"}, &log, &report) ==
+            ZR_OK;
+    made_weights_free(&made);
+    return is_written ? 0 : -1;
 }
 
 /* ---- there and back ---------------------------------------------------------------------- */
 
 TEST(test_fp32_comes_back_bit_for_bit) {
     expect("import a.safetensors --checkpoint-dir c1", 0);
-    expect_out("zero-train --model " MODEL " --checkpoint-dir c1 --resume");
+    expect_out("zero-train --checkpoint-dir c1 --resume");
     expect("export c1 -o b.safetensors", 0);
     assert_same_files("a.safetensors", "b.safetensors");
     expect("export c1/step-00000000 -o b.bin --format llm.c", 0);
@@ -171,13 +174,13 @@ TEST(test_refusals) {
         {"export c5 -o x --format llm.c --shard-size 1GB", "a model of llm.c is one file"},
         {"export c5 -o x --shard-size 0", "--shard-size 0: a size above 0 is needed"},
         {"export c5 -o a.bin", "-o a.bin: a file is there already"},
-        {"export c5 -o x --model gpt2", "--model says layers=12"},
+        {"export c5 -o x --model gpt2", "--model says layers=12, and c5"},
         {"export c5 -o absent/x", "-o absent/x: nothing can be made in absent: No such file"},
         {"export c5 -o a.bin/x", "nothing can be made in a.bin: not a folder"},
         {"import a.bin", "--checkpoint-dir DIR is missing"},
         {"import --checkpoint-dir x", "import takes PATH..., which is missing"},
         {"import a.bin --checkpoint-dir c5", "--checkpoint-dir c5: step-00000000 is in it"},
-        {"import a.bin --checkpoint-dir x --model gpt9", "--model gpt9: \"gpt9\" is neither"},
+        {"import a.bin --checkpoint-dir x --model gpt9", "--model gpt9: neither"},
         {"import a.bin a.safetensors --checkpoint-dir x", "name it alone"},
         {"import a.bin --checkpoint-dir absent/x", "nothing can be made in absent: No such file"},
         {"import a.bin --checkpoint-dir a.bin", "--checkpoint-dir a.bin: nothing can be made in"}};
@@ -191,25 +194,27 @@ static void write_some(const char *folder, size_t n, size_t odd) {
     zr_checkpoint_writer_t *writer = NULL;
     zr_log_t log = zr_log_default();
     zr_save_options_t options = {.folder = folder};
+    made_weights_t *made = made_weights(MODEL);
     assert_ok(zr_checkpoint_writer_create(&options, &log, &writer));
     for (size_t i = 0; i < n; i++) {
-        zr_gpt_tensor_t tensor = zr_gpt_tensor_at(&shape, i);
-        zr_param_desc_t desc = {.name = tensor.name,
-                                .n_dims = tensor.n_dims + (i == odd),
-                                .dims = {tensor.dims[0], tensor.dims[1], 1}};
-        if (i == odd && tensor.n_dims == 1)
+        const zr_model_tensor_t *tensor = &made->base.tensors.all[i];
+        zr_param_desc_t desc = {.name = tensor->name,
+                                .n_dims = tensor->n_dims + (i == odd),
+                                .dims = {tensor->dims[0], tensor->dims[1], 1}};
+        if (i == odd && tensor->n_dims == 1)
             desc.dims[1] = 1;
         assert_ok(zr_checkpoint_writer_add(writer, &desc));
     }
+    made_weights_free(&made);
     assert_ok(zr_checkpoint_writer_publish(writer));
     zr_checkpoint_writer_destroy(&writer);
 }
 
 TEST(test_checkpoints_that_are_not_quite_one) {
     write_some("short", 27, 99);
-    refuse("export short -o x --model " MODEL, "it has 27 tensors; a GPT with " MODEL " has 28");
+    refuse("export short -o x --model " MODEL, "it has 27 tensors; a model with " MODEL " has 28");
     write_some("odd", 28, 3);
-    refuse("export odd -o x --model " MODEL, "\"h.0.ln_1.bias\" has another shape than in a GPT");
+    refuse("export odd -o x --model " MODEL, "\"h.0.ln_1.bias\" has another shape than in a model with");
     write_some("whole", 28, 99);
     expect("export whole -o x --model " MODEL, 0);
     expect("import x --checkpoint-dir whole_again", 0);
@@ -228,11 +233,11 @@ TEST(test_other_checkpoints) {
         assert_ok(zr_checkpoint_writer_publish(writer));
         zr_checkpoint_writer_destroy(&writer);
         if (i == 0)
-            refuse("export other -o x", "\"channels\" is missing");
+            refuse("export other -o x", "layers=1: channels is missing");
         options.trainer_json = NULL;
     }
     refuse("export other -o x", "its trainer has not said what model it is of; add --model");
-    refuse("export other -o x --model " MODEL, "tensor \"w\" is no part of a GPT with " MODEL);
+    refuse("export other -o x --model " MODEL, "tensor \"w\" is no part of a model with " MODEL);
     assert_false(made_file_is_there("x"));
 }
 

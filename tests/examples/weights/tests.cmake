@@ -7,6 +7,7 @@ if(TARGET zero_weights)
               LABELS asan)
   zr_add_test(examples/weights/test_interchange_refused.c ${MADE_WEIGHTS} LINK zero_weights
               LABELS asan)
+  zr_add_test(examples/weights/test_folders.c ${MADE_WEIGHTS} LINK zero_weights LABELS asan)
   zr_add_test(examples/weights/test_zero_checkpoint_exchange.c ${MADE_WEIGHTS}
               LINK zero_weights LABELS asan)
   target_compile_definitions(test_zero_checkpoint_exchange PRIVATE
@@ -14,15 +15,15 @@ if(TARGET zero_weights)
     CHECKPOINTS_DOC="${CMAKE_SOURCE_DIR}/docs/checkpoints.md")
   add_dependencies(test_zero_checkpoint_exchange zero-checkpoint zero-train)
 
-  # With Hugging Face's GPT-2, where Python has it.
-  add_executable(gpt_log_probs examples/weights/gpt_log_probs.c)
-  target_link_libraries(gpt_log_probs PRIVATE zero_weights)
-  set_target_properties(gpt_log_probs PROPERTIES RUNTIME_OUTPUT_DIRECTORY
+  # With Hugging Face's models, where Python has them.
+  add_executable(model_says examples/weights/model_says.c)
+  target_link_libraries(model_says PRIVATE zero_weights)
+  set_target_properties(model_says PROPERTIES RUNTIME_OUTPUT_DIRECTORY
                                                  ${CMAKE_BINARY_DIR}/tests)
-  add_dependencies(gpt_log_probs zero-checkpoint zero-train)
+  add_dependencies(model_says zero-checkpoint zero-train)
   if(ZR_SANITIZE)
-    set_target_properties(gpt_log_probs PROPERTIES EXCLUDE_FROM_ALL ON)
+    set_target_properties(model_says PROPERTIES EXCLUDE_FROM_ALL ON)
   endif()
   zr_add_python_test(test_hugging_face examples/weights/check_hugging_face.py
-                     $<TARGET_FILE_DIR:zero-checkpoint> $<TARGET_FILE:gpt_log_probs>)
+                     $<TARGET_FILE_DIR:zero-checkpoint> $<TARGET_FILE:model_says>)
 endif()

@@ -1,8 +1,9 @@
 /*
- * The model's own answer, for comparison with other tools: a checkpoint is restored into a GPT, and
- * for some tokens the logarithm of every next token's probability is printed, at each position.
+ * The model's own answer, for comparison with other tools: a checkpoint is restored into its model,
+ * and for some tokens the logarithm of every next token's probability is printed, at each position;
+ * or the mean loss of all tokens but the first.
  *
- *   gpt_log_probs CHECKPOINT TOKEN...
+ *   model_says log-probs|loss CHECKPOINT TOKEN...
  *
  * The model gives losses alone. With the targets before a position unchanged, the loss goes up and
  * down with the last target just as minus its logarithm does; what is before is the loss of one
@@ -10,20 +11,21 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-#include "models/gpt2/gpt.h"
+#include "models/parts.h"
 #include "examples/weights/weights_checkpoint.h"
 
-#define MOST_TOKENS 64
+#define MOST_TOKENS 4096
 
 typedef struct model {
     zr_log_t log;
     zr_checkpoint_t *checkpoint;
-    zr_gpt_shape_t shape;
+    zr_model_shape_t shape;
     zr_comm_t *comm;
     zr_device_t *device;
     zr_runtime_t *runtime;
-    zr_model_t *gpt;
+    zr_model_t *model;
 } model_t;
 
 static zr_status_t find_shape(model_t *model) {
@@ -36,6 +38,7 @@ static zr_status_t find_shape(model_t *model) {
 
 static zr_status_t open_model(model_t *model, const char *path) {
     zr_config_t config = zr_config_default();
+    config.dtype = ZR_DTYPE_F32;
     zr_transformer_options_t options = {.seed = 1};
     zr_device_options_t device = {.log = model->log, .n_threads = 1}; /* models are tiny */
     ZR_TRY(zr_checkpoint_open(path, &model->log, &model->checkpoint));
@@ -44,13 +47,13 @@ static zr_status_t open_model(model_t *model, const char *path) {
     ZR_TRY(zr_comm_create_threads(1, NULL, &model->comm));
     ZR_TRY(zr_device_open("host", &device, &model->device));
     ZR_TRY(zr_runtime_create(&config, model->comm, model->device, &model->log, &model->runtime));
-    ZR_TRY(zr_gpt_create(model->runtime, &model->shape, &options, NULL, &model->gpt));
+    ZR_TRY(zr_model_shape_create(model->runtime, &model->shape, &options, NULL, &model->model));
     ZR_TRY(zr_runtime_restore(model->runtime, model->checkpoint));
-    return zr_model_commit(model->gpt);
+    return zr_model_commit(model->model);
 }
 
 static void close_model(model_t *model) {
-    zr_model_destroy(&model->gpt);
+    zr_model_destroy(&model->model);
     zr_runtime_destroy(&model->runtime);
     zr_device_close(&model->device);
     zr_comm_destroy(&model->comm);
@@ -61,7 +64,10 @@ static void close_model(model_t *model) {
 static zr_status_t sum_losses(model_t *model, const int32_t *tokens, const int32_t *targets,
                               size_t t, double *sum_p) {
     double mean;
-    ZR_TRY(zr_gpt_evaluate(model->gpt, tokens, targets, 1, t, &mean));
+    zr_host_batch_t batch = {.n_sequences = 1,
+                             .seq = t,
+                             .inputs = {[ZR_PART_TOKENS] = tokens, [ZR_PART_TARGETS] = targets}};
+    ZR_TRY(zr_model_evaluate(model->model, &batch, &mean));
     *sum_p = mean * (double)t;
     return ZR_OK;
 }
@@ -71,7 +77,7 @@ static zr_status_t print_position(model_t *model, const int32_t *tokens, size_t 
     double before = 0.0;
     if (position > 0)
         ZR_TRY(sum_losses(model, tokens, targets, position, &before));
-    for (size_t word = 0; word < model->shape.vocab; word++) {
+    for (size_t word = 0; word < zr_model_shape_sizes(&model->shape).vocab; word++) {
         double sum;
         targets[position] = (int32_t)word;
         ZR_TRY(sum_losses(model, tokens, targets, position + 1, &sum));
@@ -90,16 +96,24 @@ static zr_status_t print_all(model_t *model, const int32_t *tokens, size_t n_tok
     return ZR_OK;
 }
 
+static zr_status_t print_loss(model_t *model, const int32_t *tokens, size_t n_tokens) {
+    double sum;
+    ZR_TRY(sum_losses(model, tokens, tokens + 1, n_tokens - 1, &sum));
+    printf("%.9g\n", sum / (double)(n_tokens - 1));
+    return ZR_OK;
+}
+
 int main(int argc, char **argv) {
     model_t model = {.log = zr_log_default()};
-    int32_t tokens[MOST_TOKENS];
+    static int32_t tokens[MOST_TOKENS];
     size_t n_tokens = 0;
-    if (argc < 3 || argc > MOST_TOKENS + 2)
+    if (argc < 5 || argc > MOST_TOKENS + 3)
         return 2;
-    for (int i = 2; i < argc; i++)
+    for (int i = 3; i < argc; i++)
         tokens[n_tokens++] = atoi(argv[i]);
-    zr_status_t status = open_model(&model, argv[1]);
-    ZR_THEN(status, print_all(&model, tokens, n_tokens));
+    zr_status_t status = open_model(&model, argv[2]);
+    if (status == ZR_OK)
+        status = (strcmp(argv[1], "loss") == 0 ? print_loss : print_all)(&model, tokens, n_tokens);
     close_model(&model);
     return status == ZR_OK ? 0 : 1;
 }
