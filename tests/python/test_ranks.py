@@ -1,4 +1,5 @@
-"""A rank that dies, fails, or does other things than the rest ends all of them, with an error that says so.
+"""A rank that dies, fails, or does other things than the rest ends all of them, with an error that says so; and the
+example works as two ranks.
 
 Usage: test_ranks.py, with PYTHONPATH and LIBZERO_LIBRARY_DIR. Exit code 77: there is no PyTorch.
 """
@@ -7,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import unittest
 
 try:
@@ -83,6 +85,39 @@ class Ranks(unittest.TestCase):
 
     def test_another_option(self):
         self.check("lr", "CommError.*rank 1 has another configuration.*lr", "CommError")
+
+
+class Example(unittest.TestCase):
+    """examples/python/finetune.py learns a text, as two processes, and saves what it has learned."""
+
+    def test_finetune(self):
+        import tokenizers
+        import transformers
+
+        text = "the quick brown fox jumps over the lazy dog. " * 60
+        script = os.path.join(os.path.dirname(__file__), "../../examples/python/finetune.py")
+        with tempfile.TemporaryDirectory(prefix="libzero-") as folder:
+            with open(f"{folder}/text", "w") as file:
+                file.write(text)
+            tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+            tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel()
+            tokenizer.train_from_iterator([text], tokenizers.trainers.BpeTrainer(
+                vocab_size=300, initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet()))
+            transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(f"{folder}/model")
+            transformers.LlamaForCausalLM(transformers.LlamaConfig(
+                vocab_size=tokenizer.get_vocab_size(), hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+                num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=32)).save_pretrained(f"{folder}/model")
+            command = [sys.executable, script, f"{folder}/model", f"{folder}/text", "--seq", "16", "--steps", "20", "--lr",
+                       "0.01", "--save", f"{folder}/tuned", "stage=3", "grad_accum=2", "offload_optimizer=cpu"]
+            ranks = start_ranks(2, command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            said = [rank.communicate(timeout=600) for rank in ranks]
+            self.assertEqual([rank.returncode for rank in ranks], [0, 0], said)
+            losses = [float(line.split("loss ")[1].split(",")[0]) for line in said[0][0].splitlines() if "loss" in line]
+            self.assertLess(losses[-1], 0.5 * losses[0])
+            self.assertEqual(said[1][0], "")
+            tuned = transformers.AutoModelForCausalLM.from_pretrained(f"{folder}/tuned")
+            tokens = torch.tensor([transformers.AutoTokenizer.from_pretrained(f"{folder}/tuned")(text)["input_ids"][:16]])
+            self.assertLess(tuned(input_ids=tokens, labels=tokens).loss.item(), 0.6 * losses[0])
 
 
 if __name__ == "__main__":
