@@ -259,18 +259,3 @@ ssize_t zr_wire_receive_some(int socket, void *data, size_t length, int wait_ms)
         return errno == EINTR || errno == EAGAIN ? 0 : -errno;
     return n;
 }
-
-int zr_wire_receive(int socket, void *data, size_t length, int64_t limit_ms) {
-    zr_lived_t clock = {0};
-    (void)zr_lived_ms(&clock);
-    for (size_t received = 0; received < length;) {
-        ssize_t n = zr_wire_receive_some(socket, (char *)data + received, length - received,
-                                         zr_lived_slice_ms(&clock, limit_ms));
-        if (n < 0)
-            return (int)-n;
-        if (zr_lived_ms(&clock) >= limit_ms && n == 0)
-            return ETIMEDOUT;
-        received += (size_t)n;
-    }
-    return 0;
-}

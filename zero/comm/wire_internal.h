@@ -162,10 +162,3 @@ int zr_wire_send(int socket, zr_seal_t *seal, uint32_t kind, uint32_t group, con
  * @return how many; 0: none came; otherwise -errno, ECONNRESET when the other side has closed
  */
 ssize_t zr_wire_receive_some(int socket, void *data, size_t length, int wait_ms);
-
-/**
- * Receive exactly so many bytes, on a blocking socket, within so many milliseconds.
- *
- * @return 0; ECONNRESET when the other side has closed; ETIMEDOUT; another errno
- */
-int zr_wire_receive(int socket, void *data, size_t length, int64_t limit_ms);

@@ -125,6 +125,21 @@ void member_expect_end(member_t *member, const char *words) {
     assert_has(reason, words);
 }
 
+int receive_all(int socket, void *data, size_t length, int64_t limit_ms) {
+    zr_lived_t clock = {0};
+    (void)zr_lived_ms(&clock);
+    for (size_t received = 0; received < length;) {
+        ssize_t n = zr_wire_receive_some(socket, (char *)data + received, length - received,
+                                         zr_lived_slice_ms(&clock, limit_ms));
+        if (n < 0)
+            return (int)-n;
+        if (zr_lived_ms(&clock) >= limit_ms && n == 0)
+            return ETIMEDOUT;
+        received += (size_t)n;
+    }
+    return 0;
+}
+
 int connect_to(int port) {
     int fd = -1;
     const char *detail;
@@ -146,23 +161,23 @@ int send_frame(int fd, uint32_t kind, const void *data, size_t length) {
 zr_challenge_t await_challenge(int fd) {
     zr_frame_t frame;
     zr_challenge_t challenge;
-    assert_int_equal(zr_wire_receive(fd, &frame, sizeof(frame), INT64_MAX), 0);
+    assert_int_equal(receive_all(fd, &frame, sizeof(frame), INT64_MAX), 0);
     assert_int_equal(frame.kind, ZR_FRAME_CHALLENGE);
-    assert_int_equal(zr_wire_receive(fd, &challenge, sizeof(challenge), INT64_MAX), 0);
+    assert_int_equal(receive_all(fd, &challenge, sizeof(challenge), INT64_MAX), 0);
     return challenge;
 }
 
 /* Wait until the hub has said something, as it does to ranks. */
 void await_word(int fd) {
     zr_frame_t frame;
-    assert_int_equal(zr_wire_receive(fd, &frame, sizeof(frame), INT64_MAX), 0);
+    assert_int_equal(receive_all(fd, &frame, sizeof(frame), INT64_MAX), 0);
 }
 
 /* Whether the other side closes. */
 bool is_cut_off(int fd) {
     char byte;
     int error;
-    while ((error = zr_wire_receive(fd, &byte, 1, LONG_MS)) == 0)
+    while ((error = receive_all(fd, &byte, 1, LONG_MS)) == 0)
         ;
     return error != ETIMEDOUT;
 }

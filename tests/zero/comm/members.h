@@ -52,6 +52,13 @@ void *talk_main(void *argument);
 /** Call until the end, and see why it has come. */
 const char *member_await_end(member_t *member);
 void member_expect_end(member_t *member, const char *words);
+/**
+ * Receive exactly so many bytes, on a blocking socket, within so many milliseconds.
+ *
+ * @return 0; ECONNRESET when the other side has closed; ETIMEDOUT; another errno
+ */
+int receive_all(int socket, void *data, size_t length, int64_t limit_ms);
+
 /** Connections by hand. */
 int connect_to(int port);
 /** As who has no secret. */

@@ -42,7 +42,8 @@ TEST(killed_process) {
         member_start(&member, 1 - victim, 2, port, LONG_MS);
         member_finish(&member, ZR_OK);
         kill(process, SIGKILL);
-        member_expect_end(&member, victim == 0 ? "the connection to rank 0 is lost" : "rank 1 is gone");
+        member_expect_end(&member,
+                          victim == 0 ? "the connection to rank 0 is lost" : "rank 1 is gone");
         waitpid(process, NULL, 0);
         members_leave(&member, 1);
     }
@@ -343,10 +344,10 @@ TEST(strangers) {
     assert_int_equal(send_frame(fd, ZR_FRAME_HELLO, &hello, sizeof(hello)), 0);
     zr_frame_t frame;
     char text[400] = "";
-    assert_int_equal(zr_wire_receive(fd, &frame, sizeof(frame), INT64_MAX), 0);
+    assert_int_equal(receive_all(fd, &frame, sizeof(frame), INT64_MAX), 0);
     assert_int_equal(frame.kind, ZR_FRAME_REFUSED);
     assert_true(frame.length < sizeof(text));
-    assert_int_equal(zr_wire_receive(fd, text, frame.length, INT64_MAX), 0);
+    assert_int_equal(receive_all(fd, text, frame.length, INT64_MAX), 0);
     assert_has(text, "version 7 of the protocol");
     close(fd);
     for (int i = 0; i < N_QUIET; i++) /* more than have a place, and silent */
@@ -370,9 +371,9 @@ static int join_by_hand(int rank, int n_ranks, int port) {
     int fd = connect_to(port);
     (void)await_challenge(fd);
     assert_int_equal(send_frame(fd, ZR_FRAME_HELLO, &hello, sizeof(hello)), 0);
-    assert_int_equal(zr_wire_receive(fd, &frame, sizeof(frame), INT64_MAX), 0);
+    assert_int_equal(receive_all(fd, &frame, sizeof(frame), INT64_MAX), 0);
     while (frame.kind == ZR_FRAME_ALIVE)
-        assert_int_equal(zr_wire_receive(fd, &frame, sizeof(frame), INT64_MAX), 0);
+        assert_int_equal(receive_all(fd, &frame, sizeof(frame), INT64_MAX), 0);
     assert_int_equal(frame.kind, ZR_FRAME_WELCOME);
     return fd;
 }
@@ -501,7 +502,7 @@ typedef struct answer {
 } answer_t;
 
 static void receive(int fd, void *data, size_t length) {
-    if (zr_wire_receive(fd, data, length, LONG_MS) != 0)
+    if (receive_all(fd, data, length, LONG_MS) != 0)
         abort();
 }
 
@@ -544,7 +545,8 @@ static void expect_refusal(answer_t *answer, const zr_post_t *post, const char *
     while (answer->is_unasked && !zr_control_is_dead(control))
         sched_yield();
     assert_int_equal(control->backend->arrive(control, post, all), ZR_ERR_COMM);
-    member_expect_end(&member, "the connection to rank 0 is lost (what comes from it is no message: ");
+    member_expect_end(&member,
+                      "the connection to rank 0 is lost (what comes from it is no message: ");
     member_expect_end(&member, words);
     members_leave(&member, 1);
     pthread_join(thread, NULL);

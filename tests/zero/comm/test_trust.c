@@ -192,13 +192,12 @@ static int greet(int port, int n_ranks, const zr_secret_t *secret, zr_seal_t *se
 /* The next frame that is sealed. */
 static zr_frame_t take_sealed(int fd, zr_seal_t *seal, packet_t *packet) {
     zr_frame_t frame;
-    assert_int_equal(zr_wire_receive(fd, packet->bytes, sizeof(frame), INT64_MAX), 0);
+    assert_int_equal(receive_all(fd, packet->bytes, sizeof(frame), INT64_MAX), 0);
     memcpy(&frame, packet->bytes, sizeof(frame));
     packet->n_bytes = sizeof(frame) + frame.length + ZR_SEAL_BYTES;
     assert_true(packet->n_bytes <= sizeof(packet->bytes));
     assert_int_equal(
-        zr_wire_receive(fd, packet->bytes + sizeof(frame), frame.length + ZR_SEAL_BYTES, INT64_MAX),
-        0);
+        receive_all(fd, packet->bytes + sizeof(frame), frame.length + ZR_SEAL_BYTES, INT64_MAX), 0);
     assert_true(zr_seal_is_right(seal, packet->bytes, sizeof(frame) + frame.length));
     seal->n_received++;
     return frame;
@@ -206,7 +205,7 @@ static zr_frame_t take_sealed(int fd, zr_seal_t *seal, packet_t *packet) {
 
 static bool is_silent_until_closed(int fd) {
     char byte;
-    return zr_wire_receive(fd, &byte, 1, LONG_MS) == ECONNRESET;
+    return receive_all(fd, &byte, 1, LONG_MS) == ECONNRESET;
 }
 
 /* What an eavesdropper has recorded is worth nothing; nor is anything said to who has not proved
@@ -304,7 +303,7 @@ static void *impostor_main(void *argument) {
     (void)poll(&ready, 1, LONG_MS);
     int fd = accept4(self->listener, NULL, NULL, SOCK_CLOEXEC);
     (void)send_frame(fd, ZR_FRAME_CHALLENGE, &challenge, sizeof(challenge));
-    if (zr_wire_receive(fd, heard, sizeof(heard), LONG_MS) == 0) {
+    if (receive_all(fd, heard, sizeof(heard), LONG_MS) == 0) {
         memcpy(&hello, heard + sizeof(zr_frame_t), sizeof(hello));
         zr_seal_make_keys(&seal, self->secret, true, challenge.nonce, hello.nonce);
         (void)zr_wire_send(fd, &seal, ZR_FRAME_WELCOME, 0, NULL, 0);
