@@ -153,6 +153,15 @@ ZR_NODISCARD zr_status_t zr_runtime_begin_micro_batch(zr_runtime_t *runtime);
 ZR_NODISCARD zr_status_t zr_runtime_begin_micro_batches(zr_runtime_t *runtime, size_t n);
 
 /**
+ * Give this step up, between two of its micro-batches: their gradients are dropped, and all is as it
+ * was after the step before. On all ranks alike. Nothing happens when none was begun.
+ *
+ * @return ZR_OK; ZR_ERR_STATE when the last micro-batch was begun, or a unit is acquired or was not
+ *         reduced
+ */
+ZR_NODISCARD zr_status_t zr_runtime_drop_step(zr_runtime_t *runtime);
+
+/**
  * Between steps, and until the next micro-batch begins: the parameters of units are acquired, with
  * ZR_FORWARD, for one pass of an evaluation. Later passes that begin and acquire in the same order
  * have them gathered, and read from drives, ahead of their use. Training goes on as if none had

@@ -391,6 +391,40 @@ zr_status_t zr_runtime_begin_micro_batch(zr_runtime_t *runtime) {
     return zr_runtime_begin_micro_batches(runtime, 1);
 }
 
+/* Sums of gradients start anew with the first micro-batch of a step, whatever they hold. */
+static zr_status_t drop_step(zr_runtime_t *runtime) {
+    zr_base_t *base = &runtime->base;
+    for (size_t i = 0; i < runtime->model.n_units; i++) {
+        zr_unit_t *unit = runtime->model.units[i];
+        ZR_TRY(await_and_drop(&runtime->gathers, unit));
+        forget_grads(unit);
+        unit->reduced = false;
+    }
+    base->progress.micro_batch = base->progress.n_begins = 0;
+    base->progress.in_micro_batch = false;
+    zr_trace_at(zr_device_trace(base->device), zr_base_now(base), &(zr_trace_place_t){0});
+    return zr_base_order(base, base->transfer, base->compute); /* which reads what they were */
+}
+
+zr_status_t zr_runtime_drop_step(zr_runtime_t *runtime) {
+    const zr_base_t *base = &runtime->base;
+    ZR_TRY(zr_rt_check_ready(runtime, "zr_runtime_drop_step"));
+    if (base->progress.micro_batch == 0)
+        return ZR_OK;
+    if (zr_base_is_last_micro_batch(base))
+        return zr_fail(&base->log, ZR_ERR_STATE,
+                       "zr_runtime_drop_step after the last of %s; call zr_runtime_step",
+                       zr_count_text(base->config.grad_accum, "micro-batch").text);
+    for (size_t i = 0; i < runtime->model.n_units; i++) {
+        const zr_unit_t *unit = runtime->model.units[i];
+        if (unit->n_acquired != 0)
+            return zr_fail(&base->log, ZR_ERR_STATE,
+                           "zr_runtime_drop_step while unit \"%s\" is acquired", unit->name);
+        ZR_TRY(zr_unit_check_reduced(unit));
+    }
+    return zr_rt_note(runtime, drop_step(runtime));
+}
+
 zr_status_t zr_runtime_begin_evaluation(zr_runtime_t *runtime) {
     zr_base_t *base = &runtime->base;
     ZR_TRY(zr_rt_check_ready(runtime, "zr_runtime_begin_evaluation"));

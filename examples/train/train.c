@@ -365,11 +365,33 @@ static zr_status_t next_batch(rank_t *rank, zr_host_batch_t *batch_p) {
     return ZR_OK;
 }
 
+/* Ranks ask each other for it within a step only that often: it is a message. */
+#define ASKS_EVERY 16
+
+/* Whether all ranks go on with micro-batch `i` of a step, which may be one of very many. */
+static zr_status_t goes_on(rank_t *rank, size_t i, bool *goes_on_p) {
+    const train_options_t *o = rank->run->options;
+    double share = o->stop != NULL && atomic_load(o->stop);
+    *goes_on_p = true;
+    if (i == 0 || (o->n_ranks > 1 && i % ASKS_EVERY != 0))
+        return ZR_OK;
+    if (o->n_ranks > 1)
+        ZR_TRY(zr_runtime_average(rank->runtime, share, &share));
+    *goes_on_p = share == 0;
+    return ZR_OK;
+}
+
+/* The step is given up when options->stop is set meanwhile. */
 static zr_status_t train_step(rank_t *rank, train_step_line_t *line_p) {
     const train_options_t *o = rank->run->options;
     double loss = 0;
     for (size_t i = 0; i < o->config.grad_accum; i++) {
         zr_host_batch_t batch;
+        bool begins = false;
+        ZR_TRY(goes_on(rank, i, &begins));
+        rank->result.is_stopped = !begins;
+        if (!begins)
+            return zr_model_drop_step(rank->model);
         ZR_TRY(next_batch(rank, &batch));
         ZR_TRY(zr_model_train(rank->model, &batch, 1));
         line_p->n_tokens += (size_t)o->n_ranks * batch.n_sequences * batch.seq;
@@ -475,7 +497,7 @@ static zr_status_t begins_step(rank_t *rank, size_t i, bool *begins_p) {
     size_t none = SIZE_MAX, last = o->n_ranks == 1 ? i : i + 1;
     bool has_seen = o->stop != NULL && atomic_load(o->stop);
     *begins_p = false;
-    if (rank->result.evaluations.is_stopped)
+    if (rank->result.is_stopped)
         return ZR_OK;
     if (o->is_launched)
         return ask_processes(rank, i, has_seen, begins_p);
@@ -550,7 +572,7 @@ static zr_status_t evaluate(rank_t *rank) {
     zr_trace_phase(rank->trace, zr_device_now(rank->device), NULL);
     if (rank->is_recording)
         ZR_TRY(start_recording(rank)); /* what it allocated is of no step */
-    rank->result.evaluations.is_stopped = !line.evaluated.is_whole;
+    rank->result.is_stopped = !line.evaluated.is_whole;
     if (!line.evaluated.is_whole)
         return ZR_OK;
     line.is_best =
@@ -608,6 +630,8 @@ static zr_status_t train_steps(rank_t *rank) {
         if (!begins)
             break;
         ZR_TRY(train_step(rank, &line));
+        if (result->is_stopped)
+            break;
         ZR_TRY(record_steps(rank, i + 1 - result->first_step));
         time_step(rank, &line);
         ZR_TRY(note_step(rank, &line));
@@ -734,6 +758,7 @@ static void add_up(rank_t *ranks, const train_options_t *options, train_result_t
     result->seconds = ranks[0].seconds;
     result->n_delayed_steps = first->n_delayed_steps;
     result->evaluations = first->evaluations;
+    result->is_stopped = first->is_stopped;
     if (ranks[0].delays != NULL) {
         result->slowest_rank = train_slowest_of_all(ranks[0].delays, options->n_ranks);
         result->slowest = ranks[0].delays[result->slowest_rank];
@@ -934,7 +959,7 @@ static zr_status_t close_log(run_t *run, zr_status_t status) {
 static bool is_interrupted(const train_options_t *options, const train_result_t *result) {
     bool is_complete = options->evaluation.only || result->evaluations.is_over ||
                        result->n_steps >= options->steps;
-    return result->evaluations.is_stopped || !is_complete;
+    return result->is_stopped || !is_complete;
 }
 
 static void say_over(const train_options_t *options, const train_result_t *result,

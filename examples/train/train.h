@@ -77,7 +77,6 @@ typedef struct train_evaluations {
     double first_loss, last_loss; /* n > 0 */
     double seconds;               /* of all, on rank 0 */
     bool is_over;                 /* --patience has ended the run */
-    bool is_stopped;              /* options->stop has ended one, and with it the run */
     train_gain_t gain;
 } train_evaluations_t;
 
@@ -99,6 +98,7 @@ typedef struct train_result {
     zr_status_t status; /* of the rank that failed first */
     bool bad_input;     /* the run failed for what it was given: exit 2 */
     bool interrupted;   /* options->stop ended it before its last step */
+    bool is_stopped;    /* and in an evaluation, or within a step, which was given up */
 
     train_planned_t planned; /* set by whoever planned it, not by the run */
 

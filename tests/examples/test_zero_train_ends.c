@@ -6,6 +6,7 @@
 
 #include "tests/common/test.h"
 #include "tests/examples/run_train.h"
+#include "tests/zero/comm/free_port.h"
 
 #define LONG "--steps 1000000 --schedule constant "
 
@@ -75,12 +76,22 @@ static bool handles(pid_t child, int number) {
     return (strtoull(caught + 7, NULL, 16) >> (number - 1) & 1) != 0;
 }
 
-/* Whoever cannot wait for the end of a step, which would never come here. Several ranks begin the
- * step also when the first signal comes before it: they learn of it in the step. */
+/* A rank that waits for another one to come does not look at the first. */
 TEST(a_second_signal_ends_at_once) {
-    pid_t child = start(TINY "--ranks 2 --steps 2 --grad-accum 1000000000 --json");
-    wait_for(child, "device: ");
-    assert_true(handles(child, SIGINT));
+    char port[16];
+    snprintf(port, sizeof(port), "%d", free_port());
+    setenv("MASTER_PORT", port, 1);
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    setenv("WORLD_SIZE", "2", 1);
+    setenv("RANK", "0", 1);
+    setenv("LOCAL_RANK", "0", 1);
+    pid_t child = start(TINY "--steps 2 --json");
+    static const char *const names[] = {"MASTER_PORT", "MASTER_ADDR", "WORLD_SIZE", "RANK",
+                                        "LOCAL_RANK"};
+    for (size_t i = 0; i < N_OF(names); i++)
+        unsetenv(names[i]);
+    while (!handles(child, SIGINT))
+        usleep(1000);
     assert_int_equal(kill(child, SIGINT), 0);
     while (handles(child, SIGINT))
         usleep(1000);
@@ -88,6 +99,37 @@ TEST(a_second_signal_ends_at_once) {
     int status = end(child);
     assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGINT);
     assert_string_equal(out, "");
+}
+
+/* Of a step whose end would never come, nothing is left: it is as after the step before. */
+TEST(a_signal_ends_within_a_step) {
+    static const char *const ways[] = {"--ranks 1", "--ranks 2", "--ranks 3 --stage 3",
+                                       "--stage 2 --offload-optimizer cpu",
+                                       "--ranks 2 --stage 1 --reduce every-micro-batch"};
+    for (size_t i = 0; i < N_OF(ways); i++) {
+        char run[512];
+        json_t *whole = run_json(0, TINY "--schedule constant --steps 4 %s", ways[i]);
+        json_t *before =
+            run_json(0, TINY "--schedule constant --steps 2 %s --checkpoint-dir saved", ways[i]);
+        snprintf(run, sizeof(run),
+                 TINY "--schedule constant --steps 4 %s --checkpoint-dir saved --resume --json "
+                      "--grad-accum 2147483648",
+                 ways[i]);
+        pid_t child = start(run);
+        wait_for(child, "goes on from");
+        usleep(200000); /* into the step, most often */
+        assert_int_equal(kill(child, SIGTERM), 0);
+        int status = end(child);
+        assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+        expect_fields(kept_json(out), "result=saved interrupted=true steps=2 weights_xxh3=%s",
+                      text(before, "weights_xxh3"));
+        json_t *rest = run_json(0,
+                                TINY "--schedule constant --steps 4 %s --checkpoint-dir saved "
+                                     "--resume",
+                                ways[i]);
+        expect_fields(rest, "weights_xxh3=%s", text(whole, "weights_xxh3"));
+        assert_int_equal(system("rm -r saved"), 0);
+    }
 }
 
 /* ---- weights ---------------------------------------------------------------------------- */

@@ -212,6 +212,14 @@ zr_status_t zr_losses_read(zr_model_t *model, size_t index, double *sum_p) {
     return ZR_OK;
 }
 
+zr_status_t zr_model_drop_step(zr_model_t *model) {
+    ZR_TRY(zr_runtime_drop_step(model->runtime));
+    if (model->n_losses == 0)
+        return ZR_OK;
+    model->n_losses = 0;
+    return clear_loss(model, 0);
+}
+
 zr_status_t zr_model_take_loss(zr_model_t *model, double *loss_p) {
     double sum;
     if (model->n_losses == 0)

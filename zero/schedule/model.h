@@ -168,8 +168,8 @@ typedef struct zr_activation_options {
                           for any in between; 0: as each needs it */
 } zr_activation_options_t;
 
-/** In zr_model_options_t.freeze: every parameter. Nothing is trained, and there are no gradients and
- * no optimizer state. */
+/** In zr_model_options_t.freeze: every parameter. Nothing is trained, and there are no gradients
+ * and no optimizer state. */
 #define ZR_MODEL_FREEZE_ALL "*"
 
 typedef struct zr_model_options {
@@ -249,6 +249,11 @@ typedef struct zr_host_batch {
  */
 ZR_NODISCARD zr_status_t zr_model_train(zr_model_t *model, const zr_host_batch_t *batches,
                                         size_t n_batches);
+
+/** Give up the micro-batches of a step that is not complete: zr_runtime_drop_step, and their
+ * losses.
+ */
+ZR_NODISCARD zr_status_t zr_model_drop_step(zr_model_t *model);
 
 /**
  * Loss of a micro-batch, without gradients; between steps only. All ranks call it. It is 0 where

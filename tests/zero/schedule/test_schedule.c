@@ -14,6 +14,7 @@ typedef struct run_case {
     own_options_t model;
     bool by_blocks;   /* each block works on all micro-batches before the next */
     bool evaluates;   /* between steps */
+    bool drops;       /* each step is begun, given up and begun again */
     uint64_t hash;    /* out */
     double loss;      /* out, of rank 0: of the last step */
     size_t n_gathers; /* out, of rank 0 */
@@ -42,10 +43,23 @@ static zr_status_t train_step(test_rank_t *rank, const run_case_t *c, zr_model_t
     return ZR_OK;
 }
 
+/* Other values: nothing of them may be left. */
+static zr_status_t give_up(test_rank_t *rank, zr_model_t *model, size_t step) {
+    float inputs[ROWS], targets[ROWS];
+    zr_host_batch_t batch = {B, T, {inputs, targets}};
+    for (size_t i = 0; i + 1 < ACCUM; i++) {
+        make_values(rank->rank, step, 55 + i, inputs, targets);
+        ZR_TRY(zr_model_train(model, &batch, 1));
+    }
+    return zr_model_drop_step(model);
+}
+
 static zr_status_t train(test_rank_t *rank, run_case_t *c, zr_runtime_t *runtime,
                          zr_model_t *model) {
     double loss;
     for (size_t step = 0; step < N_STEPS; step++) {
+        if (c->drops)
+            ZR_TRY(give_up(rank, model, step));
         ZR_TRY(train_step(rank, c, model, step));
         ZR_TRY(zr_model_take_loss(model, &loss));
         ZR_TRY(zr_runtime_step(runtime, NULL));
@@ -176,12 +190,13 @@ TEST(stages_have_the_same_bits) {
         run_case_t first = run_case(n_ranks, (run_case_t){.reduce = ZR_REDUCE_EVERY_MICRO_BATCH});
         for (int stage = 0; stage <= 3; stage++) {
             run_case_t c = {.stage = stage, .reduce = ZR_REDUCE_EVERY_MICRO_BATCH};
-            for (int variant = 0; variant < 5; variant++) {
-                c.model.recompute = variant > 0;
+            for (int variant = 0; variant < 7; variant++) {
                 c.model.activations = variant == 2   ? ZR_OFFLOAD_CPU
                                       : variant == 3 ? ZR_OFFLOAD_NVME
                                                      : ZR_OFFLOAD_NONE;
                 c.evaluates = variant == 4;
+                c.drops = variant > 4;
+                c.model.recompute = variant > 0 && variant != 5;
                 run_case_t done = run_case(n_ranks, c);
                 assert_same(&first, &done);
             }
@@ -255,9 +270,15 @@ static zr_status_t check_refusals(test_rank_t *rank) {
     assert_int_equal(zr_model_train(model, batches, 3), ZR_ERR_ARGUMENT);
     assert_int_equal(zr_model_train(model, &batches[2], 1), ZR_ERR_ARGUMENT);
     assert_ok(zr_model_evaluate(model, batches, &loss));
+    assert_ok(zr_model_drop_step(model)); /* none was begun */
+    assert_ok(zr_model_train(model, batches, 1));
+    assert_ok(zr_model_drop_step(model));
+    assert_int_equal(zr_model_take_loss(model, &loss), ZR_ERR_STATE);
     assert_ok(zr_model_train(model, batches, 1));
     assert_int_equal(zr_model_evaluate(model, batches, &loss), ZR_ERR_STATE); /* in a step */
-    assert_int_equal(zr_model_train(model, batches, 2), ZR_ERR_ARGUMENT); /* one is left */
+    assert_int_equal(zr_model_train(model, batches, 2), ZR_ERR_ARGUMENT);     /* one is left */
+    assert_ok(zr_model_train(model, batches, 1));
+    assert_int_equal(zr_model_drop_step(model), ZR_ERR_STATE); /* it was the last */
     zr_model_destroy(&model);
     zr_runtime_destroy(&runtime);
     return ZR_OK;
