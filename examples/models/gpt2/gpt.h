@@ -38,15 +38,6 @@ typedef struct zr_gpt_shape {
  */
 bool zr_gpt_shape_parse(const char *text, zr_gpt_shape_t *shape_p, char *error, size_t error_size);
 
-/** One size of a shape, by the name that zr_gpt_shape_parse has for it. */
-typedef struct zr_gpt_size {
-    const char *name; /* static */
-    size_t value;
-} zr_gpt_size_t;
-#define ZR_GPT_N_SIZES 5
-/** All of them: layers, channels, heads, seq, vocab. */
-void zr_gpt_shape_sizes(const zr_gpt_shape_t *shape, zr_gpt_size_t sizes[ZR_GPT_N_SIZES]);
-
 /** Parameters of a shape that zr_gpt_shape_parse has passed. */
 size_t zr_gpt_n_params(const zr_gpt_shape_t *shape);
 

@@ -139,10 +139,3 @@ bool zr_gpt_shape_parse(const char *text, zr_gpt_shape_t *shape_p, char *error, 
     *shape_p = shape.of.gpt;
     return true;
 }
-
-void zr_gpt_shape_sizes(const zr_gpt_shape_t *shape, zr_gpt_size_t sizes_p[ZR_GPT_N_SIZES]) {
-    zr_model_shape_t model = {.kind = ZR_MODEL_GPT, .of.gpt = *shape};
-    for (size_t i = 0; i < ZR_GPT_N_SIZES; i++)
-        sizes_p[i] =
-            (zr_gpt_size_t){keys[i].name, *(const size_t *)((const char *)&model + keys[i].offset)};
-}
