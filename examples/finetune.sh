@@ -14,6 +14,16 @@ cd "$(dirname "$0")/.." || exit 1
 build=build
 work=$build/finetune
 steps=${1:-50}
+case $steps in
+-h | --help)
+    sed -n '2,/^set /s/^# \{0,1\}//p' examples/finetune.sh
+    exit 0
+    ;;
+*[!0-9]* | 0* | "")
+    zr_say "finetune.sh: STEPS: $steps; it must be a number greater than 0" >&2
+    exit 2
+    ;;
+esac
 prompt="A rank that runs out of memory"
 
 # ---- build ------------------------------------------------------------------------------------

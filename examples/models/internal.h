@@ -46,7 +46,7 @@ typedef struct zr_architecture {
 
 extern const zr_architecture_t zr_gpt_architecture, zr_decoder_architecture;
 
-/** Read "key=value,..." of an architecture; false, with a message: it is none of its shapes. */
+/** Read "key=value,..." of an architecture; false, with a message: it is not valid. */
 bool zr_model_keys_read(const zr_architecture_t *architecture, const char *text,
                         zr_model_shape_t *shape_p, char *error, size_t error_size);
 /** Write a message; false. */
