@@ -194,9 +194,9 @@ TEST(patience_ends_a_run) {
                           "evaluation.ended_run=true evaluation.best.step=0 loss.last=null");
     object = run_json(0, "%s 5", run);
     expect_fields(object, "steps=10 evaluation.evaluations=2 evaluation.without_gain=5");
-    json_t *lines[8];
-    assert_int_equal(read_lines("log", true, lines, 8), 6);
-    assert_int_equal(read_lines("log", false, lines, 8 + 2), 10);
+    json_t *lines[10];
+    assert_int_equal(read_lines("log", true, lines, N_OF(lines)), 6);
+    assert_int_equal(read_lines("log", false, lines, N_OF(lines)), 10);
     remove_all("saved log");
 }
 
