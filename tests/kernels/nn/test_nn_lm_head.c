@@ -178,7 +178,7 @@ NN_TEST(test_many_rows_and_nan) {
 /* One word is almost certain, and each of the many others less than a rounding of it: together they
  * count. */
 NN_TEST(test_many_words_that_are_unlikely) {
-    const head_case_t c = {1, 1, 50000, 8192, ZR_DTYPE_F32, false, 1.0, 0};
+    const head_case_t c = {1, 1, 6000, 2048, ZR_DTYPE_F32, false, 1.0, 0};
     head_arrays_t arrays = make_arrays(device, &c);
     nn_array_t loss = nn_array_of(&before, 1, ZR_DTYPE_F64);
     zr_nn_lm_head_t args = make_args(&c, &arrays, &loss);
@@ -190,7 +190,8 @@ NN_TEST(test_many_words_that_are_unlikely) {
     nn_upload(&arrays.x);
     nn_upload(&arrays.weight);
     nn_upload(&arrays.targets);
-    double value = run_head(device, &args, &loss), wanted = 0.25 * log1p(49999 * exp(-17.0));
+    double value = run_head(device, &args, &loss);
+    double wanted = 0.25 * log1p((double)(c.vocab - 1) * exp(-17.0));
     if (!(fabs(value - wanted) < 5e-6))
         fail_msg("a loss of %.9g instead of %.9g", value, wanted);
     nn_array_free(&loss);
