@@ -67,11 +67,31 @@ static int by_begin(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
+static bool is_sorted(const intervals_t *list) {
+    for (size_t i = 1; i < list->n; i++)
+        if (list->all[i].begin < list->all[i - 1].begin)
+            return false;
+    return true;
+}
+
+/* Add sorted intervals to sorted ones. */
+static bool merge(intervals_t *list, const intervals_t *added) {
+    intervals_t both = {0};
+    bool made = true;
+    for (size_t i = 0, j = 0; i < list->n || j < added->n;) {
+        bool is_old = j == added->n || (i < list->n && list->all[i].begin <= added->all[j].begin);
+        made &= append(&both, is_old ? list->all[i++] : added->all[j++]);
+    }
+    free(list->all);
+    *list = both;
+    return made;
+}
+
 /* Sort, and join what overlaps; the seconds that are covered. */
 static double join(intervals_t *list) {
     double covered = 0;
     size_t n = 0;
-    if (list->n > 0)
+    if (!is_sorted(list))
         qsort(list->all, list->n, sizeof(*list->all), by_begin);
     for (size_t i = 0; i < list->n; i++) {
         interval_t next = list->all[i];
@@ -131,8 +151,7 @@ static bool count_part(zr_run_watch_t *watch, int part, double until, intervals_
         made &= append(&within, own->all[i]);
     cut(&within, watch->counted, until);
     watch->times.busy[part] += join(&within);
-    for (size_t i = 0; i < within.n; i++)
-        made &= append(all, within.all[i]);
+    made &= merge(all, &within);
     double with_own = join(all);
     watch->times.exposed[part] += with_own - *covered;
     *covered = with_own;
