@@ -70,8 +70,8 @@ ZR_NODISCARD zr_status_t zr_allocator_replay_start(zr_allocator_t *allocator,
 void zr_allocator_replay_stop(zr_allocator_t *allocator);
 
 /**
- * The step has ended, and what is allocated until the next mark is none's: it repeats in no step,
- * as an evaluation between steps does not. The plan's memory is there for it meanwhile, and the
+ * The step has ended, and what is allocated until the next mark belongs to no step: an evaluation
+ * between steps, for instance. The plan's memory is there for it meanwhile, and the
  * plan's again at the mark. Nothing happens when replay is not on, or between steps already.
  */
 void zr_allocator_replay_pause(zr_allocator_t *allocator);

@@ -4,7 +4,7 @@
  * Where ranks were started by MPI's launcher, the communicator `processes` has begun MPI in this
  * process (zr_comm_create_processes), and the program may call it in between. As in the library,
  * what is linked with MPI is a small shared object for each kind of it (mpi/own_collectives.c),
- * loaded here, so that zero-bench runs where there is none, and no type of MPI's appears elsewhere.
+ * loaded here, so that zero-bench runs where MPI is missing, and no MPI type appears elsewhere.
  *
  * Threads: the rank's own, from begin to end.
  */

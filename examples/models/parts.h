@@ -44,7 +44,7 @@ ZR_NODISCARD zr_status_t zr_part_take_floats(zr_visit_t *visit, zr_memory_t memo
 /** A workspace of so many bytes into a field, to be dropped; 0: none. */
 ZR_NODISCARD zr_status_t zr_part_take_workspace(zr_visit_t *visit, size_t size_bytes, void **field,
                                                 zr_nn_workspace_t *workspace_p);
-/** Where a parameter's gradient goes: data is NULL when it is frozen, or there is none. */
+/** Where a parameter's gradient goes: data is NULL when it is frozen or missing. */
 ZR_NODISCARD zr_status_t zr_part_gradient(zr_param_t *param, zr_nn_gradient_t *gradient_p);
 
 /* ---- linear layers ---------------------------------------------------------------------------

@@ -50,7 +50,7 @@ ZR_NODISCARD zr_status_t zr_model_shape_read_config(const char *text, size_t n_b
 const char *zr_model_name(size_t index);
 /** The usual name of a shape, or NULL. */
 const char *zr_model_shape_name(const zr_model_shape_t *shape);
-/** "gpt2" or "llama": what sizes may begin with. NULL where `kind` is none. */
+/** "gpt2" or "llama": what sizes may begin with. NULL when `kind` is invalid. */
 const char *zr_model_kind_name(zr_model_kind_t kind);
 
 /** The most bytes of a description. */

@@ -37,7 +37,7 @@ typedef struct zr_decoder_shape {
     uint64_t windowed[ZR_DECODER_MAX_LAYERS / 64], unrotated[ZR_DECODER_MAX_LAYERS / 64];
 } zr_decoder_shape_t;
 
-/** The shape of a usual model, "llama-3.2-1b"; false: there is none of that name. */
+/** The shape of a usual model, "llama-3.2-1b"; false: the name is unknown. */
 bool zr_decoder_named(const char *name, zr_decoder_shape_t *shape_p);
 /** The names that it knows, in order; NULL behind the last. */
 const char *zr_decoder_name(size_t index);
