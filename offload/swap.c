@@ -35,6 +35,8 @@ typedef struct slot {
     char *base;
     zr_store_ticket_t ticket; /* of its read or write */
     uint64_t number;          /* of that transfer, in the order of their starts */
+    zr_event_t *passed;       /* when the stream is done with it, where is_behind */
+    bool is_behind;           /* it was done behind a stream */
     bool is_loaded;           /* by zr_swap_load: holds `item` */
     zr_swap_item_t item;
     chunk_t *chunks; /* [swap->most_chunks] of the item */
@@ -54,15 +56,17 @@ struct zr_swap {
     uint64_t n_transfers;
     zr_swap_statistics_t statistics;
 
-    /* The pass. n_done <= n_given <= n_done + most_given; n_given <= n_begun, which is ahead of
-     * n_given by half of the buffers at most (ZR_SWAP_READ: all), and of n_done by all of them. */
+    /* The pass. n_done <= n_returned <= n_given <= n_returned + most_given; n_given <= n_begun,
+     * which is ahead of n_given by half of the buffers at most (ZR_SWAP_READ: all), and of n_done
+     * by all of them. */
     bool is_open;
     zr_swap_pass_t pass;
     const zr_swap_item_t *items;
     size_t n_items;
-    size_t n_begun; /* whose read was started, or whose buffer is free */
-    size_t n_given; /* to the caller */
-    size_t n_done;  /* by the caller */
+    size_t n_begun;    /* whose read was started, or whose buffer is free */
+    size_t n_given;    /* to the caller */
+    size_t n_returned; /* by the caller */
+    size_t n_done;     /* and by the stream that was named */
     size_t most_given;
     double begin_seconds;
 };
@@ -87,8 +91,11 @@ static zr_status_t make_buffers(zr_swap_t *swap) {
                                     .n_buffers = o->n_buffers,
                                     .buffer_bytes = o->buffer_bytes};
     ZR_TRY(zr_staging_make(&options, swap->store, &swap->staging));
-    for (size_t i = 0; i < o->n_buffers; i++)
+    for (size_t i = 0; i < o->n_buffers; i++) {
         swap->slots[i].base = zr_staging_buffer(&swap->staging, i);
+        if (o->device != NULL)
+            ZR_TRY(zr_event_create(o->device, &swap->slots[i].passed));
+    }
     swap->statistics.host_bytes = swap->staging.size_bytes;
     return ZR_OK;
 }
@@ -145,6 +152,7 @@ static void drain(zr_swap_t *swap) {
         if (slot->ticket != ZR_STORE_NO_TICKET && zr_store_wait(swap->store, slot->ticket) != ZR_OK)
             slot->is_loaded = false;
         slot->ticket = ZR_STORE_NO_TICKET;
+        slot->is_behind = false;
     }
     swap->is_open = false;
 }
@@ -154,6 +162,8 @@ void zr_swap_destroy(zr_swap_t **swap_pp) {
         return;
     zr_swap_t *swap = *swap_pp;
     drain(swap);
+    for (size_t i = 0; i < swap->options.n_buffers; i++)
+        zr_event_destroy(&swap->slots[i].passed);
     zr_staging_clear(&swap->staging);
     zr_heap_t *heap = swap->heap;
     zr_heap_destroy(&heap);
@@ -251,7 +261,7 @@ zr_status_t zr_swap_begin(zr_swap_t *swap, zr_swap_pass_t pass, const zr_swap_it
     swap->items = items;
     swap->n_items = n_items;
     swap->most_given = pass == ZR_SWAP_READ ? swap->options.n_buffers : 1;
-    swap->n_begun = swap->n_given = swap->n_done = 0;
+    swap->n_begun = swap->n_given = swap->n_returned = swap->n_done = 0;
     swap->begin_seconds = zr_store_clock();
     return end_if_failed(swap, read_ahead(swap));
 }
@@ -274,28 +284,6 @@ static zr_status_t await_read(zr_swap_t *swap, slot_t *wanted) {
         ZR_TRY(read_ahead(swap));
     }
     return ZR_OK;
-}
-
-static zr_status_t next(zr_swap_t *swap, void **buffer_p) {
-    slot_t *slot = slot_of(swap, swap->n_given);
-    if (swap->n_begun == swap->n_given) {
-        ZR_TRY(finish_slot(swap, slot)); /* its last write */
-        ZR_TRY(begin_item(swap));
-    }
-    ZR_TRY(await_read(swap, slot));
-    swap->n_given++;
-    ZR_TRY(read_ahead(swap));
-    *buffer_p = slot->base;
-    return ZR_OK;
-}
-
-zr_status_t zr_swap_next(zr_swap_t *swap, void **buffer_p) {
-    if (!swap->is_open || swap->n_given - swap->n_done == swap->most_given ||
-        swap->n_given == swap->n_items)
-        return zr_fail(&swap->options.log, ZR_ERR_STATE,
-                       "swap: no next item: %zu of %zu are given, %zu are done", swap->n_given,
-                       swap->n_items, swap->n_done);
-    return end_if_failed(swap, next(swap, buffer_p));
 }
 
 /* ---- slices -------------------------------------------------------------------------------- */
@@ -410,9 +398,11 @@ static zr_status_t put(zr_swap_t *swap, const zr_swap_item_t *item, slot_t *slot
                                slot->base, slot->sums, &slot->ticket);
 }
 
+/* The caller, and the stream that it named, are done with item n_done. */
 static zr_status_t done(zr_swap_t *swap) {
     const zr_swap_item_t *item = &swap->items[swap->n_done];
     slot_t *slot = slot_of(swap, swap->n_done);
+    slot->is_behind = false;
     if (swap->pass != ZR_SWAP_READ)
         ZR_TRY(put(swap, item, slot));
     slot->number = swap->n_transfers++;
@@ -423,13 +413,80 @@ static zr_status_t done(zr_swap_t *swap) {
     return read_ahead(swap);
 }
 
-zr_status_t zr_swap_done(zr_swap_t *swap) {
-    if (!swap->is_open || swap->n_given == swap->n_done)
-        return zr_fail(&swap->options.log, ZR_ERR_STATE, "swap: no item is being worked on");
-    return end_if_failed(swap, done(swap));
+/* Go on with items that were returned: with the next `n_awaited` of them in any case, with others
+ * as long as streams are done with them. */
+static zr_status_t settle(zr_swap_t *swap, size_t n_awaited) {
+    while (swap->n_done < swap->n_returned) {
+        slot_t *slot = slot_of(swap, swap->n_done);
+        bool has_passed = true;
+        if (slot->is_behind && n_awaited > 0)
+            ZR_TRY(zr_event_synchronize(slot->passed));
+        else if (slot->is_behind)
+            ZR_TRY(zr_event_query(slot->passed, &has_passed));
+        if (!has_passed)
+            return ZR_OK;
+        n_awaited -= n_awaited > 0;
+        ZR_TRY(done(swap));
+    }
+    return ZR_OK;
 }
 
-static zr_status_t finish_all(zr_swap_t *swap) {
+static zr_status_t next(zr_swap_t *swap, void **buffer_p) {
+    slot_t *slot = slot_of(swap, swap->n_given);
+    ZR_TRY(settle(swap, swap->n_given - swap->n_done == swap->options.n_buffers));
+    if (swap->n_begun == swap->n_given) {
+        ZR_TRY(finish_slot(swap, slot)); /* its last write */
+        ZR_TRY(begin_item(swap));
+    }
+    ZR_TRY(await_read(swap, slot));
+    swap->n_given++;
+    ZR_TRY(read_ahead(swap));
+    *buffer_p = slot->base;
+    return ZR_OK;
+}
+
+zr_status_t zr_swap_next(zr_swap_t *swap, void **buffer_p) {
+    if (!swap->is_open || swap->n_given - swap->n_returned == swap->most_given ||
+        swap->n_given == swap->n_items)
+        return zr_fail(&swap->options.log, ZR_ERR_STATE,
+                       "swap: no next item: %zu of %zu are given, %zu are done", swap->n_given,
+                       swap->n_items, swap->n_returned);
+    return end_if_failed(swap, next(swap, buffer_p));
+}
+
+static zr_status_t check_given(const zr_swap_t *swap) {
+    if (!swap->is_open || swap->n_given == swap->n_returned)
+        return zr_fail(&swap->options.log, ZR_ERR_STATE, "swap: no item is being worked on");
+    return ZR_OK;
+}
+
+zr_status_t zr_swap_done(zr_swap_t *swap) {
+    ZR_TRY(check_given(swap));
+    swap->n_returned++;
+    return end_if_failed(swap, settle(swap, swap->n_returned - swap->n_done));
+}
+
+static zr_status_t done_behind(zr_swap_t *swap, zr_stream_t *stream) {
+    slot_t *slot = slot_of(swap, swap->n_returned);
+    ZR_TRY(zr_event_record(slot->passed, stream));
+    slot->is_behind = true;
+    swap->n_returned++;
+    return settle(swap, 0);
+}
+
+zr_status_t zr_swap_done_behind(zr_swap_t *swap, zr_stream_t *stream) {
+    ZR_TRY(check_given(swap));
+    return end_if_failed(swap, done_behind(swap, stream));
+}
+
+zr_status_t zr_swap_progress(zr_swap_t *swap) {
+    zr_status_t status = swap->is_open ? end_if_failed(swap, settle(swap, 0)) : ZR_OK;
+    zr_store_progress(swap->store);
+    return status;
+}
+
+static zr_status_t end(zr_swap_t *swap) {
+    ZR_TRY(settle(swap, swap->n_returned - swap->n_done));
     for (size_t i = 0; i < swap->options.n_buffers; i++)
         ZR_TRY(finish_slot(swap, &swap->slots[i]));
     return ZR_OK;
@@ -439,11 +496,11 @@ zr_status_t zr_swap_end(zr_swap_t *swap) {
     bool may_drop =
         swap->pass == ZR_SWAP_READ || (swap->pass != ZR_SWAP_FILL && swap->n_given == 0);
     size_t n_due = may_drop ? swap->n_given : swap->n_items;
-    if (!swap->is_open || swap->n_done != n_due)
+    if (!swap->is_open || swap->n_returned != n_due)
         return zr_fail(&swap->options.log, ZR_ERR_STATE,
-                       "swap: %zu of %zu %sitems are done; the pass cannot end", swap->n_done,
+                       "swap: %zu of %zu %sitems are done; the pass cannot end", swap->n_returned,
                        n_due, may_drop ? "given " : "");
-    ZR_TRY(end_if_failed(swap, finish_all(swap)));
+    ZR_TRY(end_if_failed(swap, end(swap)));
     for (size_t i = swap->n_given; i < swap->n_begun; i++) {
         swap->statistics.n_unused++;
         swap->statistics.unused_bytes += swap->items[i].size_bytes;

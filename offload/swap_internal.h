@@ -13,8 +13,9 @@
  *   zr_swap_end(swap)                   all has gone back
  *
  * The buffers are the only memory that it needs, whatever the store holds. Passes that only read
- * or only write are the halves of this; one that reads may have several buffers given out, for
- * those whose work on a buffer goes on after the call that started it.
+ * or only write are the halves of this; one that reads may have several buffers given out. Work on
+ * a buffer may go on after the call that queued it: zr_swap_done_behind names the stream that it is
+ * on, and up to all buffers may be in such work.
  *
  * Threads: the store's own.
  */
@@ -29,6 +30,7 @@ typedef struct zr_swap zr_swap_t;
 typedef struct zr_swap_options {
     zr_log_t log;
     zr_allocator_t *allocator; /* the buffers come from its host tier, as staging; borrowed */
+    zr_device_t *device;       /* of the streams of zr_swap_done_behind; NULL: none; borrowed */
     size_t n_buffers;          /* 1: nothing overlaps; 3 are read, worked on and written; up to
                                   ZR_SWAP_MAX_BUFFERS */
     size_t buffer_bytes;       /* the largest item */
@@ -45,7 +47,8 @@ typedef struct zr_swap_item {
 
 typedef enum zr_swap_pass {
     ZR_SWAP_UPDATE = 0, /* get, work, put */
-    ZR_SWAP_FILL = 1,   /* the buffers come undefined: work, put */
+    ZR_SWAP_FILL = 1,   /* the buffers come undefined: work, put. Where an item goes is read when it
+                           is done: until then the caller may set it */
     ZR_SWAP_READ = 2,   /* get, work: up to n_buffers may be given out at once, and the pass may end
                            before its last item */
     ZR_SWAP_SLICES =
@@ -72,15 +75,17 @@ void zr_swap_destroy(zr_swap_t **swap);
  * @return ZR_OK; ZR_ERR_ARGUMENT for an item larger than a buffer; ZR_ERR_STATE when a pass was
  *         not ended; what zr_store_get returns
  *
- * After an error of this or the next five calls the pass is over: nothing is in flight, and
- * items that were not put back hold what the store says of puts that fail.
+ * After an error of this or the next seven calls the pass is over: nothing is in flight, and
+ * items that were not put back hold what the store says of puts that fail. Streams may still work
+ * on buffers that were done behind them.
  */
 ZR_NODISCARD zr_status_t zr_swap_begin(zr_swap_t *swap, zr_swap_pass_t pass,
                                        const zr_swap_item_t *items, size_t n_items);
 
 /**
- * The next item's buffer, the caller's until zr_swap_done. ZR_ERR_STATE: there is no next, or as
- * many are given out as may be: 1, in ZR_SWAP_READ n_buffers.
+ * The next item's buffer, the caller's until zr_swap_done or zr_swap_done_behind. ZR_ERR_STATE:
+ * there is no next, or as many are given out as may be: 1, in ZR_SWAP_READ n_buffers. Where all
+ * buffers are in use, and some of them behind streams, this waits for the first of those.
  */
 ZR_NODISCARD zr_status_t zr_swap_next(zr_swap_t *swap, void **buffer_p);
 
@@ -108,14 +113,23 @@ ZR_NODISCARD zr_status_t zr_swap_open_slice(zr_swap_t *swap, size_t offset_bytes
 ZR_NODISCARD zr_status_t zr_swap_close_slice(zr_swap_t *swap, size_t offset_bytes,
                                              size_t size_bytes);
 
-/** Put the item back whose buffer was given out first of those that are. ZR_SWAP_READ: nothing is
- * put; the buffer is free for the next items. */
+/** Put the item back whose buffer was given out first of those that are; what was done behind
+ * streams before it is waited for. ZR_SWAP_READ: nothing is put; the buffer is free for the next
+ * items. */
 ZR_NODISCARD zr_status_t zr_swap_done(zr_swap_t *swap);
 
+/** As zr_swap_done, once what is queued on the stream so far has passed. This does not wait: a
+ * later call that needs it does, and those that find it passed go on with it. Not in
+ * ZR_SWAP_SLICES. */
+ZR_NODISCARD zr_status_t zr_swap_done_behind(zr_swap_t *swap, zr_stream_t *stream);
+
+/** Go on with what streams are done with, and with reads ahead. Without a pass: nothing. */
+ZR_NODISCARD zr_status_t zr_swap_progress(zr_swap_t *swap);
+
 /**
- * End the pass: all that was put is in the store. ZR_ERR_STATE when items are left, or, where they
- * are dropped, when buffers are given out: in ZR_SWAP_READ, and in a pass that reads and writes as
- * long as no item was given out.
+ * End the pass: streams are done with its buffers, and all that was put is in the store.
+ * ZR_ERR_STATE when items are left, or, where they are dropped, when a buffer is given out: in
+ * ZR_SWAP_READ, and in a pass that reads and writes as long as no item was given out.
  */
 ZR_NODISCARD zr_status_t zr_swap_end(zr_swap_t *swap);
 

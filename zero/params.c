@@ -161,17 +161,12 @@ static zr_status_t create_swap(zr_params_t *params) {
         largest = params->parts[i].size_bytes > largest ? params->parts[i].size_bytes : largest;
     zr_swap_options_t options = {.log = base->log,
                                  .allocator = base->allocator,
+                                 .device = base->device,
                                  .n_buffers = params->n_buffers,
                                  .buffer_bytes = largest,
                                  .read_ahead = true,
                                  .write_behind = true};
-    ZR_TRY(zr_swap_create(&options, params->store, &params->swap));
-    params->taken = zr_heap_alloc(base->heap, params->n_buffers, sizeof(zr_event_t *));
-    if (params->taken == NULL)
-        return zr_base_no_memory(base, zr_count_text(params->n_buffers, "event").text);
-    for (size_t i = 0; i < params->n_buffers; i++)
-        ZR_TRY(zr_event_create(base->device, &params->taken[i]));
-    return ZR_OK;
+    return zr_swap_create(&options, params->store, &params->swap);
 }
 
 zr_status_t zr_params_create(zr_params_t *params, zr_store_t *store) {
@@ -187,8 +182,6 @@ zr_status_t zr_params_create(zr_params_t *params, zr_store_t *store) {
 
 void zr_params_destroy(zr_params_t *params) {
     zr_swap_destroy(&params->swap);
-    for (size_t i = 0; params->taken != NULL && i < params->n_buffers; i++)
-        zr_event_destroy(&params->taken[i]);
     *params = (zr_params_t){0};
 }
 
@@ -202,19 +195,7 @@ zr_status_t zr_params_allocate(zr_params_t *params, zr_unit_t *unit, int kind) {
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* Give the buffer back that was given out first, and that the device has done with. */
-static zr_status_t return_buffer(zr_params_t *params) {
-    params->n_returned++;
-    return zr_swap_done(params->swap);
-}
-
-static zr_status_t await_buffer(zr_params_t *params) {
-    ZR_TRY(zr_event_synchronize(params->taken[params->n_returned % params->n_buffers]));
-    return return_buffer(params);
-}
-
 static zr_status_t open_reads(zr_params_t *params, const zr_swap_item_t *items, size_t n_items) {
-    params->n_given = params->n_returned = 0;
     ZR_TRY(zr_swap_begin(params->swap, ZR_SWAP_READ, items, n_items));
     params->is_reading = true;
     return ZR_OK;
@@ -224,25 +205,13 @@ static zr_status_t open_reads(zr_params_t *params, const zr_swap_item_t *items, 
 static zr_status_t close_reads(zr_params_t *params) {
     if (!params->is_reading)
         return ZR_OK;
-    while (params->n_returned < params->n_given)
-        ZR_TRY(await_buffer(params));
     params->is_reading = false;
     params->ahead = NULL;
     return zr_swap_end(params->swap);
 }
 
 zr_status_t zr_params_progress(zr_params_t *params) {
-    bool passed = true;
-    if (params->store == NULL)
-        return ZR_OK;
-    while (params->n_returned < params->n_given && params->is_reading) {
-        ZR_TRY(zr_event_query(params->taken[params->n_returned % params->n_buffers], &passed));
-        if (!passed)
-            break;
-        ZR_TRY(return_buffer(params));
-    }
-    zr_store_progress(params->store);
-    return ZR_OK;
+    return params->store == NULL ? ZR_OK : zr_swap_progress(params->swap);
 }
 
 /* The one that is recorded and followed now. */
@@ -297,16 +266,12 @@ static void count_gather(zr_params_t *params, size_t size_bytes) {
 /* The next part of the pass. */
 static zr_status_t fetch_part(zr_params_t *params, void *target, size_t size_bytes) {
     void *buffer = NULL;
-    if (params->n_given - params->n_returned == params->n_buffers)
-        ZR_TRY(await_buffer(params));
     ZR_TRY(zr_swap_next(params->swap, &buffer));
-    zr_event_t *taken = params->taken[params->n_given % params->n_buffers];
-    params->n_given++;
     params->ahead = NULL;
     count_gather(params, size_bytes);
     ZR_TRY(
         zr_copy_async(params->base->transfer, target, buffer, size_bytes, ZR_COPY_HOST_TO_DEVICE));
-    ZR_TRY(zr_event_record(taken, params->base->transfer));
+    ZR_TRY(zr_swap_done_behind(params->swap, params->base->transfer));
     return zr_params_progress(params);
 }
 

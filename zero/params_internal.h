@@ -46,9 +46,6 @@ typedef struct zr_params {
                         was not foreseen */
     const zr_read_order_t *ahead; /* it is over this one, and nothing of it was taken */
     uint64_t n_foreseen;          /* parts that were the next of their order */
-    zr_event_t **taken;           /* [n_buffers] passes when the device has what was in a buffer */
-    size_t n_given;               /* buffers, in this pass */
-    size_t n_returned;            /* of them */
 
     void *writing; /* buffer of the part that is being written, or NULL */
 

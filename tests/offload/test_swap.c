@@ -4,6 +4,7 @@
  */
 #include "offload/store_backend.h"
 #include "offload/swap_internal.h"
+#include "tests/common/late_device.h"
 #include "tests/offload/store_fixture.h"
 
 #define N_EXTENTS 4
@@ -494,6 +495,65 @@ TEST(a_budget_holds) {
                    "staging buffers of the store");
     zr_allocator_destroy(&small);
     tear_down(&f);
+}
+
+/* ---- work that streams go on with ------------------------------------------------------------ */
+
+/* A pass whose work is queued on a stream that runs late: each item's bytes come from `source`, or
+ * go there. Of a fill, where an item goes is said only when it is done. */
+static void queue_pass(swap_fixture_t *f, zr_stream_t *stream, zr_swap_pass_t pass,
+                       unsigned char *source) {
+    zr_swap_item_t items[MAX_ITEMS] = {{0}};
+    if (pass != ZR_SWAP_FILL)
+        memcpy(items, f->items, sizeof(items));
+    assert_ok(zr_swap_begin(f->swap, pass, items, f->n_items));
+    for (size_t i = 0; i < f->n_items; i++) {
+        void *buffer = NULL;
+        assert_ok(zr_swap_next(f->swap, &buffer));
+        size_t size_bytes = f->items[i].size_bytes;
+        if (pass == ZR_SWAP_READ)
+            assert_ok(zr_copy_async(stream, source, buffer, size_bytes, ZR_COPY_HOST_TO_DEVICE));
+        else
+            assert_ok(zr_copy_async(stream, buffer, source, size_bytes, ZR_COPY_DEVICE_TO_HOST));
+        items[i] = f->items[i];
+        assert_ok(i % 5 == 4 && zr_stream_synchronize(stream) == ZR_OK
+                      ? zr_swap_done(f->swap)
+                      : zr_swap_done_behind(f->swap, stream));
+        if (i % 3 == 0)
+            assert_ok(zr_swap_progress(f->swap));
+        source += size_bytes;
+    }
+    assert_ok(zr_swap_end(f->swap));
+}
+
+TEST(buffers_are_in_use_until_streams_are_done) {
+    for (size_t n_buffers = 1; n_buffers <= 5; n_buffers++) {
+        swap_fixture_t f;
+        zr_stream_t *stream = NULL;
+        unsigned char *source = malloc(all_bytes()), *target = calloc(1, all_bytes());
+        set_up(&f, "memory");
+        assert_ok(late_device_open(&f.options.device));
+        assert_ok(zr_stream_create(f.options.device, "late", &stream));
+        f.options.n_buffers = n_buffers;
+        create(&f);
+        for (size_t pass = 0; pass < 2; pass++) {
+            for (size_t i = 0; i < all_bytes(); i++)
+                source[i] = (unsigned char)random_bits(&f.random);
+            queue_pass(&f, stream, pass == 0 ? ZR_SWAP_FILL : ZR_SWAP_UPDATE, source);
+            for (size_t i = 0, at = 0; i < f.n_items; at += f.items[i++].size_bytes)
+                memcpy(f.oracle[f.items[i].extent] + f.items[i].offset_bytes, source + at,
+                       f.items[i].size_bytes);
+            expect_content(&f);
+            queue_pass(&f, stream, ZR_SWAP_READ, target);
+            assert_memory_equal(source, target, all_bytes());
+        }
+        zr_swap_destroy(&f.swap);
+        zr_stream_destroy(&stream);
+        zr_device_close(&f.options.device);
+        free(source);
+        free(target);
+        tear_down(&f);
+    }
 }
 
 /* ---- stores that are late, or fail ---------------------------------------------------------- */
