@@ -22,10 +22,14 @@ typedef struct zr_progress {
     size_t micro_batch; /* begun in this step */
     size_t
         n_begins; /* of them, or of several at once: at the first, sums of gradients start anew */
+    size_t n_together;       /* begun with the last of these */
+    size_t at;               /* the one that is worked on, from 1 */
+    const zr_unit_t *marked; /* what was last said to compute; NULL: no unit yet */
+    zr_pass_t marked_pass;
     bool in_micro_batch;
     bool in_evaluation; /* between steps, until the next micro-batch */
-    size_t n_steps;   /* done, with skipped ones */
-    size_t n_updates; /* done */
+    size_t n_steps;     /* done, with skipped ones */
+    size_t n_updates;   /* done */
 } zr_progress_t;
 
 typedef struct zr_base {
@@ -94,6 +98,11 @@ static inline bool zr_base_offloads_grads(const zr_base_t *base) {
 /** Where acquires have an order that repeats: in a micro-batch and in an evaluation. */
 static inline bool zr_base_has_order(const zr_base_t *base) {
     return base->progress.in_micro_batch || base->progress.in_evaluation;
+}
+
+/** How many micro-batches' gradients, of those that began together, are added before ranks meet. */
+static inline size_t zr_base_micro_batches_per_reduction(const zr_base_t *base) {
+    return base->config.reduce == ZR_REDUCE_EVERY_MICRO_BATCH ? 1 : base->progress.n_together;
 }
 
 static inline bool zr_base_is_last_micro_batch(const zr_base_t *base) {

@@ -127,11 +127,11 @@ static zr_status_t reduce_scatter(zr_unit_t *unit, void *target) {
                                   unit->flat[FLAT_TRAINABLE].shard_elems, base->transfer);
 }
 
-/* Add up what the groups have summed for a shard. In the last micro-batch, so once per step. */
+/* Add up what the groups have summed for a shard. At the end of the sum, so once per step. */
 static zr_status_t add_replicas(zr_unit_t *unit, void *shard) {
     const zr_base_t *base = unit->base;
     zr_message_t message = message_of(unit);
-    if (base->sharding.replicas == NULL || !zr_base_is_last_micro_batch(base))
+    if (base->sharding.replicas == NULL || !zr_unit_ends_sum(unit))
         return ZR_OK;
     return zr_comm_all_reduce(base->sharding.replicas, &message, shard,
                               unit->flat[FLAT_TRAINABLE].shard_elems, base->transfer);
@@ -162,7 +162,7 @@ static zr_status_t reduce_in_place(zr_unit_t *unit) {
 static zr_status_t reduce_to_shard(zr_unit_t *unit) {
     const zr_base_t *base = unit->base;
     zr_dtype_t dtype = base->config.dtype;
-    bool is_first = base->progress.n_begins == 1;
+    bool is_first = zr_unit_begins_sum(unit);
     ZR_TRY(reduce_scatter(unit, is_first ? unit->grad_shard : own_slice(unit)));
     if (!is_first)
         ZR_TRY(zr_kernel_add(base->transfer, unit->grad_shard, dtype, own_slice(unit), dtype,
@@ -251,14 +251,14 @@ static zr_status_t reduce_to_pieces(zr_grads_t *grads, zr_unit_t *unit) {
     zr_stream_t *stream = pieces_stream(grads);
     ZR_TRY(reduce_scatter(unit, own_slice(unit)));
     ZR_TRY(order_pieces(grads, base->transfer, stream));
-    if (base->progress.n_begins > 1)
+    if (!zr_unit_begins_sum(unit))
         ZR_TRY(add_all_kept(grads, unit));
-    if (base->sharding.replicas != NULL && zr_base_is_last_micro_batch(base)) {
+    if (base->sharding.replicas != NULL && zr_unit_ends_sum(unit)) {
         ZR_TRY(order_pieces(grads, stream, base->transfer));
         ZR_TRY(add_replicas(unit, own_slice(unit)));
         ZR_TRY(order_pieces(grads, base->transfer, stream));
     }
-    if (zr_base_is_last_micro_batch(base))
+    if (zr_unit_ends_sum(unit))
         ZR_TRY(queue_norm(grads, unit, stream, own_slice(unit)));
     size_t end = placement->first_piece[unit->index + 1];
     for (size_t i = placement->first_piece[unit->index]; i < end; i++)
@@ -273,14 +273,14 @@ static zr_status_t reduce_every(zr_grads_t *grads, zr_unit_t *unit) {
     if (unit->grads_are_split)
         return reduce_to_pieces(grads, unit);
     ZR_TRY(reduce_to_shard(unit));
-    if (base->config.stage != 0 || !zr_base_is_last_micro_batch(base))
+    if (base->config.stage != 0 || !zr_unit_ends_sum(unit))
         return ZR_OK;
     return gather_grads(unit, unit->grad_shard);
 }
 
 zr_status_t zr_grads_reduce(zr_grads_t *grads, zr_unit_t *unit) {
     const zr_base_t *base = grads->base;
-    if (zr_base_is_last_micro_batch(base))
+    if (zr_unit_ends_sum(unit))
         grads->reduced[grads->n_reduced++] = unit;
     ZR_TRY(zr_base_order(base, base->compute, base->transfer));
     ZR_TRY(zr_base_reduces_every_micro_batch(base) ? reduce_every(grads, unit)

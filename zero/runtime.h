@@ -144,17 +144,25 @@ ZR_NODISCARD zr_status_t zr_runtime_commit(zr_runtime_t *runtime);
 /** The next of config's grad_accum micro-batches; zr_runtime_step ends them. */
 ZR_NODISCARD zr_status_t zr_runtime_begin_micro_batch(zr_runtime_t *runtime);
 /**
- * The next n of them at once, as one: a unit is acquired and reduced once for all, and its
- * gradients add up before ranks meet, at every stage, as they do at stages 0 and 1 with
- * ZR_REDUCE_AUTO.
+ * The next n of them at once: a unit's parameters are acquired once for all. With ZR_REDUCE_AUTO
+ * it is reduced once for all, too, and its gradients add up before ranks meet, at every stage, as
+ * they do at stages 0 and 1. With ZR_REDUCE_EVERY_MICRO_BATCH it is reduced n times, once for each
+ * of them in their order, and acquired with gradients again after each time.
  *
  * @return also ZR_ERR_ARGUMENT when the step has fewer left
  */
 ZR_NODISCARD zr_status_t zr_runtime_begin_micro_batches(zr_runtime_t *runtime, size_t n);
+/**
+ * Of micro-batches that began together: which one is worked on from now on, for traces, and for
+ * plans of memory, which tell them apart. The first one, until this is called.
+ *
+ * @param index  from 0; ignored where there is no such one
+ */
+void zr_runtime_at_micro_batch(zr_runtime_t *runtime, size_t index);
 
 /**
- * Give this step up, between two of its micro-batches: their gradients are dropped, and all is as it
- * was after the step before. On all ranks alike. Nothing happens when none was begun.
+ * Give this step up, between two of its micro-batches: their gradients are dropped, and all is as
+ * it was after the step before. On all ranks alike. Nothing happens when none was begun.
  *
  * @return ZR_OK; ZR_ERR_STATE when the last micro-batch was begun, or a unit is acquired or was not
  *         reduced
@@ -172,16 +180,17 @@ ZR_NODISCARD zr_status_t zr_runtime_drop_step(zr_runtime_t *runtime);
 ZR_NODISCARD zr_status_t zr_runtime_begin_evaluation(zr_runtime_t *runtime);
 
 typedef enum zr_pass {
-    ZR_FORWARD = 0,  /* parameters */
-    ZR_BACKWARD = 1, /* parameters and gradients */
-    ZR_GRADIENTS = 2 /* gradients only: nothing is gathered */
+    ZR_FORWARD = 0,        /* parameters */
+    ZR_BACKWARD = 1,       /* parameters and gradients */
+    ZR_GRADIENTS = 2,      /* gradients only: nothing is gathered */
+    ZR_BACKWARD_PARAMS = 3 /* parameters only, in backward */
 } zr_pass_t;
 
 /**
  * Make a unit's full parameters, gradients or both available to the compute stream.
  *
- * @return ZR_OK; ZR_ERR_STATE before commit, outside a micro-batch (ZR_FORWARD is allowed
- *         there, for evaluation), or for gradients after zr_unit_reduce;
+ * @return ZR_OK; ZR_ERR_STATE before commit, outside a micro-batch (parameters alone are allowed
+ *         there, for evaluation), or for gradients after the last zr_unit_reduce;
  *         ZR_ERR_BUDGET; ZR_ERR_COMM
  *
  * Every acquire is paired with a release.
@@ -196,8 +205,9 @@ ZR_NODISCARD zr_status_t zr_unit_release(zr_unit_t *unit);
 
 /**
  * Reduce a unit's gradients over the ranks and keep what the stage keeps: everything at stage
- * 0, this rank's shard at stages 1 to 3. Once per unit and micro-batch, while it is acquired
- * with gradients. Parameters whose gradient nobody asked for count as zero.
+ * 0, this rank's shard at stages 1 to 3. Once per unit and micro-batch (of those that began
+ * together, see zr_runtime_begin_micro_batches), while it is acquired with gradients. Parameters
+ * whose gradient nobody asked for count as zero.
  *
  * @return ZR_OK; ZR_ERR_STATE; ZR_ERR_COMM
  *

@@ -211,7 +211,7 @@ static zr_status_t zero_gaps(zr_unit_t *unit) {
 
 static zr_status_t check_grads(const zr_unit_t *unit) {
     const zr_base_t *base = unit->base;
-    if (unit->reduced)
+    if (base->progress.in_micro_batch && zr_unit_is_reduced(unit))
         return zr_fail(&base->log, ZR_ERR_STATE,
                        "unit \"%s\": gradients were reduced in this micro-batch already",
                        unit->name);
@@ -225,7 +225,11 @@ static zr_status_t check_grads(const zr_unit_t *unit) {
 
 static zr_status_t acquire_grads(zr_unit_t *unit) {
     const zr_base_t *base = unit->base;
-    if (!has_trainable(unit) || unit->grad_full != NULL)
+    if (!has_trainable(unit))
+        return ZR_OK;
+    if (zr_base_keeps_full_grads(base)) /* they may still be read by the last reduction */
+        return unit->n_reduced > 0 ? zr_base_order(base, base->transfer, base->compute) : ZR_OK;
+    if (unit->grad_full != NULL)
         return ZR_OK;
     ZR_TRY(zr_base_allocate(base, zr_base_bytes(base, unit->flat[FLAT_TRAINABLE].padded_elems),
                             ZR_TAG_GRADIENT_BUCKETS, ZR_LIFETIME_UNIT, unit->grads_tensor,
@@ -251,7 +255,7 @@ static void forget_grads(zr_unit_t *unit) {
 }
 
 static zr_status_t reduce(zr_grads_t *grads, zr_unit_t *unit) {
-    if (!zr_base_reduces_every_micro_batch(unit->base) && !zr_base_is_last_micro_batch(unit->base))
+    if (!zr_base_reduces_every_micro_batch(unit->base) && !zr_unit_ends_sum(unit))
         return ZR_OK;
     ZR_TRY(zero_missing_grads(unit));
     ZR_TRY(zr_grads_reduce(grads, unit));
@@ -263,10 +267,10 @@ static zr_status_t reduce(zr_grads_t *grads, zr_unit_t *unit) {
 
 /* Tell the recorder and the allocator what computes from now on in this micro-batch; NULL: no unit
  * yet. */
-static void mark(const zr_base_t *base, const zr_unit_t *unit, zr_pass_t pass) {
+static void mark(zr_base_t *base, const zr_unit_t *unit, zr_pass_t pass) {
     const char *phase = pass == ZR_FORWARD ? "forward" : "backward";
     zr_trace_t *trace = zr_device_trace(base->device);
-    size_t step = base->progress.n_steps + 1, micro_batch = base->progress.micro_batch;
+    size_t step = base->progress.n_steps + 1, micro_batch = base->progress.at;
     if (trace != NULL)
         zr_trace_at(trace, zr_base_now(base),
                     &(zr_trace_place_t){.step = step,
@@ -277,6 +281,21 @@ static void mark(const zr_base_t *base, const zr_unit_t *unit, zr_pass_t pass) {
                                                     .micro_batch = micro_batch,
                                                     .unit = unit != NULL ? unit->index : ZR_NO_UNIT,
                                                     .pass = (int)pass});
+    base->progress.marked = unit;
+    base->progress.marked_pass = pass;
+}
+
+void zr_runtime_at_micro_batch(zr_runtime_t *runtime, size_t index) {
+    zr_progress_t *progress = &runtime->base.progress;
+    size_t at = progress->micro_batch - progress->n_together + 1 + index;
+    if (!progress->in_micro_batch || index >= progress->n_together || at == progress->at)
+        return;
+    progress->at = at;
+    mark(&runtime->base, progress->marked, progress->marked_pass);
+}
+
+static bool has_gradients(zr_pass_t pass) {
+    return pass == ZR_BACKWARD || pass == ZR_GRADIENTS;
 }
 
 static zr_status_t acquire(zr_runtime_t *runtime, zr_unit_t *unit, zr_pass_t pass) {
@@ -284,21 +303,21 @@ static zr_status_t acquire(zr_runtime_t *runtime, zr_unit_t *unit, zr_pass_t pas
         mark(&runtime->base, unit, pass);
     if (pass != ZR_GRADIENTS)
         ZR_TRY(acquire_params(runtime, unit));
-    if (pass != ZR_FORWARD)
+    if (has_gradients(pass))
         ZR_TRY(acquire_grads(unit));
     unit->n_acquired++;
     unit->has_params = unit->has_params || pass != ZR_GRADIENTS;
-    unit->has_grads = unit->has_grads || pass != ZR_FORWARD;
+    unit->has_grads = unit->has_grads || has_gradients(pass);
     return ZR_OK;
 }
 
 zr_status_t zr_unit_acquire(zr_unit_t *unit, zr_pass_t pass) {
     zr_runtime_t *runtime = unit->runtime;
     ZR_TRY(zr_rt_check_ready(runtime, "zr_unit_acquire"));
-    if (pass != ZR_FORWARD && pass != ZR_BACKWARD && pass != ZR_GRADIENTS)
+    if (pass != ZR_FORWARD && pass != ZR_BACKWARD_PARAMS && !has_gradients(pass))
         return zr_fail(&runtime->base.log, ZR_ERR_ARGUMENT, "unit \"%s\": there is no pass %d",
                        unit->name, (int)pass);
-    if (pass != ZR_FORWARD)
+    if (has_gradients(pass))
         ZR_TRY(check_grads(unit));
     return zr_rt_note(runtime, acquire(runtime, unit, pass));
 }
@@ -328,20 +347,23 @@ zr_status_t zr_unit_release(zr_unit_t *unit) {
 zr_status_t zr_unit_reduce(zr_unit_t *unit) {
     zr_runtime_t *runtime = unit->runtime;
     ZR_TRY(zr_rt_check_ready(runtime, "zr_unit_reduce"));
-    if (!unit->has_grads || unit->reduced)
+    bool is_reduced = runtime->base.progress.in_micro_batch && zr_unit_is_reduced(unit);
+    if (!unit->has_grads || is_reduced)
         return zr_fail(&runtime->base.log, ZR_ERR_STATE, "unit \"%s\" is reduced %s", unit->name,
-                       unit->reduced ? "twice in a micro-batch"
-                                     : "but was not acquired with gradients");
-    unit->reduced = true;
+                       is_reduced ? "twice in a micro-batch"
+                                  : "but was not acquired with gradients");
     unit->has_grads = false;
-    return has_trainable(unit) ? zr_rt_note(runtime, reduce(&runtime->grads, unit)) : ZR_OK;
+    zr_status_t status = has_trainable(unit) ? reduce(&runtime->grads, unit) : ZR_OK;
+    unit->n_reduced += zr_base_micro_batches_per_reduction(&runtime->base);
+    return zr_rt_note(runtime, status);
 }
 
 zr_status_t zr_unit_check_reduced(const zr_unit_t *unit) {
-    if (!has_trainable(unit) || unit->reduced)
+    const zr_progress_t *progress = &unit->base->progress;
+    if (!has_trainable(unit) || zr_unit_is_reduced(unit))
         return ZR_OK;
     return zr_fail(&unit->base->log, ZR_ERR_STATE, "unit \"%s\" was not reduced in micro-batch %zu",
-                   unit->name, unit->base->progress.micro_batch);
+                   unit->name, progress->micro_batch - progress->n_together + unit->n_reduced + 1);
 }
 
 static zr_status_t check_begin(const zr_runtime_t *runtime, size_t n) {
@@ -364,7 +386,7 @@ static zr_status_t begin(zr_runtime_t *runtime, size_t n) {
     zr_base_t *base = &runtime->base;
     for (size_t i = 0; i < runtime->model.n_units; i++) {
         zr_unit_t *unit = runtime->model.units[i];
-        unit->reduced = false;
+        unit->n_reduced = 0;
         ZR_TRY(await_and_drop(&runtime->gathers, unit));
     }
     /* Gradients that are kept are overwritten, and may still be read by their reduction. */
@@ -372,7 +394,9 @@ static zr_status_t begin(zr_runtime_t *runtime, size_t n) {
         ZR_TRY(zr_base_order(base, base->transfer, base->compute));
     base->progress.in_evaluation = false;
     ZR_TRY(zr_params_read_ahead(&runtime->params));
+    base->progress.at = base->progress.micro_batch + 1;
     base->progress.micro_batch += n;
+    base->progress.n_together = n;
     base->progress.n_begins++;
     runtime->grads.n_reduced = 0;
     mark(base, NULL, ZR_FORWARD);
@@ -398,9 +422,9 @@ static zr_status_t drop_step(zr_runtime_t *runtime) {
         zr_unit_t *unit = runtime->model.units[i];
         ZR_TRY(await_and_drop(&runtime->gathers, unit));
         forget_grads(unit);
-        unit->reduced = false;
+        unit->n_reduced = 0;
     }
-    base->progress.micro_batch = base->progress.n_begins = 0;
+    base->progress.micro_batch = base->progress.n_begins = base->progress.n_together = 0;
     base->progress.in_micro_batch = false;
     zr_trace_at(zr_device_trace(base->device), zr_base_now(base), &(zr_trace_place_t){0});
     return zr_base_order(base, base->transfer, base->compute); /* which reads what they were */

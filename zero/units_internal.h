@@ -61,7 +61,7 @@ struct zr_unit {
     int n_acquired;       /* acquires without release */
     bool has_params;      /* one of them asked for parameters */
     bool has_grads;       /* one of them asked for gradients */
-    bool reduced;         /* in this micro-batch */
+    size_t n_reduced;     /* micro-batches, of those that began together, in order */
     zr_event_t *gathered; /* passes when the gathered parameters are there */
     /* Where the host may update beside backward (zr_state_t.may_update_early); else NULL. */
     zr_event_t *grads_kept; /* passes when its gradients are where they wait for the update */
@@ -103,6 +103,21 @@ void zr_units_clear(zr_units_t *model);
 /** Whether this rank's shard of a flat buffer lives elsewhere than on the device. */
 static inline bool zr_unit_is_offloaded(const zr_unit_t *unit, int kind) {
     return unit->data[kind].tier != ZR_TIER_DEVICE;
+}
+
+/** Whether its gradients of all micro-batches that began together have been reduced. */
+static inline bool zr_unit_is_reduced(const zr_unit_t *unit) {
+    return unit->n_reduced == unit->base->progress.n_together;
+}
+
+/** Before a reduction: whether it is the step's first of this unit, and whether it is the last. */
+static inline bool zr_unit_begins_sum(const zr_unit_t *unit) {
+    return unit->base->progress.n_begins == 1 && unit->n_reduced == 0;
+}
+static inline bool zr_unit_ends_sum(const zr_unit_t *unit) {
+    const zr_base_t *base = unit->base;
+    return zr_base_is_last_micro_batch(base) &&
+           unit->n_reduced + zr_base_micro_batches_per_reduction(base) == base->progress.n_together;
 }
 
 /** Whether a flat buffer is on the device as a whole, and is never gathered. */

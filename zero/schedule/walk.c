@@ -147,17 +147,29 @@ static zr_status_t visit_backward(walk_t *walk, zr_block_t *block, zr_flight_t *
     return status;
 }
 
+/* Gradients of a micro-batch, or of all of them, are complete: ranks add theirs. */
+static zr_status_t reduce_gradients(zr_block_t *block, bool is_last) {
+    const zr_config_t *config = zr_runtime_config(block->model->runtime);
+    if (block->unit == NULL || (!is_last && config->reduce == ZR_REDUCE_AUTO))
+        return ZR_OK;
+    ZR_TRY(zr_unit_reduce(block->unit));
+    if (is_last)
+        return ZR_OK;
+    ZR_TRY(zr_unit_acquire(block->unit, ZR_GRADIENTS)); /* the next micro-batch's */
+    return zr_unit_release(block->unit);
+}
+
 static zr_status_t turn_backward(walk_t *walk, const zr_turn_t *turn) {
     zr_model_t *model = walk->model;
     zr_block_t *block = model->blocks[turn->block];
     zr_flight_t *flights = &model->flights[turn->first_micro_batch];
     ZR_TRY(acquire_units(block, block->type->reads_no_params ? ZR_GRADIENTS : ZR_BACKWARD));
-    for (size_t i = 0; i < turn->n_micro_batches; i++)
+    for (size_t i = 0; i < turn->n_micro_batches; i++) {
         ZR_TRY(visit_backward(walk, block, &flights[i]));
+        ZR_TRY(reduce_gradients(block, i + 1 == turn->n_micro_batches));
+    }
     if (turn->block + 1 == model->n_blocks)
         model->n_losses += turn->n_micro_batches;
-    if (block->unit != NULL)
-        ZR_TRY(zr_unit_reduce(block->unit));
     return release_units(block);
 }
 

@@ -205,14 +205,19 @@ TEST(stages_have_the_same_bits) {
 }
 
 /* All micro-batches through one block before the next: gradients add up before ranks meet, at every
- * stage, as at stage 0. Parameters are gathered once per pass. */
+ * stage, as at stage 0, or ranks meet for each micro-batch. Parameters are gathered once per pass.
+ */
 TEST(another_order_has_the_bits_of_stage_0) {
-    for (int n_ranks = 1; n_ranks <= 3; n_ranks++) {
-        run_case_t first = run_case(n_ranks, (run_case_t){.stage = 0});
+    for (int variant = 0; variant < 3 * 2; variant++) {
+        int n_ranks = 1 + variant / 2;
+        zr_reduce_t reduce = variant % 2 == 0 ? ZR_REDUCE_AUTO : ZR_REDUCE_EVERY_MICRO_BATCH;
+        run_case_t first = run_case(n_ranks, (run_case_t){.stage = 0, .reduce = reduce});
         for (int stage = 0; stage <= 3; stage++) {
             for (int recompute = 0; recompute < 2; recompute++) {
-                run_case_t c = {
-                    .stage = stage, .by_blocks = true, .model = {.recompute = recompute}};
+                run_case_t c = {.stage = stage,
+                                .reduce = reduce,
+                                .by_blocks = true,
+                                .model = {.recompute = recompute}};
                 run_case_t by_blocks = run_case(n_ranks, c);
                 assert_same(&first, &by_blocks);
                 c.by_blocks = false;
