@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A run that is disturbed for hours loses nothing: kills, stops, full disks, I/O faults, strangers
-# on ports, and restarts with other ranks, placements and processes, at random from a seed.
+# on ports, and restarts with other ranks, placements and processes, at random from a seed. Ranks that
+# are processes share a secret, with which all checkpoints are signed.
 #
 #   bash tests/soak.sh HOURS [SEED [BUILD]]      BUILD: a folder that is built; ./build
 #
@@ -28,7 +29,9 @@ cc -shared -fPIC -O1 -o "$work/faults.so" "$(dirname "$0")/fault/io_faults.c" -l
 mkdir "$work/drive" "$work/plain"
 for ((i = 0; i < 4000; i++)); do echo "$i: the quick brown fox jumps over $((i * i % 977)) lazy dogs"; done >"$work/text"
 model=layers=2,channels=64,heads=4,seq=64,vocab=256
-base=(--device host --threads 1 --data "$work/text" --model "$model" --schedule constant --quiet)
+(umask 077 && head -c 32 /dev/urandom | base64 >"$work/secret")
+base=(--device host --threads 1 --data "$work/text" --model "$model" --schedule constant --quiet 
+    --comm-secret "$work/secret" --checkpoint-sign require)
 limit=4        # --comm-timeout of disturbed runs
 ends_within=90 # of those that are to end, in seconds, on a busy machine
 done_within=900 # of those that are let alone
@@ -160,7 +163,7 @@ check_folder() {
     damaged=''
     [ "$now" -ge "$step" ] || lose "the newest checkpoint has $now steps, and there was one of $step"
     step=$now
-    [ "$step" -eq 0 ] || "$check" verify /mnt/run >"$work/verified" 2>&1 ||
+    [ "$step" -eq 0 ] || "$check" verify /mnt/run --comm-secret "$work/secret" >"$work/verified" 2>&1 ||
         lose "the newest checkpoint is not whole: $(tail -n 2 "$work/verified")"
     [ -z "$(ls -A "$work/drive")" ] || [ "$event" = kill-all ] || lose "files of the drive are left"
     rm -rf "$work/drive" && mkdir "$work/drive"

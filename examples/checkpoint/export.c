@@ -7,6 +7,7 @@ typedef struct options {
     int format; /* of the names below */
     int dtype;  /* likewise */
     weights_export_t write;
+    const char *secret_path;
     bool has_model;
     zr_model_shape_t model;
 } options_t;
@@ -36,7 +37,8 @@ static const zr_option_t rows[] = {
      .help = "(also -o PATH) where to: for safetensors a folder as Hugging Face reads it, or one "
              "file when it ends with .safetensors; for llm.c a file. Nothing may be there yet"},
     {"format", AT(format), .type = ZR_OPTION_CHOICE, .choices = formats,
-     .help = "safetensors: names and shapes of Hugging Face's models; llm.c: its model file, of a GPT-2"},
+     .help = "safetensors: names and shapes of Hugging Face's models; llm.c: its model file, of a "
+             "GPT-2"},
     {"dtype", AT(dtype), .type = ZR_OPTION_CHOICE, .choices = dtypes,
      .help = "origin: each tensor as it was imported, fp32 where it was not. Others are rounded to "
              "nearest; a value that the dtype does not have is an error; llm.c has fp32 and bf16"},
@@ -44,9 +46,9 @@ static const zr_option_t rows[] = {
      .initial = "one file",
      .help = "safetensors: the most that tensors of a file have; several files and their index "
              "are made"},
-    {"model", .type = ZR_OPTION_STRING, .arg = "NAME|SIZES|PATH", .initial = "",
-     .take = take_model,
-     .help = "the model, as zero-train has it, where the checkpoint does not say"}};
+    {"model", .type = ZR_OPTION_STRING, .arg = "NAME|SIZES|PATH", .initial = "", .take = take_model,
+     .help = "the model, as zero-train has it, where the checkpoint does not say"},
+    CHECKPOINT_SECRET_ROW(options_t, secret_path, CHECKPOINT_SECRET_CHECKED)};
 
 static zr_status_t check(const options_t *o) {
     const zr_log_t *log = o->common.log;
@@ -69,10 +71,9 @@ static zr_status_t check(const options_t *o) {
 
 static json_t *describe(const options_t *o, const zr_checkpoint_info_t *info,
                         const weights_t *weights, const weights_report_t *written) {
-    json_t *object =
-        JSON_OBJECT({"checkpoint", json_text(info->path)}, {"step", json_count(info->step)},
-                    {"format", json_string(formats[o->format].name)},
-                    {"dtype", json_string(written->dtype)});
+    json_t *object = JSON_OBJECT(
+        {"checkpoint", json_text(info->path)}, {"step", json_count(info->step)},
+        {"format", json_string(formats[o->format].name)}, {"dtype", json_string(written->dtype)});
     exchange_describe(weights, &object);
     JSON_PUT(&object, {"output", json_text(o->write.path)}, {"files", json_count(written->n_files)},
              {"bytes", json_count(written->n_bytes)});
@@ -85,8 +86,8 @@ static int report(const options_t *o, const zr_checkpoint_info_t *info, const we
         return command_print(describe(o, info, weights, written), COMMAND_DONE, o->common.log);
     printf("%s: step %zu of %s, %s in %s, %s in %s\n", o->write.path, info->step, info->path,
            zr_count_text(zr_model_shape_n_params(&weights->shape), "parameter").text,
-           written->dtype,
-           zr_size_text(written->n_bytes).text, zr_count_text(written->n_files, "file").text);
+           written->dtype, zr_size_text(written->n_bytes).text,
+           zr_count_text(written->n_files, "file").text);
     return COMMAND_DONE;
 }
 
@@ -113,12 +114,12 @@ static int code_of_writing(zr_status_t status) {
     return status == ZR_ERR_FORMAT ? COMMAND_FAILED : exchange_code(status);
 }
 
-static int export(const options_t *o, const char *path) {
+static int export(const options_t *o, const zr_secret_t *secret, const char *path) {
     zr_checkpoint_t *checkpoint = NULL;
     weights_t *weights = NULL;
     zr_checkpoint_info_t info;
     weights_report_t written;
-    if (zr_checkpoint_open(path, o->common.log, &checkpoint) != ZR_OK)
+    if (zr_checkpoint_open_signed(path, secret, o->common.log, &checkpoint) != ZR_OK)
         return COMMAND_FAILED;
     int code = exchange_code(weights_of_checkpoint(checkpoint, o->has_model ? &o->model : NULL,
                                                    o->common.log, &weights));
@@ -136,11 +137,14 @@ static int export(const options_t *o, const char *path) {
 static int run(void *argument) {
     const options_t *options = argument;
     char followed[PATH_MAX];
+    zr_secret_t secret;
     int code = exchange_code(check(options));
+    if (checkpoint_secret(options->secret_path, options->common.log, &secret) != ZR_OK)
+        return COMMAND_BAD_INPUT;
     const char *path = checkpoint_follow(options->common.words[0], followed);
     if (code == COMMAND_DONE)
         code = checkpoint_expect(path, options->common.log);
-    return code == COMMAND_DONE ? export(options, path) : code;
+    return code == COMMAND_DONE ? export(options, &secret, path) : code;
 }
 
 const command_t checkpoint_export = {

@@ -5,6 +5,8 @@
 typedef struct options {
     command_common_t common;
     const char *folder;
+    const char *secret_path;
+    zr_secret_t secret;
     bool has_model;
     zr_model_shape_t model;
 } options_t;
@@ -22,8 +24,11 @@ static const zr_option_t rows[] = {
      .arg = "DIR",
      .help = "the folder for checkpoints, as zero-train --resume takes it; it is made, or has "
              "none yet"},
-    {"model", .type = ZR_OPTION_STRING, .arg = "NAME|SIZES|PATH", .initial = "",
-     .take = take_model, .help = "the model, as zero-train has it, where the files do not say"}};
+    {"model", .type = ZR_OPTION_STRING, .arg = "NAME|SIZES|PATH", .initial = "", .take = take_model,
+     .help = "the model, as zero-train has it, where the files do not say"},
+    CHECKPOINT_SECRET_ROW(options_t, secret_path,
+                          "sign the checkpoint with this secret, as zero-train --checkpoint-sign "
+                          "does")};
 
 static json_t *list_sources(const options_t *o) {
     json_t *list = json_array();
@@ -58,7 +63,8 @@ static int report(const options_t *o, const weights_t *weights, const zr_checkpo
 static int report_checkpoint(const options_t *o, const weights_t *weights) {
     zr_checkpoint_t *checkpoint = NULL;
     zr_checkpoint_info_t info;
-    zr_status_t status = zr_checkpoint_open(o->folder, o->common.log, &checkpoint);
+    zr_status_t status =
+        zr_checkpoint_open_signed(o->folder, &o->secret, o->common.log, &checkpoint);
     if (status != ZR_OK)
         return COMMAND_FAILED;
     zr_checkpoint_info(checkpoint, &info);
@@ -72,7 +78,7 @@ static zr_status_t write_weights(const options_t *o, weights_t *weights) {
                                     .verb = "imported",
                                     .n_elems = zr_model_shape_n_params(&weights->shape)};
     weights_import_t import = {
-        .folder = o->folder, .progress = exchange_show, .context = &progress};
+        .folder = o->folder, .secret = &o->secret, .progress = exchange_show, .context = &progress};
     zr_status_t status = weights_write_checkpoint(weights, &import, o->common.log);
     if (progress.messages != NULL)
         messages_end_progress(progress.messages);
@@ -80,13 +86,15 @@ static zr_status_t write_weights(const options_t *o, weights_t *weights) {
 }
 
 static int run(void *options) {
-    const options_t *o = options;
+    options_t *o = options;
     const zr_log_t *log = o->common.log;
     weights_t *weights = NULL;
     if (o->folder == NULL) {
         zr_log_write(log, ZR_LOG_ERROR, "--checkpoint-dir DIR is missing: where to import to");
         return COMMAND_BAD_INPUT;
     }
+    if (checkpoint_secret(o->secret_path, log, &o->secret) != ZR_OK)
+        return COMMAND_BAD_INPUT;
     if (exchange_check_place("--checkpoint-dir", o->folder, true, log) != ZR_OK)
         return COMMAND_BAD_INPUT;
     zr_status_t status = weights_open(o->common.words, o->common.n_words,

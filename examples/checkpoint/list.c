@@ -33,8 +33,9 @@ static void print_table(const zr_checkpoint_entry_t *entries, size_t n_entries) 
             continue;
         }
         print_age(e->saved_unix_s, now, age);
-        printf("%-24s %10zu %6d %6d %6s %11s %12s  complete\n", e->name, e->step, e->n_ranks,
-               e->stage, zr_dtype_name(e->dtype), zr_size_text(e->data_bytes).text, age);
+        printf("%-24s %10zu %6d %6d %6s %11s %12s  complete%s\n", e->name, e->step, e->n_ranks,
+               e->stage, zr_dtype_name(e->dtype), zr_size_text(e->data_bytes).text, age,
+               e->is_signed ? ", signed" : "");
     }
 }
 
@@ -54,6 +55,7 @@ static json_t *describe(const zr_checkpoint_entry_t *entry) {
                  {"stage", json_count((uint64_t)entry->stage)},
                  {"dtype", json_text(zr_dtype_name(entry->dtype))},
                  {"data_bytes", json_count(entry->data_bytes)},
+                 {"signed", json_boolean(entry->is_signed)},
                  {"saved_unix_s", json_count((uint64_t)entry->saved_unix_s)});
     } else {
         json_put(&object, "problem", json_text(entry->problem));

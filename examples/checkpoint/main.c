@@ -6,6 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "examples/common/files.h"
+
 #define LATEST "latest"
 #define NAME_BEGIN "step-"
 
@@ -52,6 +54,13 @@ int checkpoint_expect(const char *path, const zr_log_t *log) {
     zr_log_write(log, ZR_LOG_ERROR,
                  "%s has no checkpoint, and is none itself: it has no manifest.json", path);
     return COMMAND_BAD_INPUT;
+}
+
+zr_status_t checkpoint_secret(const char *path, const zr_log_t *log, zr_secret_t *secret_p) {
+    files_log_t named = {*log, "--comm-secret"};
+    zr_log_t file_log = files_log(&named);
+    *secret_p = (zr_secret_t){.is_given = false};
+    return path == NULL ? ZR_OK : zr_secret_read(&file_log, path, secret_p);
 }
 
 int main(int argc, char **argv) {

@@ -61,13 +61,14 @@ zr_status_t train_checkpoint_save(const train_options_t *options, const data_t *
     char *trainer = trainer_text(options, data, place);
     if (trainer == NULL)
         return zr_fail(zr_runtime_log(runtime), ZR_ERR_MEMORY, "no memory for a checkpoint");
-    zr_save_options_t save = {.folder = options->checkpoint.dir,
-                              .trainer_json = trainer,
-                              .goes_on = options->checkpoint.is_async,
-                              .keep = options->checkpoint.keep,
-                              .keep_also = options->evaluation.keep_best && place->gain.has_best
-                                               ? &place->gain.best_step
-                                               : NULL};
+    zr_save_options_t save = {
+        .folder = options->checkpoint.dir,
+        .trainer_json = trainer,
+        .goes_on = options->checkpoint.is_async,
+        .keep = options->checkpoint.keep,
+        .keep_also =
+            options->evaluation.keep_best && place->gain.has_best ? &place->gain.best_step : NULL,
+        .secret = options->checkpoint.sign != TRAIN_SIGN_OFF ? &options->launch.secret : NULL};
     zr_status_t status = zr_runtime_save_begin(runtime, &save);
     free(trainer);
     ZR_TRY(status);
@@ -259,13 +260,15 @@ static zr_status_t open_newest(const train_options_t *options, const data_t *dat
                                const data_t *val, zr_comm_t *comm, const zr_log_t *log,
                                train_start_t *start) {
     const char *dir = options->checkpoint.dir;
+    const zr_secret_t *secret =
+        options->checkpoint.sign == TRAIN_SIGN_REQUIRE ? &options->launch.secret : NULL;
     opening_t opening = {.options = options, .data = data, .val = val, .log = log, .start = start};
     start->is_damaged = true;
     if (options->checkpoint.passes_damaged)
-        ZR_TRY(zr_checkpoint_open_whole(dir, comm, log, &start->checkpoint, &start->passed,
+        ZR_TRY(zr_checkpoint_open_whole(dir, comm, secret, log, &start->checkpoint, &start->passed,
                                         &start->n_passed));
     else
-        ZR_TRY(zr_checkpoint_open(dir, log, &start->checkpoint));
+        ZR_TRY(zr_checkpoint_open_signed(dir, secret, log, &start->checkpoint));
     start->is_damaged = false;
     zr_checkpoint_info(start->checkpoint, &opening.info);
     start->step = opening.info.step;

@@ -98,6 +98,15 @@ static zr_status_t read_trust(train_options_t *options, const zr_log_t *log) {
     return ZR_OK;
 }
 
+static zr_status_t check_sign(const train_options_t *options, const zr_log_t *log) {
+    if (options->checkpoint.sign == TRAIN_SIGN_OFF || options->launch.secret.is_given)
+        return ZR_OK;
+    return zr_fail(log, ZR_ERR_ARGUMENT,
+                   "--checkpoint-sign %s: there is no secret to sign with; give --comm-secret "
+                   "FILE, or the variable %s",
+                   options_value(&options->given, "checkpoint-sign"), ZR_SECRET_VARIABLE);
+}
+
 zr_status_t train_launch_apply(train_options_t *options, const zr_log_t *log) {
     if (options->comm == TRAIN_COMM_NCCL && strcmp(options->device, "host") == 0)
         return zr_fail(log, ZR_ERR_ARGUMENT,
@@ -111,6 +120,7 @@ zr_status_t train_launch_apply(train_options_t *options, const zr_log_t *log) {
             options->device);
     ZR_TRY(zr_launch_from_environment(log, &options->launch, &options->is_launched));
     ZR_TRY(read_trust(options, log));
+    ZR_TRY(check_sign(options, log));
     if (!options->is_launched)
         return check_alone(options, log);
     ZR_TRY(check_launch(options, log));

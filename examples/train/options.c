@@ -130,6 +130,10 @@ static const zr_option_choice_t overlaps[] = {{"auto", TRAIN_OVERLAP_AUTO, NULL}
 static const zr_option_choice_t resumptions[] = {
     {"continue", 0, NULL}, {"restart", 1, NULL}, {NULL, 0, NULL}};
 
+static const zr_option_choice_t signatures[] = {{"off", TRAIN_SIGN_OFF, NULL},
+                                                {"write", TRAIN_SIGN_WRITE, NULL},
+                                                {"require", TRAIN_SIGN_REQUIRE, NULL},
+                                                {NULL, 0, NULL}};
 static const zr_option_choice_t damages[] = {
     {"refuse", 0, NULL}, {"previous", 1, NULL}, {NULL, 0, NULL}};
 
@@ -231,7 +235,9 @@ static const zr_option_t own[] = {
      .more = "or for a collective that has begun; who is silent for 0.6 of it is lost "
              "([clusters.md](clusters.md))"},
     {"comm-secret", AT(comm_secret), .type = ZR_OPTION_STRING, .group = MACHINE, .arg = "FILE",
-     .initial = "", .help = "of ranks that are processes: what only they know, at least 16 bytes",
+     .initial = "",
+     .help = "of ranks that are processes, and of --checkpoint-sign: what only they know, at least "
+             "16 bytes",
      .more = "who does not know it is no rank; also the variable `ZR_COMM_SECRET` "
              "([clusters.md](clusters.md#who-may-join))"},
     {"comm-bind", AT(comm_bind), .type = ZR_OPTION_STRING, .group = MACHINE, .arg = "ADDRESS",
@@ -296,6 +302,11 @@ static const zr_option_t own[] = {
      .help =
          "train on while a checkpoint is written, where host memory has room for a copy of what "
          "is saved"},
+    {"checkpoint-sign", AT(checkpoint.sign), .type = ZR_OPTION_CHOICE, .flags = AGREE,
+     .choices = signatures, .group = CHECKPOINTS, .needs = "checkpoint-dir",
+     .help = "sign checkpoints with the secret of --comm-secret; require: and go on from those "
+             "alone that are signed with it",
+     .more = "See [checkpoints.md](checkpoints.md#signed-checkpoints)"},
     {"resume", AT(checkpoint.resume), .type = ZR_OPTION_FLAG, .group = CHECKPOINTS,
      .needs = "checkpoint-dir",
      .help = "go on from the newest complete checkpoint of --checkpoint-dir, if there is one; any "

@@ -36,6 +36,13 @@ typedef enum train_comm {
     TRAIN_COMM_PROCESSES = 3
 } train_comm_t;
 
+/** Signatures of checkpoints, made with the secret of the run. */
+typedef enum train_sign {
+    TRAIN_SIGN_OFF = 0,
+    TRAIN_SIGN_WRITE = 1,  /* what is saved is signed */
+    TRAIN_SIGN_REQUIRE = 2 /* and what is gone on from has to be */
+} train_sign_t;
+
 typedef struct train_checkpoint_options {
     const char *dir;     /* NULL: nothing is saved */
     size_t every;        /* steps; 0: at the end only */
@@ -44,6 +51,7 @@ typedef struct train_checkpoint_options {
     bool resume;         /* go on from the newest */
     bool restarts_data;  /* from the beginning of the data, whatever they are */
     bool passes_damaged; /* go on from the one before, where data is damaged */
+    train_sign_t sign;
 } train_checkpoint_options_t;
 
 /** Evaluations: losses of other data, between steps. */

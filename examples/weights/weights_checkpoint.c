@@ -103,9 +103,9 @@ static zr_status_t read_origin(checkpoint_weights_t *w) {
     size_t n_bytes = 0;
     ZR_TRY(carry_read(w->checkpoint, ORIGIN_NAME, &w->log, &text, &n_bytes));
     zr_status_t status =
-        text != NULL ? origin_parse(text, n_bytes, ORIGIN_NAME " of the checkpoint", &w->log,
-                                    &w->base)
-                     : ZR_OK;
+        text != NULL
+            ? origin_parse(text, n_bytes, ORIGIN_NAME " of the checkpoint", &w->log, &w->base)
+            : ZR_OK;
     free(text);
     return status;
 }
@@ -126,13 +126,12 @@ zr_status_t weights_of_checkpoint(const zr_checkpoint_t *checkpoint, const zr_mo
     checkpoint_weights_t *w = calloc(1, sizeof(*w));
     if (w == NULL)
         return zr_fail(log, ZR_ERR_MEMORY, "no memory to read %s", info.path);
-    *w = (checkpoint_weights_t){
-        .base = {.backend = &backend,
-                 .format = "checkpoint",
-                 .dtype = "fp32",
-                 .carrier = checkpoint},
-        .log = *log,
-        .checkpoint = checkpoint};
+    *w = (checkpoint_weights_t){.base = {.backend = &backend,
+                                         .format = "checkpoint",
+                                         .dtype = "fp32",
+                                         .carrier = checkpoint},
+                                .log = *log,
+                                .checkpoint = checkpoint};
     zr_status_t status = open_all(w, &info, model);
     if (status == ZR_OK)
         *weights_p = &w->base;
@@ -226,7 +225,8 @@ zr_status_t weights_write_checkpoint(weights_t *weights, const weights_import_t 
     char *trainer = trainer_text(&weights->shape);
     if (trainer == NULL)
         return zr_fail(log, ZR_ERR_MEMORY, "no memory to write a checkpoint");
-    zr_save_options_t save = {.folder = options->folder, .trainer_json = trainer};
+    zr_save_options_t save = {
+        .folder = options->folder, .trainer_json = trainer, .secret = options->secret};
     zr_checkpoint_writer_t *writer = NULL;
     zr_status_t status = zr_checkpoint_writer_create(&save, log, &writer);
     ZR_THEN(status, add_tensors(weights, options, writer));

@@ -18,7 +18,8 @@ ZR_NODISCARD zr_status_t weights_of_checkpoint(const zr_checkpoint_t *checkpoint
                                                weights_t **weights_p);
 
 typedef struct weights_import {
-    const char *folder; /* of checkpoints; it has none yet */
+    const char *folder;        /* of checkpoints; it has none yet */
+    const zr_secret_t *secret; /* that signs it; NULL, or not given: none */
     /* Called now and then with the elements written so far; NULL: not. */
     void (*progress)(void *context, uint64_t n_elems);
     void *context;

@@ -242,6 +242,7 @@ class SaveOptions(Structure):
         ("goes_on", c_bool),
         ("keep", c_size_t),
         ("keep_also", POINTER(c_size_t)),
+        ("secret", c_void_p),
     ]
 
 
@@ -266,6 +267,7 @@ class CheckpointInfo(Structure):
         ("data_bytes", c_uint64),
         ("optimizer", c_char_p),
         ("n_arrays", c_size_t),
+        ("is_signed", c_bool),
     ]
 
 

@@ -409,7 +409,7 @@ TEST(all_may_be_damaged) {
     expect_said(ZERO_TRAIN, 1,
                 "--model layers=2,channels=16,heads=2,seq=16,vocab=256 --data text "
                 "--steps 6 --checkpoint-dir ckpt --resume --resume-damaged previous",
-                "ckpt has no checkpoint that is whole");
+                "ckpt has no older checkpoint to go on from: the data of all is damaged");
     assert_int_equal(system("test -d ckpt/step-00000004 -a -d ckpt/step-00000002 -a ! -e "
                             "ckpt/step-00000002.damaged -a \"$(cat ckpt/latest)\" = step-00000004"),
                      0);
@@ -438,6 +438,40 @@ TEST(processes_take_the_same_one) {
     assert_int_equal(system("test -d ckpt/step-00000004 -a -d ckpt/step-00000002"), 0);
     empty("ckpt");
     empty("other");
+}
+
+/* Signed by threads and by processes, and gone on from with the secret alone; what is not signed
+ * with it ends the run, also where an older one is. */
+TEST(who_does_not_know_the_secret_saves_nothing) {
+    static const char make[] = "umask 077; head -c 32 /dev/urandom | base64 >secret; "
+                               "head -c 32 /dev/urandom | base64 >other";
+    assert_int_equal(system(make), 0);
+    expect_said(ZERO_TRAIN, 2, TINY "--steps 2 --checkpoint-dir ckpt --checkpoint-sign write",
+                "--checkpoint-sign write: there is no secret to sign with; give --comm-secret");
+    assert_ran(0, SAVED "--comm-secret secret --checkpoint-sign write");
+    expect_said(ZERO_CHECKPOINT, 0, "verify ckpt", "is signed, and no secret is given");
+    expect_said(ZERO_CHECKPOINT, 1, "verify ckpt --comm-secret other",
+                "is not signed with the secret that is given|was not verified");
+    assert_int_equal(run_by_hand(2, TINY "--steps 6 --stage 1 --checkpoint-dir ckpt --resume "
+                                         "--comm-secret secret --checkpoint-sign require"),
+                     0);
+    expect_said(ZERO_TRAIN, 1,
+                TINY "--steps 8 --checkpoint-dir ckpt --resume --comm-secret other "
+                     "--checkpoint-sign require --resume-damaged previous",
+                "is not signed with the secret that is given");
+    assert_ran(0, TINY "--steps 8 --checkpoint-dir ckpt --resume");
+    for (int i = 0; i < 2; i++)
+        expect_said(ZERO_TRAIN, 1,
+                    i == 0 ? TINY "--steps 10 --checkpoint-dir ckpt --resume --comm-secret secret "
+                                  "--checkpoint-sign require"
+                           : TINY "--steps 10 --checkpoint-dir ckpt --resume --comm-secret secret "
+                                  "--checkpoint-sign require --resume-damaged previous",
+                    "step-00000008/manifest.json: it is not signed");
+    assert_ran(0, TINY "--steps 10 --checkpoint-dir ckpt --resume --comm-secret secret "
+                       "--checkpoint-sign write");
+    expect_run("", ZERO_CHECKPOINT, "verify ckpt --comm-secret secret", 0);
+    expect_out("step 10, |, signed with this secret");
+    empty("ckpt");
 }
 
 /* No room: the run ends with the reason, and what was saved before is there. */

@@ -70,6 +70,27 @@ static void ask(const zr_manifest_t *m) {
         ask_tensor(m, &m->tensors[i]);
 }
 
+static const zr_secret_t secret = {.is_given = true, .key = "a"};
+static const zr_secret_t other_secret = {.is_given = true, .key = "b"};
+
+/* What is accepted can be signed, and is signed then with this secret and no other. */
+static void ask_signed(zr_manifest_t *m) {
+    char *text = NULL;
+    zr_manifest_t second = {0};
+    int n_errors;
+    zr_log_t log = fuzz_log(&n_errors);
+    m->secret = &secret;
+    FUZZ_REQUIRE(zr_manifest_print(m, "fuzz", &log, &text) == ZR_OK);
+    size_t n_bytes = strlen(text);
+    FUZZ_REQUIRE(zr_manifest_is_signed(text, n_bytes, &secret));
+    FUZZ_REQUIRE(!zr_manifest_is_signed(text, n_bytes, &other_secret));
+    FUZZ_REQUIRE(zr_manifest_parse(text, n_bytes, "fuzz", &log, &second) == ZR_OK);
+    FUZZ_REQUIRE(second.is_signed && n_errors == 0);
+    m->secret = NULL;
+    zr_manifest_clear(&second);
+    free(text);
+}
+
 /* What is accepted can be printed, and what is printed is accepted and the same. */
 static void ask_again(const zr_manifest_t *m) {
     char *text = NULL, *again = NULL;
@@ -95,12 +116,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes) {
         memcpy(text, bytes, n_bytes);
     text[n_bytes] = '\0';
     zr_status_t status = zr_manifest_parse(text, n_bytes, "fuzz", &log, &manifest);
+    bool is_signed = zr_manifest_is_signed(text, n_bytes, &secret);
+    FUZZ_REQUIRE(!is_signed || status != ZR_OK || manifest.is_signed);
+    FUZZ_REQUIRE(!is_signed || !zr_manifest_is_signed(text, n_bytes, &other_secret));
     free(text);
     FUZZ_REQUIRE(status == ZR_OK || status == ZR_ERR_FORMAT);
     FUZZ_REQUIRE(n_errors == (status != ZR_OK));
     if (status == ZR_OK) {
         ask(&manifest);
         ask_again(&manifest);
+        ask_signed(&manifest);
     }
     zr_manifest_clear(&manifest);
     return 0;

@@ -87,6 +87,7 @@ static void checkpoints(void) {
     FIELD(zr_save_options_t, SaveOptions, goes_on);
     FIELD(zr_save_options_t, SaveOptions, keep);
     FIELD(zr_save_options_t, SaveOptions, keep_also);
+    FIELD(zr_save_options_t, SaveOptions, secret);
     SIZE(zr_save_report_t, SaveReport);
     FIELD(zr_save_report_t, SaveReport, n_bytes);
     SIZE(zr_checkpoint_info_t, CheckpointInfo);
@@ -94,6 +95,7 @@ static void checkpoints(void) {
     FIELD(zr_checkpoint_info_t, CheckpointInfo, dtype);
     FIELD(zr_checkpoint_info_t, CheckpointInfo, data_bytes);
     FIELD(zr_checkpoint_info_t, CheckpointInfo, n_arrays);
+    FIELD(zr_checkpoint_info_t, CheckpointInfo, is_signed);
 }
 
 int main(void) {

@@ -12,9 +12,9 @@
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-static zr_status_t open_this(const char *path, int fd, const zr_log_t *log,
-                             zr_folder_found_t *found) {
-    ZR_TRY(zr_manifest_read_at(fd, path, log, &found->manifest));
+static zr_status_t open_this(const char *path, int fd, const zr_secret_t *secret,
+                             const zr_log_t *log, zr_folder_found_t *found) {
+    ZR_TRY(zr_manifest_read_at(fd, path, secret, log, &found->manifest));
     found->path = strdup(path);
     if (found->path == NULL)
         return zr_fail(log, ZR_ERR_MEMORY, "%s: no memory for a path", path);
@@ -23,15 +23,15 @@ static zr_status_t open_this(const char *path, int fd, const zr_log_t *log,
 }
 
 /* The checkpoint at a path, or the newest of a folder. */
-static zr_status_t find(const char *path, size_t below, const zr_log_t *log,
-                        zr_folder_found_t *found) {
+static zr_status_t find(const char *path, size_t below, const zr_secret_t *secret,
+                        const zr_log_t *log, zr_folder_found_t *found) {
     int fd = -1;
     ZR_TRY(zr_folder_open(path, log, &fd));
     if (faccessat(fd, ZR_MANIFEST_NAME, F_OK, AT_SYMLINK_NOFOLLOW) != 0) {
         close(fd);
-        return zr_folder_newest(path, below, log, found);
+        return zr_folder_newest(path, below, secret, log, found);
     }
-    zr_status_t status = open_this(path, fd, log, found);
+    zr_status_t status = open_this(path, fd, secret, log, found);
     if (status != ZR_OK) {
         zr_manifest_clear(&found->manifest);
         close(fd);
@@ -41,19 +41,24 @@ static zr_status_t find(const char *path, size_t below, const zr_log_t *log,
 
 zr_status_t zr_checkpoint_open(const char *path, const zr_log_t *log,
                                zr_checkpoint_t **checkpoint_p) {
+    return zr_checkpoint_open_signed(path, NULL, log, checkpoint_p);
+}
+
+zr_status_t zr_checkpoint_open_signed(const char *path, const zr_secret_t *secret,
+                                      const zr_log_t *log, zr_checkpoint_t **checkpoint_p) {
     if (path == NULL || checkpoint_p == NULL)
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "opening a checkpoint needs a path and a place for it");
-    return zr_checkpoint_open_below(path, SIZE_MAX, log, checkpoint_p);
+    return zr_checkpoint_open_below(path, SIZE_MAX, secret, log, checkpoint_p);
 }
 
-zr_status_t zr_checkpoint_open_below(const char *path, size_t below, const zr_log_t *log,
-                                     zr_checkpoint_t **checkpoint_p) {
+zr_status_t zr_checkpoint_open_below(const char *path, size_t below, const zr_secret_t *secret,
+                                     const zr_log_t *log, zr_checkpoint_t **checkpoint_p) {
     zr_checkpoint_t *checkpoint = calloc(1, sizeof(*checkpoint));
     if (checkpoint == NULL)
         return zr_fail(log, ZR_ERR_MEMORY, "%s: no memory to open it", path);
     checkpoint->found.fd = -1;
-    zr_status_t status = find(path, below, log, &checkpoint->found);
+    zr_status_t status = find(path, below, secret, log, &checkpoint->found);
     if (status != ZR_OK)
         goto err_free_checkpoint;
     const zr_manifest_t *manifest = &checkpoint->found.manifest;
@@ -65,6 +70,11 @@ zr_status_t zr_checkpoint_open_below(const char *path, size_t below, const zr_lo
     }
     for (size_t i = 0; i < manifest->n_files; i++)
         checkpoint->data_bytes += manifest->files[i].data_bytes;
+    if (manifest->is_signed && (secret == NULL || !secret->is_given))
+        zr_log_write(log, ZR_LOG_INFO,
+                     "%s is signed, and no secret is given to check that: whoever can write there "
+                     "may have changed it",
+                     checkpoint->found.path);
     *checkpoint_p = checkpoint;
     return ZR_OK;
 
@@ -99,7 +109,8 @@ void zr_checkpoint_info(const zr_checkpoint_t *checkpoint, zr_checkpoint_info_t 
                                      .n_tensors = manifest->n_tensors,
                                      .data_bytes = checkpoint->data_bytes,
                                      .optimizer = zr_manifest_optimizer(manifest),
-                                     .n_arrays = zr_manifest_n_arrays(manifest)};
+                                     .n_arrays = zr_manifest_n_arrays(manifest),
+                                     .is_signed = manifest->is_signed};
 }
 
 const char *zr_checkpoint_trainer_json(const zr_checkpoint_t *checkpoint) {
@@ -166,7 +177,8 @@ static zr_status_t describe(int folder_fd, const zr_folder_item_t *items, size_t
                  "it has been replaced or was too many, and the next save removes it");
         return ZR_OK;
     }
-    zr_status_t status = zr_folder_read(folder_fd, item->name, entry->problem, &fd, &manifest);
+    zr_status_t status =
+        zr_folder_read(folder_fd, item->name, NULL, entry->problem, &fd, &manifest);
     if (status != ZR_OK)
         return status == ZR_ERR_MEMORY ? status : ZR_OK;
     entry->is_complete = true;
@@ -174,6 +186,7 @@ static zr_status_t describe(int folder_fd, const zr_folder_item_t *items, size_t
     entry->stage = manifest.stage;
     entry->dtype = manifest.dtype;
     entry->saved_unix_s = saved_at(fd);
+    entry->is_signed = manifest.is_signed;
     for (size_t i = 0; i < manifest.n_files; i++)
         entry->data_bytes += manifest.files[i].data_bytes;
     zr_manifest_clear(&manifest);

@@ -14,6 +14,7 @@
  */
 #pragma once
 
+#include "zero/comm/launch.h"
 #include "zero/runtime.h"
 
 ZR_BEGIN_C
@@ -39,6 +40,9 @@ typedef struct zr_save_options {
                                  every rank has the host memory for a copy */
     size_t keep;              /* so many of the newest stay, this one with them; 0: all */
     const size_t *keep_also;  /* the one of this step stays, too; NULL: none. Borrowed for calls */
+    const zr_secret_t *secret; /* its manifest is signed with this, of rank 0: nobody else can
+                                  change it. NULL, or not given: it is not signed. Borrowed for
+                                  calls */
 } zr_save_options_t;
 
 typedef struct zr_save_report {
@@ -151,6 +155,19 @@ typedef struct zr_checkpoint zr_checkpoint_t;
  */
 ZR_NODISCARD zr_status_t zr_checkpoint_open(const char *path, const zr_log_t *log,
                                             zr_checkpoint_t **checkpoint_p);
+/**
+ * Open one whose manifest is signed with a secret (zr_save_options_t.secret): it is from somebody
+ * who knows the secret. Of a folder, the newest that is complete has to be. The signature is of
+ * the manifest and, through it, of sizes and checksums; those are XXH3, which finds accidents, and
+ * not what somebody makes who can write to the data files and wants the same checksum.
+ *
+ * @param secret  NULL, or not given: as zr_checkpoint_open, which logs that nobody has checked the
+ *                signature of one that has any
+ * @return as zr_checkpoint_open; ZR_ERR_ARGUMENT when it is not signed, or with another secret
+ */
+ZR_NODISCARD zr_status_t zr_checkpoint_open_signed(const char *path, const zr_secret_t *secret,
+                                                   const zr_log_t *log,
+                                                   zr_checkpoint_t **checkpoint_p);
 /** A checkpoint whose data is not whole. */
 typedef struct zr_checkpoint_passed {
     size_t step;
@@ -166,12 +183,14 @@ typedef struct zr_checkpoint_passed {
  * are set aside under other names, and are no checkpoints of the folder any more. Collective.
  *
  * @param comm      NULL: of one rank. All ranks need the same folder
+ * @param secret    as of zr_checkpoint_open_signed: the first that is not signed with it ends the
+ *                  search
  * @param passed_p  [*n_passed_p], newest first; free it
- * @return as zr_checkpoint_open; ZR_ERR_FORMAT when none is whole, and then nothing has changed;
- *         ZR_ERR_COMM
+ * @return as zr_checkpoint_open_signed; ZR_ERR_FORMAT when none is whole, and then nothing has
+ * changed; ZR_ERR_COMM
  */
 ZR_NODISCARD zr_status_t zr_checkpoint_open_whole(const char *folder, zr_comm_t *comm,
-                                                  const zr_log_t *log,
+                                                  const zr_secret_t *secret, const zr_log_t *log,
                                                   zr_checkpoint_t **checkpoint_p,
                                                   zr_checkpoint_passed_t **passed_p,
                                                   size_t *n_passed_p);
@@ -189,6 +208,7 @@ typedef struct zr_checkpoint_info {
     uint64_t data_bytes;   /* of all its data files */
     const char *optimizer; /* whose arrays it has */
     size_t n_arrays;
+    bool is_signed; /* checked where it was opened with a secret */
 } zr_checkpoint_info_t;
 /** Facts of it; its strings live as long as it. */
 void zr_checkpoint_info(const zr_checkpoint_t *checkpoint, zr_checkpoint_info_t *info_p);
@@ -281,6 +301,7 @@ typedef struct zr_checkpoint_entry {
     int stage;
     zr_dtype_t dtype;
     int64_t saved_unix_s; /* when its manifest was written; 0: not known */
+    bool is_signed;       /* whoever has signed it: that is not checked */
 } zr_checkpoint_entry_t;
 
 /**

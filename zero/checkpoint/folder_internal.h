@@ -103,10 +103,14 @@ typedef struct zr_folder_found {
  * ones, and that "latest" is another one.
  *
  * @param below  of fewer steps than this; SIZE_MAX: whichever
+ * @param secret  that it has to be signed with; NULL, or not given: nobody looks
  * @param found_p  give it back with zr_folder_found_clear
- * @return ZR_OK; ZR_ERR_IO when the folder cannot be read, or has none; ZR_ERR_MEMORY
+ * @return ZR_OK; ZR_ERR_IO when the folder cannot be read, or has none; ZR_ERR_ARGUMENT when the
+ *         newest that is complete is not signed so: an older one is not taken instead;
+ *         ZR_ERR_MEMORY
  */
-ZR_NODISCARD zr_status_t zr_folder_newest(const char *folder, size_t below, const zr_log_t *log,
+ZR_NODISCARD zr_status_t zr_folder_newest(const char *folder, size_t below,
+                                          const zr_secret_t *secret, const zr_log_t *log,
                                           zr_folder_found_t *found_p);
 /** One that was never filled is fine: zeros, and fd -1. */
 void zr_folder_found_clear(zr_folder_found_t *found);
@@ -149,5 +153,5 @@ bool zr_folder_is_checkpoint(const zr_folder_item_t *items, size_t index);
  *
  * @param reason  what is wrong with it; nothing is logged
  */
-ZR_NODISCARD zr_status_t zr_folder_read(int folder_fd, const char *name, char reason[256],
-                                        int *fd_p, zr_manifest_t *manifest_p);
+ZR_NODISCARD zr_status_t zr_folder_read(int folder_fd, const char *name, const zr_secret_t *secret,
+                                        char reason[256], int *fd_p, zr_manifest_t *manifest_p);

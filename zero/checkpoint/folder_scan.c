@@ -134,8 +134,8 @@ static void keep_reason(void *context, zr_log_level_t level, int rank, const cha
         snprintf(reason, 256, "%s", message);
 }
 
-zr_status_t zr_folder_read(int folder_fd, const char *name, char reason[256], int *fd_p,
-                           zr_manifest_t *manifest_p) {
+zr_status_t zr_folder_read(int folder_fd, const char *name, const zr_secret_t *secret,
+                           char reason[256], int *fd_p, zr_manifest_t *manifest_p) {
     zr_log_t log = {.sink = keep_reason, .context = reason, .level = ZR_LOG_ERROR, .rank = -1};
     reason[0] = '\0';
     int fd = openat(folder_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -143,7 +143,7 @@ zr_status_t zr_folder_read(int folder_fd, const char *name, char reason[256], in
         return zr_fail(&log, ZR_ERR_FORMAT, "%s is no folder", name);
     if (fd < 0)
         return zr_file_fail("open", name, NULL, errno, &log);
-    zr_status_t status = zr_manifest_read_at(fd, name, &log, manifest_p);
+    zr_status_t status = zr_manifest_read_at(fd, name, secret, &log, manifest_p);
     if (status != ZR_OK)
         close(fd);
     else
@@ -161,24 +161,35 @@ void zr_folder_found_clear(zr_folder_found_t *found) {
     *found = (zr_folder_found_t){.fd = -1};
 }
 
+/* What is looked for, and where. */
+typedef struct search {
+    int folder_fd;
+    const char *folder;
+    size_t below; /* of fewer steps; SIZE_MAX: whichever */
+    const zr_secret_t *secret;
+    const zr_log_t *log;
+} search_t;
+
 /* Take the first that is complete; *index_p is n_items when none is. */
-static zr_status_t take_first(int folder_fd, const char *folder, size_t below, const zr_log_t *log,
-                              const zr_folder_item_t *items, size_t n_items, size_t *index_p,
-                              zr_folder_found_t *found) {
+static zr_status_t take_first(const search_t *search, const zr_folder_item_t *items, size_t n_items,
+                              size_t *index_p, zr_folder_found_t *found) {
     char reason[256];
     for (*index_p = 0; *index_p < n_items; (*index_p)++) {
         const zr_folder_item_t *item = &items[*index_p];
-        if (!zr_folder_is_checkpoint(items, *index_p) || item->step >= below)
+        if (!zr_folder_is_checkpoint(items, *index_p) || item->step >= search->below)
             continue;
         zr_status_t status = ZR_ERR_IO;
         for (int i = 0; i < ZR_FOLDER_TRIES && status == ZR_ERR_IO; i++)
-            status = zr_folder_read(folder_fd, item->name, reason, &found->fd, &found->manifest);
+            status = zr_folder_read(search->folder_fd, item->name, search->secret, reason,
+                                    &found->fd, &found->manifest);
         if (status == ZR_OK)
             return ZR_OK;
         if (status == ZR_ERR_MEMORY)
-            return zr_fail(log, status, "%s: %s", folder, reason);
-        zr_log_write(log, ZR_LOG_WARNING, "passed over %s/%s, which is not complete: %s", folder,
-                     item->name, reason);
+            return zr_fail(search->log, status, "%s: %s", search->folder, reason);
+        if (status == ZR_ERR_ARGUMENT) /* of another secret; what is older is no better */
+            return zr_fail(search->log, status, "%s/%s", search->folder, reason);
+        zr_log_write(search->log, ZR_LOG_WARNING, "passed over %s/%s, which is not complete: %s",
+                     search->folder, item->name, reason);
     }
     return ZR_OK;
 }
@@ -212,17 +223,19 @@ static void tell_latest(int folder_fd, const char *folder, const zr_log_t *log, 
                      folder, taken, ZR_FOLDER_LATEST, text);
 }
 
-static zr_status_t find_newest(int folder_fd, const char *folder, size_t below, const zr_log_t *log,
-                               zr_folder_found_t *found) {
+static zr_status_t find_newest(const search_t *search, zr_folder_found_t *found) {
+    const char *folder = search->folder;
+    const zr_log_t *log = search->log;
+    size_t below = search->below, n_items = 0, index = 0;
     zr_folder_item_t *items = NULL;
-    size_t n_items = 0, index = 0;
-    ZR_TRY(zr_folder_scan(folder_fd, folder, log, &items, &n_items));
+    ZR_TRY(zr_folder_scan(search->folder_fd, folder, log, &items, &n_items));
     if (below == SIZE_MAX)
         tell_unfinished(folder, log, items, n_items);
-    zr_status_t status = take_first(folder_fd, folder, below, log, items, n_items, &index, found);
+    zr_status_t status = take_first(search, items, n_items, &index, found);
     if (status == ZR_OK && index == n_items && below != SIZE_MAX)
-        status = zr_fail(log, ZR_ERR_FORMAT,
-                         "%s has no checkpoint that is whole: those passed over were all", folder);
+        status =
+            zr_fail(log, ZR_ERR_FORMAT,
+                    "%s has no older checkpoint to go on from: the data of all is damaged", folder);
     else if (status == ZR_OK && index == n_items)
         status = zr_fail(log, ZR_ERR_IO,
                          "%s has no complete checkpoint, and is none itself: it has no %s", folder,
@@ -232,18 +245,18 @@ static zr_status_t find_newest(int folder_fd, const char *folder, size_t below, 
         status = zr_fail(log, ZR_ERR_MEMORY, "%s: no memory for a path", folder);
     }
     if (status == ZR_OK && below == SIZE_MAX)
-        tell_latest(folder_fd, folder, log, items[index].name);
+        tell_latest(search->folder_fd, folder, log, items[index].name);
     free(items);
     return status;
 }
 
-zr_status_t zr_folder_newest(const char *folder, size_t below, const zr_log_t *log,
-                             zr_folder_found_t *found_p) {
-    int folder_fd = -1;
+zr_status_t zr_folder_newest(const char *folder, size_t below, const zr_secret_t *secret,
+                             const zr_log_t *log, zr_folder_found_t *found_p) {
+    search_t search = {-1, folder, below, secret, log};
     zr_folder_found_t found = {.fd = -1};
-    ZR_TRY(zr_folder_open(folder, log, &folder_fd));
-    zr_status_t status = find_newest(folder_fd, folder, below, log, &found);
-    close(folder_fd);
+    ZR_TRY(zr_folder_open(folder, log, &search.folder_fd));
+    zr_status_t status = find_newest(&search, &found);
+    close(search.folder_fd);
     if (status != ZR_OK)
         zr_folder_found_clear(&found);
     else

@@ -116,13 +116,32 @@ static zr_status_t read_text(int folder_fd, const char *folder, const zr_log_t *
     return ZR_OK;
 }
 
-static zr_status_t parse(int folder_fd, const char *folder, const zr_log_t *log,
-                         zr_manifest_t *manifest_p) {
+/* Before anything is parsed. What is damaged is for who parses to say. */
+static zr_status_t check_signature(const char *text, size_t n_bytes, const char *where,
+                                   const zr_secret_t *secret, const zr_log_t *log) {
+    if (secret == NULL || !secret->is_given || !zr_manifest_is_sealed(text, n_bytes) ||
+        zr_manifest_is_signed(text, n_bytes, secret))
+        return ZR_OK;
+    if (zr_manifest_signature(text, n_bytes) == NULL)
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "%s: it is not signed, and a secret is given to check that it is; where you "
+                       "know who has written it, leave the secret out (zero-train: "
+                       "--checkpoint-sign write)",
+                       where);
+    return zr_fail(log, ZR_ERR_ARGUMENT,
+                   "%s: it is not signed with the secret that is given: it was saved with another "
+                   "one, or somebody who does not know it has changed it",
+                   where);
+}
+
+static zr_status_t parse(int folder_fd, const char *folder, const zr_secret_t *secret,
+                         const zr_log_t *log, zr_manifest_t *manifest_p) {
     char *text = NULL, *where = path_of(folder);
     size_t n_bytes = 0;
     if (where == NULL)
         return no_memory(folder, log);
     zr_status_t status = read_text(folder_fd, folder, log, &text, &n_bytes);
+    ZR_THEN(status, check_signature(text, n_bytes, where, secret, log));
     ZR_THEN(status, zr_manifest_parse(text, n_bytes, where, log, manifest_p));
     free(text);
     free(where);
@@ -154,10 +173,10 @@ static zr_status_t check_files(int folder_fd, const char *folder, const zr_log_t
     return ZR_OK;
 }
 
-zr_status_t zr_manifest_read_at(int folder_fd, const char *folder, const zr_log_t *log,
-                                zr_manifest_t *manifest_p) {
+zr_status_t zr_manifest_read_at(int folder_fd, const char *folder, const zr_secret_t *secret,
+                                const zr_log_t *log, zr_manifest_t *manifest_p) {
     zr_manifest_t manifest;
-    ZR_TRY(parse(folder_fd, folder, log, &manifest));
+    ZR_TRY(parse(folder_fd, folder, secret, log, &manifest));
     zr_status_t status = check_files(folder_fd, folder, log, &manifest);
     if (status != ZR_OK) {
         zr_manifest_clear(&manifest);

@@ -48,6 +48,8 @@ extern const zr_manifest_list_t zr_manifest_arrays;
 extern const zr_manifest_list_t zr_manifest_carried;
 
 #define ZR_MANIFEST_FORMAT "libzero checkpoint"
+#define ZR_MANIFEST_SIGNATURE "signature"
+#define ZR_MANIFEST_SIGNATURE_DIGITS 64
 /** What follows the digits of a manifest's checksum, and stands before them. */
 #define ZR_MANIFEST_BEFORE_SUM "\"xxh3\": \""
 #define ZR_MANIFEST_BEHIND_SUM "\"\n}\n"

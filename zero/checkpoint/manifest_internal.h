@@ -27,14 +27,16 @@
  *     "arrays": [{"name": "master", "encoding": "fp32"}, {"name": "exp_avg", "encoding": "fp32"}],
  *     "carried": [{"name": "tokenizer.json", "bytes": 1355256, "xxh3": "0123456789abcdef"}],
  *     "trainer": {},
+ *     "signature": "64 hexadecimal digits",
  *     "xxh3": "0123456789abcdef"
  *   }
  *
- * Without "optimizer" and "arrays" it is AdamW's, with its three arrays in fp32. Without "carried" it
- * has no files for other programs.
+ * Without "optimizer" and "arrays" it is AdamW's, with its three arrays in fp32. Without "carried"
+ * it has no files for other programs.
  *
  * The last one is of all bytes before its own digits: it stands at the end of the file, and a
- * manifest that was changed by hand is no longer one.
+ * manifest that was changed by hand is no longer one. Before it stands the signature, of one that
+ * is signed, likewise of all bytes before its own digits.
  */
 #pragma once
 
@@ -119,7 +121,10 @@ typedef struct zr_manifest {
     size_t n_arrays;
     zr_manifest_carried_t *carried; /* [n_carried] at most ZR_MANIFEST_MAX_CARRIED */
     size_t n_carried;
-    char *trainer_json; /* an object, compact; owned */
+    char *trainer_json;        /* an object, compact; owned */
+    const zr_secret_t *secret; /* that it is signed with when it is printed; NULL, or not given:
+                                  with none. Borrowed */
+    bool is_signed;            /* what was parsed is; whether rightly is not known from that */
 } zr_manifest_t;
 
 /** Pieces of chunk_bytes that an extent has, the last one shorter. */
@@ -168,11 +173,15 @@ ZR_NODISCARD zr_status_t zr_manifest_check(const zr_manifest_t *manifest, const 
 ZR_NODISCARD zr_status_t zr_manifest_parse(const char *text, size_t n_bytes, const char *where,
                                            const zr_log_t *log, zr_manifest_t *manifest_p);
 
-/** As text, with its checksum; free it. ZR_ERR_MEMORY; ZR_ERR_FORMAT for names that are not UTF-8
- * and a trainer_json that is no object. */
+/** As text, with its signature and its checksum; free it. ZR_ERR_MEMORY; ZR_ERR_FORMAT for names
+ * that are not UTF-8 and a trainer_json that is no object. */
 ZR_NODISCARD zr_status_t zr_manifest_print(const zr_manifest_t *manifest, const char *where,
                                            const zr_log_t *log, char **text_p);
 
+/** The place of the 64 digits of a text's signature; NULL: it does not end as a signed one. */
+const char *zr_manifest_signature(const char *text, size_t n_bytes);
+/** Whether the signature there is that of its bytes and the secret. */
+bool zr_manifest_is_signed(const char *text, size_t n_bytes, const zr_secret_t *secret);
 /** Set the checksum of a text, which ends as the one of a manifest; false when it does not. */
 bool zr_manifest_seal(char *text, size_t n_bytes);
 /** Whether it has that end, and the checksum is the one of its bytes. */
@@ -180,9 +189,11 @@ bool zr_manifest_is_sealed(const char *text, size_t n_bytes);
 
 /**
  * Read and check the one of a checkpoint's open folder, whose path is for messages, and that all
- * its files are there with the sizes that they should have. ZR_ERR_IO as well.
+ * its files are there with the sizes that they should have. ZR_ERR_IO as well; ZR_ERR_ARGUMENT
+ * where it is not signed with the secret, which may be NULL, or not given: then nobody looks.
  */
-ZR_NODISCARD zr_status_t zr_manifest_read_at(int folder_fd, const char *folder, const zr_log_t *log,
+ZR_NODISCARD zr_status_t zr_manifest_read_at(int folder_fd, const char *folder,
+                                             const zr_secret_t *secret, const zr_log_t *log,
                                              zr_manifest_t *manifest_p);
 
 /** Write it into a checkpoint's folder, checked, and let it reach the drive. */

@@ -323,10 +323,11 @@ static zr_status_t check_format(const parser_t *p, const json_t *root) {
 }
 
 static zr_status_t check_top_keys(const parser_t *p, json_t *root) {
-    const char *names[8 + ZR_N_MANIFEST_NUMBERS + ZR_N_MANIFEST_LISTS] = {
-        "format", "version", "library", "trainer", "xxh3", ZR_MANIFEST_OPTIMIZER, "arrays",
-        "carried"};
-    size_t n = 8;
+    const char *names[9 + ZR_N_MANIFEST_NUMBERS + ZR_N_MANIFEST_LISTS] = {
+        "format",  "version", "library",
+        "trainer", "xxh3",    ZR_MANIFEST_OPTIMIZER,
+        "arrays",  "carried", ZR_MANIFEST_SIGNATURE};
+    size_t n = 9;
     for (size_t i = 0; i < ZR_N_MANIFEST_NUMBERS; i++)
         names[n++] = zr_manifest_numbers[i].name;
     for (size_t i = 0; i < ZR_N_MANIFEST_LISTS; i++)
@@ -343,6 +344,22 @@ static zr_status_t read_trainer(const parser_t *p, const json_t *root, zr_manife
         return refuse(p, "trainer is missing, or is no object");
     manifest->trainer_json = json_dumps(trainer, JSON_COMPACT | JSON_REAL_PRECISION(17));
     return manifest->trainer_json != NULL ? ZR_OK : no_memory(p);
+}
+
+/* Where it stands is a part of it: it is of all that is before. */
+static zr_status_t read_signature(const parser_t *p, const json_t *root, const char *text,
+                                  size_t n_bytes, zr_manifest_t *manifest) {
+    const json_t *signature = json_object_get(root, ZR_MANIFEST_SIGNATURE);
+    const char *digits = zr_manifest_signature(text, n_bytes);
+    if (signature == NULL)
+        return ZR_OK;
+    if (digits == NULL || strspn(digits, "0123456789abcdef") != ZR_MANIFEST_SIGNATURE_DIGITS)
+        return refuse(p,
+                      ZR_MANIFEST_SIGNATURE " has to be a text of %d hexadecimal digits, the "
+                                            "last but xxh3",
+                      ZR_MANIFEST_SIGNATURE_DIGITS);
+    manifest->is_signed = true;
+    return ZR_OK;
 }
 
 /* It stands there of any but AdamW. */
@@ -397,6 +414,7 @@ zr_status_t zr_manifest_parse(const char *text, size_t n_bytes, const char *wher
         status = refuse(&parser, "it is not as it was saved: its text does not have the checksum "
                                  "that stands at its end");
     ZR_THEN(status, read_all(&parser, root, &manifest));
+    ZR_THEN(status, read_signature(&parser, root, text, n_bytes, &manifest));
     json_decref(root);
     ZR_THEN(status, zr_manifest_check(&manifest, where, log));
     ZR_THEN(status, complete_tensors(&parser, &manifest));

@@ -10,6 +10,7 @@
 
 #include "offload/store.h"
 #include "zero/checkpoint/manifest_fields_internal.h"
+#include "zero/comm/secret_internal.h"
 #include "zero/zero.h"
 
 /* ---- the checksum ---------------------------------------------------------------------------- */
@@ -26,6 +27,42 @@ static const char *find_digits(const char *text, size_t n_bytes) {
     bool is_end = memcmp(digits - BEFORE_BYTES, ZR_MANIFEST_BEFORE_SUM, BEFORE_BYTES) == 0 &&
                   memcmp(digits + N_DIGITS, ZR_MANIFEST_BEHIND_SUM, BEHIND_BYTES) == 0;
     return is_end ? digits : NULL;
+}
+
+/* Before what ends every manifest stands, of a signed one, its signature. */
+#define BEFORE_SIGNATURE "\"" ZR_MANIFEST_SIGNATURE "\": \""
+#define BEHIND_SIGNATURE "\",\n " ZR_MANIFEST_BEFORE_SUM
+#define SIGNATURE_PURPOSE "libzero checkpoint manifest"
+enum { N_SIGNATURE_DIGITS = ZR_MANIFEST_SIGNATURE_DIGITS };
+_Static_assert(N_SIGNATURE_DIGITS == 2 * ZR_SIGNATURE_BYTES, "two digits for a byte");
+
+const char *zr_manifest_signature(const char *text, size_t n_bytes) {
+    const char *sum = find_digits(text, n_bytes);
+    size_t before = strlen(BEFORE_SIGNATURE), behind = strlen(BEHIND_SIGNATURE);
+    if (sum == NULL || (size_t)(sum - text) < before + N_SIGNATURE_DIGITS + behind)
+        return NULL;
+    const char *digits = sum - behind - N_SIGNATURE_DIGITS;
+    bool is_there = memcmp(digits - before, BEFORE_SIGNATURE, before) == 0 &&
+                    memcmp(digits + N_SIGNATURE_DIGITS, BEHIND_SIGNATURE, behind) == 0;
+    return is_there ? digits : NULL;
+}
+
+/* Of all before its digits. */
+static void sign(const char *text, const char *digits, const zr_secret_t *secret,
+                 char signature[N_SIGNATURE_DIGITS + 1]) {
+    unsigned char bytes[ZR_SIGNATURE_BYTES];
+    zr_secret_sign(secret, SIGNATURE_PURPOSE, text, (size_t)(digits - text), bytes);
+    for (size_t i = 0; i < sizeof(bytes); i++)
+        snprintf(signature + 2 * i, 3, "%02x", bytes[i]);
+}
+
+bool zr_manifest_is_signed(const char *text, size_t n_bytes, const zr_secret_t *secret) {
+    char right[N_SIGNATURE_DIGITS + 1];
+    const char *digits = zr_manifest_signature(text, n_bytes);
+    if (digits == NULL)
+        return false;
+    sign(text, digits, secret, right);
+    return zr_signatures_equal(digits, right, N_SIGNATURE_DIGITS);
 }
 
 static void print_sum(uint64_t sum, char digits[N_DIGITS + 1]) {
@@ -114,6 +151,10 @@ static bool put_list(json_t *root, const zr_manifest_t *manifest, const zr_manif
     return true;
 }
 
+/* Until it is signed. */
+static const char unsigned_digits[] =
+    "0000000000000000000000000000000000000000000000000000000000000000";
+
 /* What could not be made shows in the result of putting it. */
 static bool put_all(json_t *root, const zr_manifest_t *manifest, json_t *trainer) {
     int failed = json_object_set_new(root, "format", json_string(ZR_MANIFEST_FORMAT));
@@ -131,12 +172,15 @@ static bool put_all(json_t *root, const zr_manifest_t *manifest, json_t *trainer
     if (manifest->n_carried > 0 && !put_list(root, manifest, &zr_manifest_carried))
         return false;
     failed = json_object_set(root, "trainer", trainer);
+    if (manifest->secret != NULL && manifest->secret->is_given)
+        failed |= json_object_set_new(root, ZR_MANIFEST_SIGNATURE, json_string(unsigned_digits));
     failed |= json_object_set_new(root, "xxh3", json_string("0000000000000000"));
     return failed == 0;
 }
 
 /* jansson ends the text with the last brace. */
-static char *print(const json_t *root) {
+static char *print(const json_t *root, const zr_secret_t *secret) {
+    char signature[N_SIGNATURE_DIGITS + 1];
     char *text = json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(17));
     size_t n_bytes = text != NULL ? strlen(text) : 0;
     char *longer = text != NULL ? realloc(text, n_bytes + 2) : NULL;
@@ -145,6 +189,11 @@ static char *print(const json_t *root) {
         return NULL;
     }
     memcpy(longer + n_bytes, "\n", 2);
+    const char *digits = zr_manifest_signature(longer, n_bytes + 1);
+    if (digits != NULL) {
+        sign(longer, digits, secret, signature);
+        memcpy(longer + (digits - longer), signature, N_SIGNATURE_DIGITS);
+    }
     if (zr_manifest_seal(longer, n_bytes + 1))
         return longer;
     free(longer);
@@ -161,7 +210,7 @@ zr_status_t zr_manifest_print(const zr_manifest_t *manifest, const char *where, 
                        trainer != NULL ? "it is something else" : error.text);
     }
     json_t *root = json_object();
-    char *text = put_all(root, manifest, trainer) ? print(root) : NULL;
+    char *text = put_all(root, manifest, trainer) ? print(root, manifest->secret) : NULL;
     json_decref(root);
     json_decref(trainer);
     if (text == NULL)

@@ -14,9 +14,10 @@ struct zr_checkpoint {
     uint64_t data_bytes;
 };
 
-/** Open one at a path, or the newest of a folder that has fewer steps than `below`. */
+/** Open one at a path, or the newest of a folder that has fewer steps than `below`; otherwise as
+ * zr_checkpoint_open_signed. */
 ZR_NODISCARD zr_status_t zr_checkpoint_open_below(const char *path, size_t below,
-                                                  const zr_log_t *log,
+                                                  const zr_secret_t *secret, const zr_log_t *log,
                                                   zr_checkpoint_t **checkpoint_p);
 
 /** zr_checkpoint_verify of one of so many parts, of about as much data each. */

@@ -28,6 +28,7 @@ struct zr_saving {
     char *folder; /* of checkpoints */
     char *trainer_json;
     zr_folder_kept_t kept;
+    zr_secret_t secret; /* the manifest is signed with it, where it is given */
     size_t step;
     size_t n_updates;
     zr_slices_t slices;
@@ -208,7 +209,8 @@ static zr_status_t write_manifest(const zr_saving_t *saving) {
                               .n_updates = saving->n_updates,
                               .n_ranks = runtime->base.n_ranks,
                               .stage = (int)runtime->base.config.stage,
-                              .dtype = runtime->base.config.dtype};
+                              .dtype = runtime->base.config.dtype,
+                              .secret = &saving->secret};
     zr_status_t status = fill_manifest(saving, &manifest);
     ZR_THEN(status, zr_carried_write(&runtime->saves.carried, saving->partial, &manifest,
                                      &runtime->base.log));
@@ -329,6 +331,8 @@ static zr_status_t create(zr_runtime_t *runtime, const zr_save_options_t *option
                             .n_updates = runtime->base.progress.n_updates,
                             .n_words = N_HEAD_WORDS + n_rows * WORDS_PER_ROW,
                             .start = zr_base_now(&runtime->base)};
+    if (options->secret != NULL)
+        saving->secret = *options->secret;
     saving->words = zr_heap_alloc(heap, saving->n_words, sizeof(*saving->words));
     saving->all = zr_heap_alloc(heap, n_ranks * saving->n_words, sizeof(*saving->all));
     saving->file.rows = zr_heap_alloc(heap, n_rows, sizeof(*saving->file.rows));

@@ -25,6 +25,7 @@ typedef struct search {
     const char *folder;
     zr_comm_t *comm; /* NULL: there is one rank */
     int rank, n_ranks;
+    const zr_secret_t *secret;
     const zr_log_t *log;
     finding_t *all;                 /* [n_ranks] */
     zr_checkpoint_passed_t *passed; /* [n_passed] */
@@ -104,7 +105,8 @@ static finding_t look(const search_t *search, zr_checkpoint_t **checkpoint_p) {
     finding_t own = {0};
     zr_log_t quiet = {.sink = keep_first, .context = own.reason, .level = ZR_LOG_ERROR};
     size_t n = search->n_passed, below = n > 0 ? search->passed[n - 1].step : SIZE_MAX;
-    own.failed = zr_checkpoint_open_below(search->folder, below, search->log, checkpoint_p);
+    own.failed =
+        zr_checkpoint_open_below(search->folder, below, search->secret, search->log, checkpoint_p);
     if (own.failed != ZR_OK)
         return own;
     own.step = step_of(*checkpoint_p);
@@ -159,14 +161,14 @@ static zr_status_t end_search(search_t *search, zr_checkpoint_t **checkpoint_p) 
     return judge(search, &damaged);
 }
 
-zr_status_t zr_checkpoint_open_whole(const char *folder, zr_comm_t *comm, const zr_log_t *log,
-                                     zr_checkpoint_t **checkpoint_p,
+zr_status_t zr_checkpoint_open_whole(const char *folder, zr_comm_t *comm, const zr_secret_t *secret,
+                                     const zr_log_t *log, zr_checkpoint_t **checkpoint_p,
                                      zr_checkpoint_passed_t **passed_p, size_t *n_passed_p) {
     if (folder == NULL || checkpoint_p == NULL || passed_p == NULL || n_passed_p == NULL)
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "opening a whole checkpoint needs a folder, and places for it and for those "
                        "passed over");
-    search_t search = {.folder = folder, .comm = comm, .n_ranks = 1, .log = log};
+    search_t search = {.folder = folder, .comm = comm, .n_ranks = 1, .secret = secret, .log = log};
     zr_checkpoint_t *checkpoint = NULL;
     if (comm != NULL) {
         search.rank = zr_comm_rank(comm);

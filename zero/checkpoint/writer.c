@@ -28,9 +28,10 @@ struct zr_checkpoint_writer {
     zr_file_t data;
     zr_file_t sums;
     zr_manifest_t manifest;
-    json_t *names;   /* of its tensors, as keys */
-    float *buffer;   /* [BUFFER_ELEMS] */
-    bool has_failed; /* what is on the drive is not what the manifest says */
+    zr_secret_t secret; /* that signs it, where it is given */
+    json_t *names;      /* of its tensors, as keys */
+    float *buffer;      /* [BUFFER_ELEMS] */
+    bool has_failed;    /* what is on the drive is not what the manifest says */
 };
 
 static zr_status_t no_memory(const zr_checkpoint_writer_t *writer) {
@@ -81,6 +82,9 @@ static zr_status_t begin(zr_checkpoint_writer_t *writer, const zr_save_options_t
                          const char *trainer_json) {
     writer->folder = strdup(options->folder);
     writer->keep = options->keep;
+    if (options->secret != NULL)
+        writer->secret = *options->secret;
+    writer->manifest.secret = &writer->secret;
     writer->names = json_object();
     writer->buffer = malloc(BUFFER_ELEMS * sizeof(*writer->buffer));
     if (writer->folder == NULL)
@@ -293,8 +297,8 @@ zr_status_t zr_checkpoint_writer_carry(zr_checkpoint_writer_t *writer, const cha
     if (!make_room(&m->carried, m->n_carried, sizeof(*m->carried)))
         return no_memory(writer);
     zr_manifest_carried_t *carried = &m->carried[m->n_carried];
-    *carried = (zr_manifest_carried_t){.n_bytes = n_bytes,
-                                       .xxh3 = zr_store_checksum(bytes, n_bytes)};
+    *carried =
+        (zr_manifest_carried_t){.n_bytes = n_bytes, .xxh3 = zr_store_checksum(bytes, n_bytes)};
     memcpy(carried->name, name, strlen(name));
     zr_status_t status = write_carried(writer, name, bytes, n_bytes);
     writer->has_failed = status != ZR_OK;

@@ -154,8 +154,10 @@ zr_status_t zr_launch_from_environment(const zr_log_t *log, zr_launch_t *launch_
     for (size_t i = 0; launcher == NULL && i < sizeof(launchers) / sizeof(launchers[0]); i++)
         if (is_set(launchers[i].size))
             launcher = &launchers[i];
-    if (launcher == NULL)
+    if (launcher == NULL) {
+        *launch_p = launch;
         return ZR_OK;
+    }
     ZR_TRY(read_number(log, launcher, launcher->size, 1, ZR_MAX_SUM_SOURCES, &launch.n_ranks));
     if (launch.n_ranks == 1) {
         *launch_p = launch;

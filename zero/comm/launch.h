@@ -17,7 +17,7 @@ ZR_BEGIN_C
 /** The environment's variable with a secret. */
 #define ZR_SECRET_VARIABLE "ZR_COMM_SECRET"
 
-/** What only the ranks of a run know: who does not is not let in. */
+/** What only the ranks of a run know: who does not is not let in. It also signs checkpoints. */
 typedef struct zr_secret {
     bool is_given;                      /* false: whoever reaches a port is let in */
     unsigned char key[ZR_SECRET_BYTES]; /* made of it */
@@ -43,8 +43,8 @@ typedef struct zr_launch {
  * What the environment says: WORLD_SIZE and what belongs to it, as torchrun sets them; without,
  * what mpirun (Open MPI, MPICH and those made of it) and srun set.
  *
- * @param launch_p  filled when *is_launched_p; otherwise it has the number of ranks alone: 1 where
- * a launcher says so, 0 where there is none
+ * @param launch_p  filled when *is_launched_p; otherwise it has the secret and the number of ranks
+ * alone: 1 where a launcher says so, 0 where there is none
  * @param is_launched_p  whether this process is one rank of several; otherwise it is alone, and the
  *                       other variables mean nothing
  * @return ZR_OK; ZR_ERR_ARGUMENT when a variable is missing or out of range: the log names it,

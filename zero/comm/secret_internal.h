@@ -19,6 +19,7 @@
 #include "zero/comm/launch.h"
 
 enum {
+    ZR_SIGNATURE_BYTES = 32,
     ZR_NONCE_BYTES = 32, /* of a number that is drawn for a connection */
     ZR_SEAL_BYTES = 16   /* behind a frame, where there is a secret */
 };
@@ -34,6 +35,17 @@ typedef struct zr_seal {
  * as zr_secret_read. */
 ZR_NODISCARD zr_status_t zr_secret_take_from_environment(const zr_log_t *log,
                                                          zr_secret_t *secret_p);
+
+/**
+ * Sign bytes: who does not know the secret cannot make the signature, a BLAKE2b keyed with it.
+ *
+ * @param secret   it is given
+ * @param purpose  what is signed, a text: a signature serves for nothing else
+ */
+void zr_secret_sign(const zr_secret_t *secret, const char *purpose, const void *bytes,
+                    size_t n_bytes, unsigned char signature[ZR_SIGNATURE_BYTES]);
+/** Compare two in a time that does not depend on where they differ. */
+bool zr_signatures_equal(const void *a, const void *b, size_t n_bytes);
 
 /** Draw a number. */
 void zr_nonce_draw(unsigned char nonce[ZR_NONCE_BYTES]);

@@ -129,7 +129,7 @@ static zr_status_t save(size_t step, size_t keep, const zr_log_t *log) {
 static size_t newest(kept_log_t *kept) {
     zr_log_t log = kept_log(kept, ZR_LOG_INFO);
     zr_folder_found_t found = {.fd = -1};
-    if (zr_folder_newest("f", SIZE_MAX, &log, &found) != ZR_OK)
+    if (zr_folder_newest("f", SIZE_MAX, NULL, &log, &found) != ZR_OK)
         return SIZE_MAX;
     char name[64], path[128];
     size_t step = found.manifest.step;

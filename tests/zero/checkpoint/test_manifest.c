@@ -86,6 +86,77 @@ TEST(test_every_byte_counts) {
     free(text);
 }
 
+/* ---- signatures ---- */
+
+static const zr_secret_t secret = {.is_given = true, .key = "the run's"};
+static const zr_secret_t other_secret = {.is_given = true, .key = "another's"};
+
+static char *signed_text(void) {
+    zr_manifest_t manifest = sample_manifest();
+    char *text = NULL;
+    manifest.secret = &secret;
+    assert_ok(zr_manifest_print(&manifest, "sample", NULL, &text));
+    zr_manifest_clear(&manifest);
+    return text;
+}
+
+/* Whoever changes a byte can set the checksum right, and not the signature. */
+TEST(test_a_signature_is_of_every_byte) {
+    char *text = signed_text();
+    size_t n_bytes = strlen(text);
+    assert_true(zr_manifest_is_signed(text, n_bytes, &secret));
+    assert_false(zr_manifest_is_signed(text, n_bytes, &other_secret));
+    size_t n_signed = (size_t)(zr_manifest_signature(text, n_bytes) - text) + 64;
+    for (size_t i = 0; i < n_signed; i++) {
+        text[i] ^= 1;
+        assert_true(zr_manifest_seal(text, n_bytes));
+        if (zr_manifest_is_signed(text, n_bytes, &secret))
+            fail_msg("changed at %zu", i);
+        text[i] ^= 1;
+    }
+    assert_true(zr_manifest_seal(text, n_bytes));
+    assert_true(zr_manifest_is_signed(text, n_bytes, &secret));
+    free(text);
+    text = sample_text();
+    assert_false(zr_manifest_is_signed(text, strlen(text), &secret));
+    free(text);
+}
+
+/* It is read as what it is: 64 digits at its place, or the manifest is refused. */
+TEST(test_a_signature_has_its_place) {
+    static const char *const others[] = {
+        "\"\"",
+        "\"0123\"",
+        "7",
+        "null",
+        "\"000000000000000000000000000000000000000000000000000000000000000G\"",
+        "\"00000000000000000000000000000000000000000000000000000000000000000\""};
+    kept_log_t kept;
+    zr_log_t log = kept_log(&kept, ZR_LOG_INFO);
+    zr_manifest_t read = {0};
+    char *text = signed_text();
+    assert_ok(zr_manifest_parse(text, strlen(text), "sample", &log, &read));
+    assert_true(read.is_signed);
+    zr_manifest_clear(&read);
+    json_t *root = json_loads(text, 0, NULL);
+    free(text);
+    assert_ok(sample_parse(root, &kept));
+    for (size_t i = 0; i < N_OF(others); i++) {
+        json_object_set_new(root, "signature", json_loads(others[i], JSON_DECODE_ANY, NULL));
+        expect(others[i], sample_parse(root, &kept), &kept, "signature has to be a text of 64");
+    }
+    json_decref(root);
+    root = sample_json(); /* and not the last */
+    json_object_set_new(root, "signature",
+                        json_string("00000000000000000000000000000000"
+                                    "00000000000000000000000000000000"));
+    assert_ok(sample_parse(root, &kept));
+    json_object_del(root, "trainer");
+    json_object_set_new(root, "trainer", json_object());
+    expect("before trainer", sample_parse(root, &kept), &kept, "signature has to be a text of 64");
+    json_decref(root);
+}
+
 /* ---- what is wrong with one value ---- */
 
 /* A value of the sample, at a path such as "extents.1.first", and what is said of it. */

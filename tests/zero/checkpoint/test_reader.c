@@ -342,7 +342,7 @@ TEST(a_drive_may_fail_once) {
         size_t n_passed = 9;
         reads.n_before = i / 2;
         reads.n_failing = 1 + i % 2;
-        assert_ok(zr_checkpoint_open_whole("f", NULL, &log, &checkpoint, &passed, &n_passed));
+        assert_ok(zr_checkpoint_open_whole("f", NULL, NULL, &log, &checkpoint, &passed, &n_passed));
         assert_int_equal(reads.n_failing, 0);
         assert_int_equal(n_passed, 0);
         assert_int_equal(kept.n_messages, 0);
@@ -355,7 +355,7 @@ TEST(a_drive_may_fail_once) {
     zr_checkpoint_t *checkpoint = NULL;
     zr_checkpoint_passed_t *passed = NULL;
     size_t n_passed = 9;
-    assert_true(zr_checkpoint_open_whole("f", NULL, &log, &checkpoint, &passed, &n_passed) !=
+    assert_true(zr_checkpoint_open_whole("f", NULL, NULL, &log, &checkpoint, &passed, &n_passed) !=
                 ZR_OK);
     reads.error = 0;
     assert_int_equal(system("test -d f/step-00000009 -a -d f/step-00000008"), 0);
