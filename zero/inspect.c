@@ -69,7 +69,7 @@ static zr_status_t read_piece(zr_runtime_t *runtime, zr_unit_t *unit, int kind, 
     return zr_sharding_check(&base->sharding);
 }
 
-static size_t piece_length(const zr_unit_t *unit, int kind, size_t first, size_t n_left) {
+size_t zr_unit_piece_length(const zr_unit_t *unit, int kind, size_t first, size_t n_left) {
     size_t shard_elems = unit->flat[kind].shard_elems;
     size_t to_shard_end = shard_elems - first % shard_elems;
     size_t length = n_left < to_shard_end ? n_left : to_shard_end;
@@ -82,7 +82,7 @@ static zr_status_t read_param(zr_param_t *param, size_t first, size_t n_elems, f
     size_t position = param->layout.offset_elems + first;
     size_t end = position + n_elems;
     while (position < end) {
-        size_t length = piece_length(unit, kind, position, end - position);
+        size_t length = zr_unit_piece_length(unit, kind, position, end - position);
         ZR_TRY(read_piece(unit->runtime, unit, kind, position, length, values));
         values += length;
         position += length;
@@ -99,14 +99,21 @@ zr_param_t *zr_runtime_param_at(const zr_runtime_t *runtime, size_t index) {
     return index < runtime->model.n_params ? runtime->model.params[index] : NULL;
 }
 
-zr_status_t zr_param_read(zr_param_t *param, size_t first, size_t n_elems, float *values) {
-    zr_runtime_t *runtime = param->unit->runtime;
-    ZR_TRY(zr_rt_check_outside(runtime, "zr_param_read"));
+zr_status_t zr_rt_check_param(const zr_param_t *param, const char *call, size_t first,
+                              size_t n_elems) {
+    const zr_runtime_t *runtime = param->unit->runtime;
+    ZR_TRY(zr_rt_check_outside(runtime, call));
     if (first > param->layout.n_elems || n_elems > param->layout.n_elems - first)
         return zr_fail(&runtime->base.log, ZR_ERR_ARGUMENT,
                        "%s from element %zu of parameter \"%s\", which has %zu",
                        zr_count_text(n_elems, "element").text, first, param->name,
                        param->layout.n_elems);
+    return ZR_OK;
+}
+
+zr_status_t zr_param_read(zr_param_t *param, size_t first, size_t n_elems, float *values) {
+    zr_runtime_t *runtime = param->unit->runtime;
+    ZR_TRY(zr_rt_check_param(param, "zr_param_read", first, n_elems));
     if (values == NULL && n_elems > 0)
         return zr_fail(&runtime->base.log, ZR_ERR_ARGUMENT,
                        "no place (NULL) for %s of parameter \"%s\"",

@@ -461,6 +461,42 @@ zr_status_t zr_params_read(zr_params_t *params, zr_unit_t *unit, int kind, size_
     return ZR_OK;
 }
 
+/* The part of a shard with element `first`, in the store. */
+static zr_status_t rewrite_part(zr_params_t *params, const zr_unit_t *unit, int kind, size_t first,
+                                size_t n_elems, const float *values) {
+    const zr_encoding_t *encoding = zr_base_encoding(params->base);
+    size_t offset = zr_base_bytes(params->base, first);
+    const zr_unit_params_t *data = &unit->data[kind];
+    const zr_swap_item_t *part = &params->parts[data->first_part + offset / params->part_bytes];
+    void *buffer = NULL;
+    ZR_TRY(zr_swap_begin(params->swap, ZR_SWAP_UPDATE, part, 1));
+    ZR_TRY(zr_swap_next(params->swap, &buffer));
+    encoding->encode(encoding, values, n_elems, (char *)buffer + offset % params->part_bytes);
+    ZR_TRY(zr_swap_done(params->swap));
+    return zr_swap_end(params->swap);
+}
+
+zr_status_t zr_params_write(zr_params_t *params, zr_unit_t *unit, int kind, size_t first,
+                            size_t n_elems, const float *values) {
+    const zr_encoding_t *encoding = zr_base_encoding(params->base);
+    size_t part_elems = zr_encoding_elems(encoding, params->part_bytes);
+    if (unit->data[kind].tier == ZR_TIER_HOST) {
+        encoding->encode(encoding, values, n_elems,
+                         zr_base_at(params->base, unit->data[kind].own, first));
+        return ZR_OK;
+    }
+    ZR_TRY(close_reads(params)); /* what was read ahead has the old values */
+    while (n_elems != 0) {
+        size_t left = part_elems - first % part_elems;
+        size_t length = n_elems < left ? n_elems : left;
+        ZR_TRY(rewrite_part(params, unit, kind, first, length, values));
+        first += length;
+        values += length;
+        n_elems -= length;
+    }
+    return ZR_OK;
+}
+
 /* ---- report ---------------------------------------------------------------------------------- */
 
 double zr_params_wait_seconds(const zr_params_t *params) {

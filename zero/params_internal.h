@@ -110,6 +110,11 @@ ZR_NODISCARD zr_status_t zr_params_close_write(zr_params_t *params, zr_unit_t *u
 ZR_NODISCARD zr_status_t zr_params_read(zr_params_t *params, zr_unit_t *unit, int kind,
                                         size_t first, size_t n_elems, float *values);
 
+/** New values of elements of a shard, outside of micro-batches and updates. Nothing that uses them
+ * is queued. */
+ZR_NODISCARD zr_status_t zr_params_write(zr_params_t *params, zr_unit_t *unit, int kind,
+                                         size_t first, size_t n_elems, const float *values);
+
 void zr_params_report(const zr_params_t *params, zr_params_report_t *report_p);
 /** Seconds that this thread was blocked for transfers of gathers and updates. */
 double zr_params_wait_seconds(const zr_params_t *params);

@@ -301,6 +301,20 @@ ZR_NODISCARD zr_status_t zr_runtime_weights_xxh3(zr_runtime_t *runtime, uint64_t
 ZR_NODISCARD zr_status_t zr_param_read(zr_param_t *param, size_t first, size_t n_elems,
                                        float *values);
 
+/**
+ * Give elements [first, first + n_elems) of a parameter new values: its fp32 master, its shard in
+ * config's dtype wherever it lives, and what of it is gathered. The optimizer's other arrays, such
+ * as moments, stay. Collective; outside micro-batches only.
+ *
+ * @param values  [n_elems] of rank `root`, borrowed for the call; those of other ranks are ignored,
+ *                and may be NULL
+ * @param root    the rank that gives, the same on every rank
+ * @return ZR_OK; ZR_ERR_STATE; ZR_ERR_ARGUMENT; ZR_ERR_COMM; ZR_ERR_STORE;
+ *         ZR_ERR_UNSUPPORTED on a device that stores nothing
+ */
+ZR_NODISCARD zr_status_t zr_param_write(zr_param_t *param, size_t first, size_t n_elems,
+                                        const float *values, int root);
+
 /** The stream that a trainer's kernels go to. */
 zr_stream_t *zr_runtime_stream(zr_runtime_t *runtime);
 /** The rank's allocator: activations and workspaces come from it as well. */

@@ -2,7 +2,7 @@
  * The runtime: what its parts are, and who is responsible for what. Each part has a header, and
  * functions that take the part. Only what brings parts together sees all of them: runtime.c (life
  * of the object), unit.c (acquire, release), step.c (norm, update, publish), initial.c (initial
- * values), inspect.c (hash, read), and checkpoint/save.c and restore.c.
+ * values), inspect.c (hash, read), write.c, and checkpoint/save.c and restore.c.
  */
 #pragma once
 
@@ -47,6 +47,11 @@ zr_status_t zr_rt_note(zr_runtime_t *runtime, zr_status_t status) ZR_NODISCARD;
 ZR_NODISCARD zr_status_t zr_rt_check_ready(const zr_runtime_t *runtime, const char *call);
 /** The same, also outside of micro-batches. */
 ZR_NODISCARD zr_status_t zr_rt_check_outside(const zr_runtime_t *runtime, const char *call);
+/** inspect.c: the same, and the parameter has these elements. */
+ZR_NODISCARD zr_status_t zr_rt_check_param(const zr_param_t *param, const char *call, size_t first,
+                                           size_t n_elems);
+/** inspect.c: how many of n_left elements from `first` are of one shard, and fit staging. */
+size_t zr_unit_piece_length(const zr_unit_t *unit, int kind, size_t first, size_t n_left);
 
 /** initial.c: bring initial values of a flat buffer to where they live. */
 ZR_NODISCARD zr_status_t zr_initial_place(zr_runtime_t *runtime, zr_unit_t *unit, int kind);

@@ -411,6 +411,46 @@ zr_status_t zr_state_read(zr_state_t *state, const zr_unit_t *unit, size_t first
     return ZR_OK;
 }
 
+/* ---- changing it ---------------------------------------------------------------------------- */
+
+/* Of a piece in the store: the chunks that have these elements of the master. */
+static zr_status_t rewrite_master(const zr_state_t *state, const zr_unit_t *unit,
+                                  const zr_piece_t *piece, size_t first, size_t n_elems,
+                                  const float *values) {
+    size_t chunk = zr_store_info(state->store)->chunk_bytes;
+    size_t all = zr_piece_bytes(&state->placement, piece);
+    size_t begin = (first - piece->first) * sizeof(float), end = begin + n_elems * sizeof(float);
+    size_t item_begin = begin / chunk * chunk, item_end = (end + chunk - 1) / chunk * chunk;
+    zr_swap_item_t item = {.extent = state->extents.first + unit->index,
+                           .offset_bytes = piece->offset_bytes + item_begin,
+                           .size_bytes = (item_end < all ? item_end : all) - item_begin};
+    void *buffer = NULL;
+    ZR_TRY(zr_swap_begin(state->swap, ZR_SWAP_UPDATE, &item, 1));
+    ZR_TRY(zr_swap_next(state->swap, &buffer));
+    memcpy((char *)buffer + (begin - item_begin), values, end - begin);
+    ZR_TRY(zr_swap_done(state->swap));
+    return zr_swap_end(state->swap);
+}
+
+zr_status_t zr_state_write(zr_state_t *state, zr_unit_t *unit, const zr_state_values_t *values) {
+    zr_state_range_t range = zr_unit_state_range(unit);
+    size_t end = values->first + values->n_elems;
+    zr_state_values_t part = *values;
+    for (; part.first < end; part.first += part.n_elems) {
+        part.n_elems = zr_state_cut(state, unit, part.first, end - part.first);
+        part.host = values->host + (part.first - values->first);
+        part.device = values->device + (part.first - values->first);
+        size_t in_range = part.first - range.first;
+        if (part.first < range.first || in_range >= range.n_elems)
+            continue;
+        const zr_piece_t *piece = zr_placement_find(&state->placement, unit->index, in_range);
+        ZR_TRY(piece->tier == ZR_TIER_NVME
+                   ? rewrite_master(state, unit, piece, in_range, part.n_elems, part.host)
+                   : zr_state_fill(state, unit, &part));
+    }
+    return ZR_OK;
+}
+
 /* ---- report --------------------------------------------------------------------------------- */
 
 static void report_store(const zr_state_t *state, zr_offload_report_t *report) {

@@ -144,6 +144,11 @@ static inline size_t zr_state_largest_moved(const zr_state_t *state) {
 ZR_NODISCARD zr_status_t zr_state_fill(zr_state_t *state, zr_unit_t *unit,
                                        const zr_state_values_t *values);
 
+/** New values of the master, outside of updates. Elements that are not this rank's are passed over.
+ * Nothing that uses them is queued; work on the device is queued on the compute stream. */
+ZR_NODISCARD zr_status_t zr_state_write(zr_state_t *state, zr_unit_t *unit,
+                                        const zr_state_values_t *values);
+
 /** Queue copies of the master of elements [first, first + n_elems) of the flat buffer, which are
  * this rank's, to device memory, on the compute stream. */
 ZR_NODISCARD zr_status_t zr_state_read(zr_state_t *state, const zr_unit_t *unit, size_t first,

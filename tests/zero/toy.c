@@ -54,6 +54,7 @@ toy_options_t toy_options_default(int stage, int n_ranks) {
                              .other_rank = -1,
                              .tight_rank = -1,
                              .fail_stream = -1,
+                             .write_step = -1,
                              .again_step = -1};
     options.config.stage = stage;
     options.config.adamw.lr = 0.02;
@@ -444,6 +445,63 @@ static zr_status_t evaluate(rank_state_t *state) {
     return ZR_OK;
 }
 
+/* ---- new values ---- */
+
+static float written_value(int unit, int index, size_t elem) {
+    return unit_noise(fill_key(unit, index) + 5000, elem);
+}
+
+/* What is there, in the parameter's dtype or its master, is what was written. */
+static zr_status_t check_written(const rank_state_t *state, int unit, int index, zr_dtype_t dtype) {
+    for (size_t i = 0; i < zr_param_n_elems(state->params[unit][index]); i++) {
+        float expected = written_value(unit, index, i);
+        if (dtype == ZR_DTYPE_BF16)
+            expected = zr_bf16_to_f32(zr_bf16_from_f32(expected));
+        if (state->values[i] != expected)
+            return ZR_ERR_STATE;
+    }
+    return ZR_OK;
+}
+
+/* In two parts; another rank gives the values of each parameter. */
+static zr_status_t write_param(rank_state_t *state, int unit, int index) {
+    zr_param_t *param = state->params[unit][index];
+    size_t n_elems = zr_param_n_elems(param), first = n_elems / 3;
+    int root = (unit + index) % state->options->n_ranks;
+    for (size_t i = 0; i < n_elems; i++)
+        state->values[i] = written_value(unit, index, i);
+    const float *values = state->rank == root ? state->values : NULL;
+    ZR_TRY(zr_param_write(param, 0, first, values, root));
+    return zr_param_write(param, first, n_elems - first, values != NULL ? values + first : NULL,
+                          root);
+}
+
+/* Every second unit is acquired meanwhile. */
+static zr_status_t write_unit(rank_state_t *state, int unit) {
+    if (unit % 2)
+        ZR_TRY(zr_unit_acquire(state->units[unit], ZR_FORWARD));
+    for (int i = 0; i < state->n_params[unit]; i++)
+        ZR_TRY(write_param(state, unit, i));
+    if (unit % 2 == 0)
+        ZR_TRY(zr_unit_acquire(state->units[unit], ZR_FORWARD));
+    for (int i = 0; i < state->n_params[unit]; i++) {
+        zr_param_t *param = state->params[unit][i];
+        ZR_TRY(read_params(state, param));
+        ZR_TRY(check_written(state, unit, i, state->options->config.dtype));
+        ZR_TRY(zr_param_read(param, 0, zr_param_n_elems(param), state->values));
+        bool has_master = !zr_param_is_frozen(param);
+        ZR_TRY(check_written(state, unit, i,
+                             has_master ? ZR_DTYPE_F32 : state->options->config.dtype));
+    }
+    return zr_unit_release(state->units[unit]);
+}
+
+static zr_status_t write_all(rank_state_t *state, size_t n_steps) {
+    for (int unit = 0; unit < N_UNITS && state->options->write_step == (int)n_steps; unit++)
+        ZR_TRY(write_unit(state, unit));
+    return ZR_OK;
+}
+
 /* A save that fails leaves the run as it is. */
 static zr_status_t note_save(rank_state_t *state, zr_status_t status,
                              const zr_save_report_t *report) {
@@ -482,6 +540,7 @@ static zr_status_t save(rank_state_t *state, bool is_wanted) {
 
 static zr_status_t steps(rank_state_t *state) {
     ZR_TRY(save(state, state->options->save_at_once));
+    ZR_TRY(write_all(state, 0));
     for (; state->step < state->options->n_steps; state->step++) {
         for (state->micro_batch = 0; state->micro_batch < state->options->config.grad_accum;
              state->micro_batch++)
@@ -491,6 +550,7 @@ static zr_status_t steps(rank_state_t *state) {
         ZR_TRY(end_save(state, false));
         ZR_TRY(save(state, state->step + 1 == state->options->n_steps ||
                                state->step + 1 == state->options->save_step));
+        ZR_TRY(write_all(state, state->step + 1));
         if (state->options->evaluate)
             ZR_TRY(evaluate(state));
         for (int pass = 0; pass < state->options->n_passes; pass++) {

@@ -35,6 +35,7 @@ typedef struct toy_options {
     bool peek;       /* a unit's parameters are copied on the device after its reduction: they are
                         those of before the update */
     bool evaluate;   /* all units are acquired once more after each step */
+    int write_step;  /* after so many steps all parameters are given new values; -1: never */
     int n_passes;    /* the same, so many times, each said to be an evaluation's */
     bool spoil;      /* compute overwrites what memory it can have after each reduction: what was
                         freed while another stream uses it shows in the weights */
@@ -121,4 +122,3 @@ void toy_expect_hash(const toy_options_t *options, uint64_t hash);
 
 /** Train, quietly: a rank ends with this status, and a message that has this in it. */
 void toy_expect_error(toy_options_t *options, zr_status_t status, const char *text);
-
