@@ -368,6 +368,7 @@ _signatures = {
     "zr_param_data": (c_void_p, [c_void_p]),
     "zr_param_grad": (c_int, [c_void_p, POINTER(c_void_p), POINTER(c_bool)]),
     "zr_param_read": (c_int, [c_void_p, c_size_t, c_size_t, c_void_p]),
+    "zr_param_write": (c_int, [c_void_p, c_size_t, c_size_t, c_void_p, c_int]),
     "zr_runtime_step": (c_int, [c_void_p, POINTER(StepReport)]),
     "zr_runtime_share": (c_int, [c_void_p, POINTER(c_double), c_size_t, POINTER(c_double)]),
     "zr_runtime_average": (c_int, [c_void_p, c_double, POINTER(c_double)]),

@@ -19,6 +19,7 @@ import json
 import math
 import os
 import pathlib
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -33,6 +34,7 @@ from .units import UnitPlan, check_params, plan_units
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _POISON = "LIBZERO_POISON" in os.environ  # what is given back is overwritten, to find who still uses it
 _BUFFERS_MOST_BYTES = 16 << 20
+_WRITTEN_ELEMS = 1 << 22  # at a time
 
 
 def _tensor_at(pointer: int, dtype: torch.dtype, shape: torch.Size) -> torch.Tensor:
@@ -309,6 +311,7 @@ class Engine:
         with torch.no_grad():
             for unit in self._units:
                 self._adopt(unit)
+
     def _share_initial_values(self, rank: Any) -> None:
         """Everybody's parameters and buffers become those of rank 0."""
         if rank.n_ranks == 1:
@@ -385,7 +388,8 @@ class Engine:
                 self._handles.append(p.tensor.register_post_accumulate_grad_hook(self._take_gradient))
         for module in self.module.modules():
             if module._parameters:
-                self._handles.append(module.register_load_state_dict_pre_hook(self._refuse_loading))
+                self._handles.append(module.register_load_state_dict_pre_hook(self._load_values))
+                self._handles.append(module.register_load_state_dict_post_hook(self._note_loaded))
         if self._moves:
             for module, tensors in self._needs.items():
                 units = list(dict.fromkeys(self._params[id(t)].unit for t in tensors))
@@ -410,8 +414,22 @@ class Engine:
                 "`with engine.gathered():`"
             )
 
-    def _refuse_loading(self, *_: Any) -> None:
-        raise UnsupportedError("load_state_dict after libzero.initialize is not supported yet: load it before, or use engine.load_checkpoint")
+    def _load_values(self, module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
+        """Before a module's load_state_dict: its values go to the library, and it finds what it has already."""
+        self._check("load_state_dict")
+        self._check_between_steps("load_state_dict")
+        for name, tensor in module._parameters.items():
+            value, param = state_dict.get(prefix + name), self._params.get(id(tensor))
+            if param is None or not isinstance(value, torch.Tensor) or value is tensor:
+                continue
+            if value.shape == param.shape or (not param.shape and value.shape == (1,)):
+                self._write(param, value)
+                state_dict[prefix + name] = tensor
+
+    def _note_loaded(self, module: nn.Module, _keys: Any) -> None:
+        for param in (self._params.get(id(t)) for t in module._parameters.values()):
+            if param is not None and param.tensor.data_ptr() == param.key:
+                param.version = param.tensor._version
 
     def _before(self, units: list[_Unit]) -> Any:
         def hook(_module: nn.Module, _inputs: Any) -> None:
@@ -465,8 +483,8 @@ class Engine:
         for p in params:
             if p.tensor.numel() and (p.tensor.data_ptr() != p.key or p.tensor._version != p.version):
                 raise UnsupportedError(
-                    f"parameter {p.name} was changed, or replaced, by other code than the engine, which is not "
-                    "supported yet: change it before libzero.initialize"
+                    f"parameter {p.name} was changed, or replaced, by other code than the engine: change it in "
+                    "`with engine.gathered(parameter, modifier_rank=0):`, or by load_state_dict"
                 )
 
     def _give_back(self, unit: _Unit) -> None:
@@ -770,14 +788,20 @@ class Engine:
     # ---- looking at parameters ----
 
     @contextlib.contextmanager
-    def gathered(self, params: Iterable[nn.Parameter] | nn.Parameter | None = None) -> Iterator[None]:
+    def gathered(
+        self, params: Iterable[nn.Parameter] | nn.Parameter | None = None, modifier_rank: int | None = None
+    ) -> Iterator[None]:
         """Whole parameters are there to be looked at, as at stage 0. All ranks call it with the same ones.
 
-        params: some of the module's; None: all. A change of them would be lost, and is an error.
+        params: some of the module's; None: all
+        modifier_rank: the rank that may change them, between steps: what it has made of them is all ranks' when the
+            context ends, in place of what others have. None: a change would be lost, and is an error
         """
         self._check("gathered")
         if self._phase != _OUTSIDE:
             raise StateError(f"gathered within {self._phase}")
+        if modifier_rank is not None:
+            self._check_between_steps("gathered with modifier_rank")
         tensors = [params] if isinstance(params, nn.Parameter) else params
         wanted = list(self._params.values()) if tensors is None else [self._find(t) for t in tensors]
         units = [u for u in self._units if any(p.unit is u for p in wanted)]
@@ -786,15 +810,60 @@ class Engine:
             for unit in units if self._moves else []:
                 self._hold(unit)
                 n_held += 1
-            before = [_checksum(p.tensor) for u in units for p in u.params]
+            may_change = {id(p) for p in wanted} if modifier_rank is not None else set()
+            fixed = [p for u in units for p in u.params if id(p) not in may_change]
+            before = [_checksum(p.tensor) for p in fixed]
             yield
-            after = [_checksum(p.tensor) for u in units for p in u.params]
+            changed = next((p for p, was in zip(fixed, before) if _checksum(p.tensor) != was), None)
+            if changed is None and modifier_rank is not None:
+                for p in wanted:
+                    self._write_back(p, modifier_rank)
+        except BaseException:
+            for p in [p for u in units[:n_held] for p in u.params]:
+                self._accept(p)  # what is given back is dropped
+            raise
         finally:
             for unit in units[:n_held]:
                 self._give_back(unit)
-        for p, was, is_now in zip([p for u in units for p in u.params], before, after):
-            if was != is_now:
-                raise UnsupportedError(f"gathered: parameter {p.name} was changed, which is not supported yet")
+        if changed is not None:
+            raise UnsupportedError(
+                f"gathered: parameter {changed.name} was changed: say by which rank (modifier_rank=0), and that it is one of params"
+            )
+
+    def _write_back(self, param: _Param, root: int) -> None:
+        """What a rank has made of a parameter, to all. Elements of which it changed nothing keep the rest of their
+        master's precision."""
+        tensor = param.tensor.data
+        if tensor.shape != param.shape:
+            raise ArgumentError(f"gathered: parameter {param.name} has shape {tuple(tensor.shape)} now, had {tuple(param.shape)}")
+        if not tensor.numel():
+            return
+        if self.dtype != torch.float32 and not param.is_frozen:
+            master = torch.empty(param.shape)
+            check(lib.zr_param_read(param.handle, 0, master.numel(), master.data_ptr()))
+            tensor = torch.where(master.to(self.dtype) == tensor, master, tensor.float())
+        self._write(param, tensor, root)
+        self._accept(param)
+
+    def _accept(self, param: _Param) -> None:
+        """The parameter is the library's memory, as it is now."""
+        if param.tensor.numel() and param.tensor.data_ptr() != param.key:
+            param.tensor.data = _tensor_at(param.key, self.dtype, param.shape)
+        param.version = param.tensor._version
+
+    def _write(self, param: _Param, value: torch.Tensor, root: int = 0) -> None:
+        """New values, of one rank, wherever the parameter lives."""
+        flat = value.detach().reshape(-1)
+        for first in range(0, flat.numel(), _WRITTEN_ELEMS):
+            part = flat[first : first + _WRITTEN_ELEMS]
+            if self.rank == root:
+                part = part.to("cpu", torch.float32).contiguous()
+            pointer = part.data_ptr() if self.rank == root else None
+            check(lib.zr_param_write(param.handle, first, part.numel(), pointer, root))
+
+    def _check_between_steps(self, call: str) -> None:
+        if self._n_done or self._is_open:
+            raise StateError(f"{call} within a step: call it after step(); a forward in training mode without backward begins one, too")
 
     def _find(self, tensor: nn.Parameter) -> _Param:
         if id(tensor) not in self._params:
@@ -816,6 +885,13 @@ class Engine:
         state.update(_buffers_of(self.module))
         return state
 
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Any:
+        """Give parameters, in full precision, and buffers other values, as the module's load_state_dict does, which may
+        be called as well. All ranks call it, between steps. Parameters become rank 0's; the optimizer's moments stay."""
+        self._check("load_state_dict")
+        self._check_between_steps("load_state_dict")
+        return self.module.load_state_dict(state_dict, strict=strict)
+
     # ---- checkpoints ----
 
     def save_checkpoint(
@@ -831,8 +907,7 @@ class Engine:
         self._check("save_checkpoint")
         if tag is not None:
             raise UnsupportedError("save_checkpoint: checkpoints are named for their step; tag has to be None")
-        if self._n_done or self._is_open:
-            raise StateError("save_checkpoint within a step: call it after step(); a forward in training mode without backward begins one, too")
+        self._check_between_steps("save_checkpoint")
         state = {"client_state": dict(client_state or {}), "buffers": _encode_buffers(self.module)}
         options = _c.SaveOptions(os.fsencode(save_dir), json.dumps(state).encode(), False, keep)
         report = _c.SaveReport()
@@ -847,8 +922,7 @@ class Engine:
         Returns its folder and the client_state that was saved.
         """
         self._check("load_checkpoint")
-        if self._n_done or self._is_open:
-            raise StateError("load_checkpoint within a step: call it after step()")
+        self._check_between_steps("load_checkpoint")
         checkpoint = c_void_p()
         path = pathlib.Path(load_dir) / (tag or "")
         check(lib.zr_checkpoint_open(os.fsencode(path), byref(_c.LOG), byref(checkpoint)))
@@ -970,8 +1044,9 @@ def _filler(values_of: Any) -> Any:
 
 def _checksum(tensor: torch.Tensor) -> int:
     """Changes with any element, or nearly so."""
-    words = tensor.data.reshape(-1).view(torch.int32 if tensor.itemsize == 4 else torch.int16)
-    return int(words.sum(dtype=torch.int64))
+    data = tensor.data.contiguous()
+    size = data.numel() * data.itemsize
+    return zlib.crc32((c_char * size).from_address(data.data_ptr())) if size else 0
 
 
 def _read_groups(model: nn.Module, groups: Iterable[Any] | None, is_optimizer: bool) -> list[dict[str, Any]]:

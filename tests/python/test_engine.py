@@ -401,7 +401,7 @@ class Behaviour(unittest.TestCase):
             with torch.no_grad():
                 model.layers[0].weight.clamp_(-0.01, 0.01)
 
-        for change in (in_place, lambda model: model.double(), lambda model: model.load_state_dict(models.make("mlp").state_dict())):
+        for change in (in_place, lambda model: model.double()):
             for stage in STAGES:
                 with libzero.initialize(models.make("mlp"), **HYPER, **stage) as engine:
                     with self.assertRaises(libzero.UnsupportedError):
@@ -522,6 +522,127 @@ class Sharded(unittest.TestCase):
         with libzero.initialize(models.make("gpt2"), units=["model.transformer"], **HYPER, **self.STAGE) as engine:
             self.assertEqual([u.name for u in engine._units], ["model.transformer"])
             train_engine(engine, "gpt2", 2)
+
+
+class Written(unittest.TestCase):
+    """Parameters that are given other values after initialize: the optimizer goes on from these."""
+
+    PLACEMENTS = [*STAGES, {"stage": 3, "offload_optimizer": "nvme", "offload_params": "nvme", **NVME}]
+
+    def state_of(self, name, seed):
+        torch.manual_seed(seed)
+        return models.MODELS[name][0]().state_dict()
+
+    def test_load_state_dict(self):
+        """Between steps, of the module or a part of it: moments stay, and all goes on in the same bits."""
+        state = self.state_of("odd", 11 + RANK)  # rank 0's it is
+        expected = self.state_of("odd", 11)
+        hashes = set()
+        for place in self.PLACEMENTS:
+            for keywords in ({}, {"assign": True}):
+                with libzero.initialize(models.make("odd"), **HYPER, **place) as engine:
+                    train_engine(engine, "odd", 1)
+                    before = engine.state_dict()
+                    engine.module.blocks.load_state_dict(
+                        {k.removeprefix("blocks."): v for k, v in state.items() if k.startswith("blocks.")}, **keywords)
+                    for key, value in engine.state_dict().items():
+                        self.assertTrue(torch.equal(value, (expected if key.startswith("blocks.") else before)[key]), (key, place))
+                    self.assertEqual(engine.module.load_state_dict(state, **keywords), engine.load_state_dict(state))
+                    for key, value in engine.state_dict().items():
+                        self.assertTrue(torch.equal(value, expected[key]), (key, place))
+                    with engine.gathered():
+                        for key, value in engine.module.state_dict().items():
+                            self.assertTrue(torch.equal(value, expected[key]), (key, place))
+                    train_engine(engine, "odd", 2)
+                    hashes.add(engine.weights_xxh3())
+        self.assertEqual(len(hashes), 1)
+
+    def test_load_state_dict_in_full_precision(self):
+        state = self.state_of("mlp", 12)
+        for place in self.PLACEMENTS:
+            with libzero.initialize(models.make("mlp"), dtype="bf16", **HYPER, **place) as engine:
+                engine.load_state_dict(state)
+                for key, value in engine.state_dict().items():
+                    self.assertTrue(torch.equal(value, state[key]), key)
+                with engine.gathered(engine.module.layers[0].weight):
+                    self.assertTrue(torch.equal(engine.module.layers[0].weight, state["layers.0.weight"].bfloat16()))
+
+    def test_load_state_dict_refused(self):
+        """What does not fit changes nothing of its parameter, and says what torch says."""
+        state = self.state_of("mlp", 12)
+        for place in self.PLACEMENTS[::3]:
+            with libzero.initialize(models.make("mlp"), **HYPER, **place) as engine:
+                before = engine.state_dict()
+                wrong = {**state, "layers.0.weight": torch.ones(3)}
+                del wrong["layers.2.bias"]
+                with self.assertRaisesRegex(RuntimeError, "size mismatch for layers.0.weight"):
+                    engine.load_state_dict(wrong)
+                self.assertEqual(engine.module.load_state_dict({"layers.4.bias": torch.ones(4)}, strict=False).missing_keys[0], "layers.0.weight")
+                after = engine.state_dict()
+                self.assertTrue(torch.equal(after["layers.4.bias"], torch.ones(4)))
+                for key in ("layers.0.weight", "layers.2.bias"):
+                    self.assertTrue(torch.equal(after[key], before[key]))
+                engine.backward(engine(*next(models.batches("mlp", RANK, N_RANKS))))
+                with self.assertRaisesRegex(libzero.StateError, "within a step"):
+                    engine.load_state_dict(state)
+                with self.assertRaisesRegex(libzero.StateError, "within a step"):
+                    engine.module.load_state_dict(state)
+
+    def test_gathered_with_modifier(self):
+        """What one rank changes is everybody's; what others do is dropped; what nobody changes keeps its master."""
+        def train(engine, n_steps):
+            batches = models.batches("mlp", RANK, N_RANKS)
+            for _ in range(n_steps):
+                engine.backward(engine(*(t.to(engine.dtype) for t in next(batches))))
+                engine.step()
+
+        for dtype in ("fp32", "bf16"):
+            hashes = set()
+            for place in self.PLACEMENTS:
+                with libzero.initialize(models.make("mlp"), dtype=dtype, **HYPER, **place) as engine:
+                    train(engine, 1)
+                    first, second, last = (engine.module.layers[i].weight for i in (0, 2, 4))
+                    before = engine.state_dict()
+                    root = N_RANKS - 1
+                    with engine.gathered([first, second, last], modifier_rank=root), torch.no_grad():
+                        if RANK == root:
+                            first[0, 0] = 3.0
+                            first[1] = first[2].clone()
+                            last.data = torch.full_like(last, 0.25)
+                        else:
+                            second.zero_()
+                    after = engine.state_dict()
+                    expected = {key: value.clone() for key, value in before.items()}
+                    rounded = before["layers.0.weight"].to(engine.dtype).float()
+                    expected["layers.0.weight"][0, 0] = 3.0
+                    expected["layers.0.weight"][1] = rounded[2]
+                    expected["layers.4.weight"].fill_(0.25)
+                    for key, value in after.items():
+                        self.assertTrue(torch.equal(value, expected[key]), (key, place))
+                    train(engine, 2)
+                    hashes.add(engine.weights_xxh3())
+            self.assertEqual(len(hashes), 1, dtype)
+
+    def test_gathered_refused(self):
+        for place in self.PLACEMENTS[::3]:
+            with libzero.initialize(models.make("mlp"), **HYPER, **place) as engine:
+                weight, bias = engine.module.layers[0].weight, engine.module.layers[0].bias
+                with self.assertRaisesRegex(libzero.UnsupportedError, "layers.0.bias was changed: say by which rank"):
+                    with engine.gathered(weight, modifier_rank=0):
+                        bias.data[0], bias.data[1] = bias.data[1].clone(), bias.data[0].clone()
+            with libzero.initialize(models.make("mlp"), **HYPER, **place) as engine:
+                weight = engine.module.layers[0].weight
+                with self.assertRaisesRegex(libzero.ArgumentError, "has shape"), engine.gathered(weight, modifier_rank=0):
+                    weight.data = torch.ones(2)
+            with libzero.initialize(models.make("mlp"), **HYPER, **place) as engine:
+                with self.assertRaisesRegex(libzero.ArgumentError, "there are ranks 0 to"), engine.gathered(modifier_rank=7):
+                    pass
+            with libzero.initialize(models.make("mlp"), **HYPER, **place) as engine:
+                with self.assertRaises(KeyError), engine.gathered(engine.module.layers[0].weight, modifier_rank=0):
+                    raise KeyError("mine")
+                engine.backward(engine(*next(models.batches("mlp", RANK, N_RANKS))))
+                with self.assertRaisesRegex(libzero.StateError, "within a step"), engine.gathered(modifier_rank=0):
+                    pass
 
 
 class Pretrained(unittest.TestCase):
