@@ -31,6 +31,7 @@ from .programs import Result
 
 if TYPE_CHECKING:
     from .engine import Engine
+    from .trainer import HFTrainer, HFTrainingArguments
 
 __version__: str = _c.lib.zr_version().decode()
 
@@ -42,6 +43,8 @@ __all__ = [
     "Engine",
     "Error",
     "FormatError",
+    "HFTrainer",
+    "HFTrainingArguments",
     "StateError",
     "StoreError",
     "SystemMemoryError",
@@ -114,4 +117,8 @@ def __getattr__(name: str) -> Any:
         from .engine import Engine
 
         return Engine
+    if name in ("HFTrainer", "HFTrainingArguments"):  # imports transformers and accelerate
+        from . import trainer
+
+        return getattr(trainer, name)
     raise AttributeError(f"module 'libzero' has no attribute {name!r}")

@@ -360,7 +360,7 @@ _signatures = {
     "zr_runtime_add_unit": (c_int, [c_void_p, c_char_p, POINTER(c_void_p)]),
     "zr_unit_add_param": (c_int, [c_void_p, POINTER(ParamDesc), POINTER(c_void_p)]),
     "zr_runtime_commit": (c_int, [c_void_p]),
-    "zr_runtime_begin_micro_batch": (c_int, [c_void_p]),
+    "zr_runtime_begin_micro_batches": (c_int, [c_void_p, c_size_t]),
     "zr_runtime_begin_evaluation": (c_int, [c_void_p]),
     "zr_unit_acquire": (c_int, [c_void_p, c_int]),
     "zr_unit_release": (c_int, [c_void_p]),

@@ -7,6 +7,7 @@ import difflib
 import functools
 import json
 import os
+import pathlib
 import tempfile
 import warnings
 from typing import Any, NamedTuple
@@ -74,16 +75,27 @@ def _check_meaning(config: _c.Config, keyword: str, value: Any) -> None:
 
 def _read(config: _c.Config, source: Any) -> None:
     """DeepSpeed's JSON: a file, or a dictionary."""
-    if isinstance(source, dict):
-        with tempfile.NamedTemporaryFile("w", prefix="config-", suffix=".json") as file:
-            json.dump(source, file)
-            file.flush()
-            try:
-                _read(config, file.name)
-            except _c.Error as error:
-                raise type(error)(str(error).replace(file.name, "config")) from None
-    elif source is not None:
-        check(lib.zr_config_read_json(os.fsencode(source), byref(_c.LOG), byref(config)))
+    if source is None:
+        return
+    name = "config" if isinstance(source, dict) else os.fspath(source)
+    with tempfile.NamedTemporaryFile("w", prefix="config-", suffix=".json") as file:
+        file.write(_without_gathering(source))
+        file.flush()
+        try:
+            check(lib.zr_config_read_json(file.name.encode(), byref(_c.LOG), byref(config)))
+        except _c.Error as error:
+            raise type(error)(str(error).replace(file.name, name)) from None
+
+
+def _without_gathering(source: Any) -> str:
+    """The JSON's text. That whole weights are gathered when they are saved is so here, and a key need not ask for it."""
+    text = json.dumps(source) if isinstance(source, dict) else pathlib.Path(source).read_text()
+    if "16bit_weights_on_model_save" not in text:
+        return text
+    found = json.loads(text)
+    if isinstance(found.get("zero_optimization"), dict):
+        found["zero_optimization"].pop("stage3_gather_16bit_weights_on_model_save", None)
+    return json.dumps(found)
 
 
 def configure(source: Any, keywords: dict[str, Any], n_ranks: int) -> _c.Config:

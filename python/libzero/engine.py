@@ -180,6 +180,8 @@ class Engine:
         self._failed = ""
         self._syncs = True
         self._is_open = False  # a micro-batch was begun, and its backward has not ended
+        self._n_open = 0  # as how many it counts
+        self._is_last = False  # the next one ends the step
         self._n_done = 0  # micro-batches of this step
         self._report = _c.StepReport()
         self._kept: list[_Unit] = []
@@ -255,6 +257,11 @@ class Engine:
     def is_gradient_accumulation_boundary(self) -> bool:
         """Whether step() updates now: all micro-batches of the step are done."""
         return self._n_done == self._n_micro_batches
+
+    def set_gradient_accumulation_boundary(self, is_boundary: bool) -> None:
+        """Whether the next micro-batch is the last of its step, if the step has fewer than others. All ranks say the
+        same, before its forward. Gradients are divided by the micro-batches of a whole step, as ever."""
+        self._is_last = is_boundary
 
     def weights_xxh3(self) -> int:
         """A hash of all parameters at full precision: the same at every stage and placement. All ranks call it."""
@@ -624,8 +631,9 @@ class Engine:
                 f"{call}: the step's {self._n_micro_batches} micro-batches are done; call step() (grad_accum, "
                 "DeepSpeed's gradient_accumulation_steps, says how many it has)"
             )
-        check(lib.zr_runtime_begin_micro_batch(self._runtime))
-        self._is_open = True
+        self._n_open = self._n_micro_batches - self._n_done if self._is_last else 1
+        check(lib.zr_runtime_begin_micro_batches(self._runtime, self._n_open))
+        self._is_open, self._is_last = True, False
         for unit in self._units:
             unit.reduced = False
 
@@ -659,7 +667,7 @@ class Engine:
             self._phase = _OUTSIDE
         if self._syncs:
             self._is_open = False
-            self._n_done += 1
+            self._n_done += self._n_open
 
     def _expect(self, loss: torch.Tensor) -> None:
         """How many gradients each unit waits for: of the parameters that the loss depends on."""
@@ -870,18 +878,27 @@ class Engine:
             raise ArgumentError("gathered: a tensor is not a parameter of the engine's module")
         return self._params[id(tensor)]
 
-    def state_dict(self) -> dict[str, torch.Tensor]:
+    def state_dict(self, rank: int | None = None, exclude_frozen_parameters: bool = False) -> dict[str, torch.Tensor]:
         """Parameters at full precision, fp32, and buffers, as the module's state_dict names them. All ranks
-        call it, outside of micro-batches, and each gets a copy of everything."""
+        call it, outside of micro-batches, and each gets a copy of everything.
+
+        rank: only this one gets it, and the others an empty one; None: all
+        exclude_frozen_parameters: without those, as for adapters
+        """
         self._check("state_dict")
         values: dict[int, torch.Tensor] = {}
         for unit in self._units:
             for p in unit.params:
+                if exclude_frozen_parameters and p.is_frozen:
+                    continue
                 value = torch.empty(p.shape, dtype=torch.float32)
                 check(lib.zr_param_read(p.handle, 0, value.numel(), value.data_ptr()))
-                values[id(p.tensor)] = value
+                if rank in (None, self.rank):
+                    values[id(p.tensor)] = value
+        if rank not in (None, self.rank):
+            return {}
         named = self.module.named_parameters(remove_duplicate=False)
-        state = {name: values[id(tensor)] for name, tensor in named}
+        state = {name: values[id(tensor)] for name, tensor in named if id(tensor) in values}
         state.update(_buffers_of(self.module))
         return state
 

@@ -9,7 +9,8 @@ if(ZR_HAS_SHARED)
   # They do.
   zr_add_python_test(test_python_engine_live python/test_engine.py)
   zr_add_python_test(test_python_ranks_live python/test_ranks.py)
-  foreach(name test_python_package test_python_engine_live test_python_ranks_live)
+  zr_add_python_test(test_python_trainer_live python/test_trainer.py)
+  foreach(name test_python_package test_python_engine_live test_python_ranks_live test_python_trainer_live)
     set_property(TEST ${name} PROPERTY ENVIRONMENT ${ZR_PYTHON_ENVIRONMENT})
   endforeach()
   add_test(NAME test_python_package_live

@@ -1,0 +1,280 @@
+"""libzero.HFTrainer: losses, norms, rates, evaluation and weights are those of transformers' own Trainer, alone and as two
+processes.
+
+Usage: test_trainer.py [NAME...], with PYTHONPATH and LIBZERO_LIBRARY_DIR. Exit code 77: there is no PyTorch, transformers
+or accelerate.
+"""
+
+import json
+import os
+import sys
+import tempfile
+import unittest
+import warnings
+
+try:
+    import torch
+    import transformers
+    from transformers import Trainer
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+if not transformers.utils.is_accelerate_available():
+    print("skipped: there is no accelerate")
+    sys.exit(77)
+
+os.environ["LIBZERO_POISON"] = "1"  # memory that is given back is overwritten
+sys.path.insert(0, os.path.dirname(__file__))
+
+import libzero
+import models
+from processes import run_as_ranks
+
+torch.set_num_threads(1)
+transformers.utils.logging.set_verbosity_error()
+warnings.simplefilter("ignore")
+IS_STARTER = "WORLD_SIZE" not in os.environ
+RANK, N_RANKS = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+N_SAMPLES = 26  # an epoch ends with a step of fewer micro-batches, as one rank and as two
+ARGUMENTS = {
+    "use_cpu": True, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 3, "num_train_epochs": 2,
+    "learning_rate": 1e-2, "weight_decay": 0.1, "adam_beta2": 0.99, "adam_epsilon": 1e-5, "warmup_steps": 1,
+    "lr_scheduler_type": "cosine", "max_grad_norm": 0.5, "logging_steps": 1, "eval_strategy": "epoch", "save_strategy": "no",
+    "disable_tqdm": True, "report_to": []}
+STAGES = [{"stage": 0}, {"stage": 1}, {"stage": 2, "offload_optimizer": "cpu"}, {"stage": 3, "offload_params": "cpu"}]
+
+
+def samples(n=N_SAMPLES):
+    generator = torch.Generator().manual_seed(1)
+    tokens = torch.randint(61, (n, 12), generator=generator)
+    return [{"input_ids": t, "labels": t} for t in tokens]
+
+
+def make():
+    return models.make("llama").model
+
+
+
+
+def trainer_of(kind, model, folder, arguments=None, more=None, **keywords):
+    make_arguments = getattr(libzero, "HFTrainingArguments") if (arguments or {}).get("deepspeed") else transformers.TrainingArguments
+    trainer = kind(model=model, args=make_arguments(output_dir=folder, **{**ARGUMENTS, **(arguments or {})}),
+                   train_dataset=samples(), eval_dataset=samples(7), **keywords, **(more or {}))
+    trainer.remove_callback(transformers.PrinterCallback)
+    return trainer
+
+
+NUMBERS = ("loss", "grad_norm", "learning_rate", "eval_loss", "train_loss")
+
+
+def numbers(trainer):
+    return [{k: v for k, v in entry.items() if k in NUMBERS} for entry in trainer.state.log_history]
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        """A folder that is the same on all ranks."""
+        self.folder = os.path.join(os.environ["ZR_TEST_FOLDER"], f"{self.id()}-{N_RANKS}")
+
+    def assert_near(self, found, expected, most=1e-5):
+        self.assertEqual([set(e) for e in found], [set(e) for e in expected])
+        for a, b in zip(found, expected, strict=True):
+            for key in a:
+                self.assertLess(abs(a[key] - b[key]), most, (key, found, expected))
+
+    def assert_same_weights(self, model, expected, most=1e-5):
+        self.assertEqual(set(model.state_dict()), set(expected))
+        for name, value in model.state_dict().items():
+            self.assertLess((value - expected[name]).abs().max().item(), most, name)
+
+    def plain(self, arguments=None, model=None):
+        """What transformers' Trainer does."""
+        model = make() if model is None else model
+        trainer = trainer_of(Trainer, model, self.folder + "-plain", arguments)
+        trainer.train()
+        self.assertGreater(len(trainer.state.log_history), 8 if N_RANKS == 1 else 7)
+        return trainer
+
+
+class Parity(Case):
+    def check(self, arguments=None, stages=STAGES, most=1e-5, most_of_weights=1e-5):
+        plain = self.plain(arguments)
+        expected = {n: v.clone() for n, v in plain.model.state_dict().items()}
+        seen = set()
+        for stage in stages:
+            trainer = trainer_of(libzero.HFTrainer, make(), self.folder, arguments, libzero_config=stage)
+            trainer.train()
+            self.assert_near(numbers(trainer), numbers(plain), most)
+            trainer.save_model()
+            seen.add(trainer.engine.weights_xxh3())
+            trainer.engine.close()
+            self.assert_same_weights(transformers.AutoModelForCausalLM.from_pretrained(self.folder), expected, most_of_weights)
+        return seen
+
+    def test_stages(self):
+        self.check()
+
+    def test_recomputation(self):
+        for is_reentrant in (False, True):
+            self.check({"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": is_reentrant}}, STAGES[2:])
+
+    def test_autocast(self):
+        self.check({"bf16": True}, STAGES[::3], 1e-2, 5e-2)
+
+    def test_one_micro_batch(self):
+        """Of a step; all stages end in the same bits then."""
+        seen = self.check({"gradient_accumulation_steps": 1, "max_grad_norm": 0.0, "optim": "sgd", "lr_scheduler_type": "linear"})
+        self.assertEqual(len(seen), 1)
+
+
+class Use(Case):
+    def test_configuration(self):
+        """DeepSpeed's, with "auto", as HFTrainingArguments(deepspeed=...)."""
+        config = {
+            "zero_optimization": {
+                "stage": 3, "offload_optimizer": {"device": "cpu", "pin_memory": True}, "overlap_comm": True,
+                "reduce_bucket_size": "auto", "stage3_prefetch_bucket_size": "auto", "stage3_gather_16bit_weights_on_model_save": True},
+            "bf16": {"enabled": "auto"}, "gradient_clipping": "auto", "gradient_accumulation_steps": 3,
+            "train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto",
+            "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": "auto", "eps": 1e-5, "weight_decay": "auto"}},
+            "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": "auto"}}}
+        file = os.path.join(os.environ["ZR_TEST_FOLDER"], f"config-{N_RANKS}-{RANK}.json")
+        with open(file, "w") as f:
+            json.dump(config, f)
+        seen = []
+        for arguments, more in [({}, {"libzero_config": {"stage": 3, "offload_optimizer": "cpu"}}),
+                                ({}, {"libzero_config": config}), ({"deepspeed": file}, {}), ({"deepspeed": json.dumps(config)}, {})]:
+            trainer = trainer_of(libzero.HFTrainer, make(), self.folder, {**arguments, "max_steps": 2}, more)
+            trainer.train()
+            self.assertEqual(trainer.engine.stage, 3)
+            seen.append((trainer.engine.weights_xxh3(), trainer.engine.memory()["host"]["tags"]["optimizer_state"]["live"] > 0))
+            trainer.engine.close()
+        self.assertEqual(seen, [(seen[0][0], True)] * 4)
+
+    def test_refused(self):
+        for config, words in [
+            ({"gradient_clipping": 2.0}, "gradient_clipping is 2.0, the training arguments say 0.5"),
+            ({"optimizer": {"type": "AdamW", "params": {"betas": [0.1, 0.2]}}}, r"optimizer.params.betas is \[0.1, 0.2\]"),
+            ({"optimizer": {"type": "AdamW", "params": {"bias_correction": True}}}, "bias_correction"),
+            ({"scheduler": {"params": {"warmup_num_steps": 7}}}, "warmup_num_steps is 7"),
+            ({"clip": 2.0}, "clip is said by the training arguments"),
+        ]:
+            with self.assertRaisesRegex(libzero.ArgumentError, words):
+                trainer_of(libzero.HFTrainer, make(), self.folder, libzero_config=config)
+        for config, words in [({"optimizer": {"type": "Lion"}}, "type is lion"), ({"staage": 3}, "staage"), ({"zero_optimization": {"stage": 7}}, "stage")]:
+            trainer = trainer_of(libzero.HFTrainer, make(), self.folder, libzero_config=config)
+            with self.assertRaisesRegex(libzero.Error, words):
+                trainer.train()
+        for arguments, words in [({"fp16_full_eval": True}, "fp16_full_eval"), ({"auto_find_batch_size": True}, "auto_find_batch_size"),
+                                 ({"torch_compile": True}, "torch_compile")]:
+            with self.assertRaisesRegex(libzero.UnsupportedError, words):
+                trainer_of(libzero.HFTrainer, make(), self.folder, arguments)
+        trainer = trainer_of(libzero.HFTrainer, make(), self.folder, {"optim": "adafactor"})
+        with self.assertRaisesRegex(libzero.UnsupportedError, "Adafactor"):
+            trainer.train()
+
+    def test_go_on(self):
+        """From a checkpoint, at another stage, as if nothing had been; one of the plain Trainer's is refused."""
+        arguments = {"save_strategy": "steps", "save_steps": 2, "save_total_limit": 2}
+        whole = trainer_of(libzero.HFTrainer, make(), self.folder, arguments, libzero_config=STAGES[3])
+        whole.train()
+        kept = sorted((n for n in os.listdir(self.folder) if n.startswith("checkpoint")), key=lambda n: int(n.split("-")[1]))
+        self.assertEqual(len(kept), 2)
+        self.assertTrue(os.path.exists(os.path.join(self.folder, kept[0], "model.safetensors")))
+        for stage in STAGES[2:]:
+            trainer = trainer_of(libzero.HFTrainer, make(), self.folder + "-again", {**arguments, "save_strategy": "no"}, libzero_config=stage)
+            trainer.train(resume_from_checkpoint=os.path.join(self.folder, kept[0]))
+            self.assertEqual(numbers(trainer)[:-1], numbers(whole)[:-1])
+            self.assertEqual(trainer.engine.weights_xxh3(), whole.engine.weights_xxh3())
+            trainer.engine.close()
+        trainer = trainer_of(libzero.HFTrainer, make(), self.folder)
+        os.makedirs(self.folder + "-other", exist_ok=True)
+        with self.assertRaisesRegex(libzero.ArgumentError, "HFTrainer has not written it"):
+            trainer.train(resume_from_checkpoint=self.folder + "-other")
+
+    def test_best_and_again(self):
+        """The best model is loaded in the end, and train() goes on with the engine that is there."""
+        arguments = {"save_strategy": "epoch", "load_best_model_at_end": True, "metric_for_best_model": "eval_loss", "greater_is_better": True}
+        trainer = trainer_of(libzero.HFTrainer, make(), self.folder, arguments, libzero_config=STAGES[3])
+        trainer.train()
+        losses = [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
+        self.assertGreater(losses[0], losses[1])
+        self.assertAlmostEqual(trainer.evaluate()["eval_loss"], losses[0], delta=1e-6)
+        engine = trainer.engine
+        trainer.train()
+        self.assertIs(trainer.engine, engine)
+
+    def test_predictions(self):
+        """Of evaluation, with metrics; and of generate."""
+        def metrics(found):
+            return {"hits": float((found.predictions.argmax(-1) == found.label_ids).mean())}
+
+        plain = trainer_of(Trainer, make(), self.folder, {"max_steps": 3}, compute_metrics=metrics)
+        plain.train()
+        expected = plain.predict(samples(5))
+        tokens = torch.tensor([[3, 1, 4]])
+        said = plain.model.generate(tokens, max_new_tokens=5, do_sample=False, pad_token_id=0)
+        trainer = trainer_of(libzero.HFTrainer, make(), self.folder, {"max_steps": 3}, libzero_config=STAGES[3], compute_metrics=metrics)
+        before = trainer.evaluate()["eval_loss"]  # without an engine
+        trainer.train()
+        self.assertLess(trainer.evaluate()["eval_loss"], before)
+        found = trainer.predict(samples(5))
+        self.assertEqual(found.predictions.shape, (5, 12, 61))
+        self.assertLess(abs(found.predictions - expected.predictions).max(), 1e-5)
+        self.assertAlmostEqual(found.metrics["test_hits"], expected.metrics["test_hits"])
+        for context in (trainer.engine.gathered(), trainer.engine.in_forward()):
+            with context, torch.no_grad():
+                self.assertTrue(torch.equal(trainer.model.generate(tokens, max_new_tokens=5, do_sample=False, pad_token_id=0), said))
+
+    def test_generated_in_evaluation(self):
+        """With another Trainer; ranks generate sequences of different lengths."""
+        class Both(libzero.HFTrainer, transformers.Seq2SeqTrainer):
+            pass
+
+        def metrics(found):
+            return {"sum": float(found.predictions.clip(0).sum())}
+
+        results = []
+        for kind, more in [(transformers.Seq2SeqTrainer, {}), (Both, {"libzero_config": STAGES[3]})]:
+            arguments = transformers.Seq2SeqTrainingArguments(
+                output_dir=self.folder, **{**ARGUMENTS, "max_steps": 3, "learning_rate": 0.1}, predict_with_generate=True, generation_max_length=9)
+            model = models.make("t5").model
+            model.generation_config.eos_token_id, model.generation_config.pad_token_id = 7, 0
+            trainer = kind(model=model, args=arguments, train_dataset=samples(), eval_dataset=samples(6), compute_metrics=metrics, **more)
+            trainer.remove_callback(transformers.PrinterCallback)
+            trainer.train()
+            results.append(trainer.evaluate())
+        self.assertGreater(results[0]["eval_sum"], 0)
+        for key in ("eval_sum", "eval_loss"):
+            self.assertAlmostEqual(results[0][key], results[1][key], delta=1e-5)
+
+    def test_without_values(self):
+        """A model that no rank holds is trained as one that was loaded."""
+        transformers.TrainingArguments(self.folder, use_cpu=True).device  # begins torch.distributed
+        folder = self.folder + "-from"
+        make().save_pretrained(folder)  # rank 0 alone
+        if N_RANKS > 1:
+            torch.distributed.barrier()
+        seen = []
+        for config in ({"stage": 3}, {"stage": 3, "pretrained": folder}):
+            if "pretrained" in config:
+                with libzero.init():
+                    model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.from_pretrained(folder))
+                self.assertEqual({p.device.type for p in model.parameters()}, {"meta"})
+            else:
+                model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+            trainer = trainer_of(libzero.HFTrainer, model, self.folder, {"max_steps": 2}, libzero_config=config)
+            trainer.train()
+            seen.append(trainer.engine.weights_xxh3())
+        self.assertEqual(seen[0], seen[1])
+
+
+if __name__ == "__main__":
+    if not IS_STARTER:
+        unittest.main(verbosity=2 if RANK == 0 else 0)
+    with tempfile.TemporaryDirectory(prefix="libzero-") as folder:
+        os.environ.update(ZR_TEST_FOLDER=folder, TMPDIR=folder)
+        failed = run_as_ranks(2, [sys.executable, *sys.argv])
+        if not failed:
+            unittest.main(verbosity=2)
+        sys.exit(failed)
