@@ -269,6 +269,79 @@ class Use(Case):
         self.assertEqual(seen[0], seen[1])
 
 
+@unittest.skipUnless(transformers.utils.is_peft_available(), "there is no peft")
+class Adapters(Case):
+    """PEFT: what is frozen is sharded and stays, adapters are trained."""
+
+    @staticmethod
+    def adapted():
+        import peft
+
+        torch.manual_seed(2)
+        return peft.get_peft_model(make(), peft.LoraConfig(
+            task_type="CAUSAL_LM", r=4, lora_alpha=8, target_modules=["q_proj", "v_proj", "down_proj"], modules_to_save=["norm"]))
+
+    def merged(self, folder):
+        import peft
+
+        return peft.PeftModel.from_pretrained(make(), folder).merge_and_unload()
+
+    def test_trainer(self):
+        plain = self.plain(model=self.adapted())
+        plain.save_model()
+        expected = plain.model.merge_and_unload().state_dict()
+        first = make().state_dict()
+        self.assertGreater((expected["model.layers.0.self_attn.q_proj.weight"] - first["model.layers.0.self_attn.q_proj.weight"]).abs().max(), 1e-3)
+        for stage in STAGES[::3]:
+            for arguments in ({}, {"gradient_checkpointing": True}):
+                trainer = trainer_of(libzero.HFTrainer, self.adapted(), self.folder, arguments, libzero_config=stage)
+                trainer.train()
+                self.assert_near(numbers(trainer), numbers(plain))
+                trainer.save_model()
+                whole = trainer.engine.state_dict()
+                trainer.engine.close()
+                self.assertEqual(sorted(n for n in os.listdir(self.folder) if "model" in n), ["adapter_model.safetensors"])
+                self.assert_same_weights(self.merged(self.folder), expected)
+                for name, value in whole.items():
+                    name = name.removeprefix("base_model.model.").replace(".base_layer", "")
+                    if name in first and "norm" not in name:
+                        self.assertTrue(torch.equal(value, first[name]), name)
+
+    def test_loop(self):
+        """Without a Trainer. Frozen parameters take their share of a rank's memory, and no gradients and state."""
+        model = self.adapted()
+        optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
+        batches = [torch.stack([s["input_ids"] for s in samples()[i : i + 4]]) for i in range(0, 20, 4)]
+        expected = []
+        for batch in batches:
+            optimizer.zero_grad()
+            loss = model(input_ids=batch, labels=batch).loss
+            loss.backward()
+            optimizer.step()
+            expected.append(loss.item())
+        for stage in STAGES:
+            model, losses = self.adapted(), []
+            n_frozen = sum(p.numel() for p in model.parameters() if not p.requires_grad)
+            n_trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+            optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
+            with libzero.initialize(model, optimizer=optimizer, **stage) as engine:
+                for batch in batches:
+                    own = batch[RANK * 4 // N_RANKS : (RANK + 1) * 4 // N_RANKS]
+                    loss = engine(input_ids=own, labels=own).loss
+                    engine.backward(loss)
+                    engine.step()
+                    losses.append(engine.average(loss.item()))
+                tags = engine.memory()
+            self.assertLess(max(abs(a - b) for a, b in zip(losses, expected, strict=True)), 1e-5)
+            held = tags["host" if "offload_params" in stage else "device"]["tags"]
+            n_shards = N_RANKS if stage["stage"] == 3 else 1
+            padding = 1.5 if n_shards > 1 else 1.1
+            self.assertGreaterEqual(held["parameters"]["live"], 4 * (n_frozen + n_trained) / n_shards)
+            self.assertLess(held["parameters"]["live"], padding * 4 * (n_frozen + n_trained) / n_shards)
+            state = tags["device"]["tags"]["optimizer_state"]["live"] + tags["host"]["tags"]["optimizer_state"]["live"]
+            self.assertLess(state, 12 * (n_trained + n_frozen) / 4)
+
+
 if __name__ == "__main__":
     if not IS_STARTER:
         unittest.main(verbosity=2 if RANK == 0 else 0)
