@@ -6,6 +6,7 @@ set(ZR_PUBLIC_HEADERS
     zero/config.h
     zero/ranks.h
     zero/runtime.h
+    zero/updater.h
     zero/hardware_json.h
     zero/options.h
     zero/optim/optimizer.h

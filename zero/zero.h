@@ -62,6 +62,7 @@
 #include "zero/hardware_json.h"
 #include "zero/optim/optimizer.h"
 #include "zero/options.h"
+#include "zero/updater.h"
 #include "zero/plan/run_largest.h"
 #include "zero/plan/run_plan.h"
 #include "zero/plan/run_search.h"

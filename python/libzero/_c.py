@@ -235,6 +235,28 @@ class StepReport(Structure):
     ]
 
 
+class Update(Structure):
+    """zr_update_t"""
+
+    _fields_ = [
+        ("n_elems", c_size_t),
+        ("arrays", c_void_p * 8),
+        ("grad", c_void_p),
+        ("param", c_void_p),
+        ("grad_dtype", c_int),
+        ("param_dtype", c_int),
+        ("grad_scale", c_float),
+        ("lr", c_float),
+        ("weight_decay", c_float),
+        ("hyper", c_float * 8),
+        ("step", c_int),
+    ]
+
+
+class TensorUpdate(Structure):
+    _fields_ = [("tensor", c_size_t), ("update", Update)]
+
+
 class SaveOptions(Structure):
     _fields_ = [
         ("folder", c_char_p),
@@ -353,6 +375,18 @@ _signatures = {
     "zr_run_options_default": (RunOptions, []),
     "zr_rank_open": (c_int, [POINTER(RunOptions), POINTER(POINTER(Rank))]),
     "zr_rank_close": (None, [POINTER(POINTER(Rank)), c_char_p]),
+    "zr_device_open": (c_int, [c_char_p, POINTER(DeviceOptions), POINTER(c_void_p)]),
+    "zr_device_close": (None, [POINTER(c_void_p)]),
+    "zr_device_options_default": (DeviceOptions, []),
+    "zr_updater_create": (
+        c_int,
+        [POINTER(Config), c_void_p, POINTER(Log), c_int, POINTER(c_size_t), c_size_t, POINTER(c_void_p)],
+    ),
+    "zr_updater_destroy": (None, [POINTER(c_void_p)]),
+    "zr_updater_update": (c_int, [c_void_p, POINTER(TensorUpdate), c_size_t]),
+    "zr_updater_read": (c_int, [c_void_p, c_size_t, c_size_t, c_void_p]),
+    "zr_updater_write": (c_int, [c_void_p, c_size_t, c_size_t, c_void_p]),
+    "zr_updater_allocator": (c_void_p, [c_void_p]),
     "zr_runtime_create": (c_int, [POINTER(Config), c_void_p, c_void_p, POINTER(Log), POINTER(c_void_p)]),
     "zr_runtime_destroy": (None, [POINTER(c_void_p)]),
     "zr_runtime_add_group": (c_int, [c_void_p, POINTER(Group), POINTER(c_int)]),

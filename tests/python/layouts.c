@@ -73,6 +73,17 @@ static void model(void) {
     FIELD(zr_step_report_t, StepReport, n_skipped);
 }
 
+static void updates(void) {
+    SIZE(zr_update_t, Update);
+    FIELD(zr_update_t, Update, grad);
+    FIELD(zr_update_t, Update, grad_dtype);
+    FIELD(zr_update_t, Update, lr);
+    FIELD(zr_update_t, Update, hyper);
+    FIELD(zr_update_t, Update, step);
+    SIZE(zr_tensor_update_t, TensorUpdate);
+    FIELD(zr_tensor_update_t, TensorUpdate, update);
+}
+
 static void memory(void) {
     SIZE(zr_tier_statistics_t, TierStatistics);
     FIELD(zr_tier_statistics_t, TierStatistics, live);
@@ -103,6 +114,7 @@ int main(void) {
     options();
     ranks();
     model();
+    updates();
     memory();
     checkpoints();
     return 0;

@@ -11,6 +11,7 @@ target_compile_definitions(test_hardware_files PRIVATE ZR_SOURCE_DIR="${CMAKE_SO
 zr_add_test(zero/test_advice.c)
 zr_add_test(zero/test_weights.c ${RANKS} LABELS asan)
 zr_add_test(zero/test_write.c zero/toy.c ${RANKS} LABELS asan)
+zr_add_test(zero/test_updater.c LABELS asan)
 zr_add_test(zero/test_oracle.c zero/toy.c ${RANKS})
 zr_add_test(zero/test_order.c zero/toy.c ${RANKS})
 add_test(NAME test_order_beside COMMAND test_order beside)
