@@ -51,6 +51,9 @@ function(zr_add_shared target)
                          INSTALL_RPATH "\$ORIGIN;\$ORIGIN/libzero")
   if(ZR_WITH_CUDA)
     set_target_properties(${shared} PROPERTIES LINKER_LANGUAGE CXX)
+    # The C++ library comes before mimalloc: where this one is loaded first, as Python may do, its
+    # operator delete would else free with mimalloc what others have from the C library.
+    target_link_options(${shared} PRIVATE LINKER:--push-state,--no-as-needed,-lstdc++,--pop-state)
   endif()
 endfunction()
 

@@ -7,6 +7,7 @@ ZR_TEST_WHOLE=1 has all architectures, and 4 processes as well. Exit code 77: th
 
 import contextlib
 import os
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -168,6 +169,15 @@ STAGES = [{"stage": 0}, {"stage": 1}, {"stage": 2}, {"stage": 3, "offload_params
 def with_torch(kind, own=None, **keywords):
     model = models.make("mlp")
     return libzero.initialize(model, optimizer=kind(model.parameters(), lr=0.01, **keywords), **(own or {}))
+
+
+@unittest.skipIf(RANK > 0 or N_RANKS > 1, "one process tests it")
+class Imports(unittest.TestCase):
+    def test_order(self):
+        """libzero may be imported before torch and numpy, as well as after."""
+        code = "import libzero; libzero.options(); import torch, libzero.optim; print(torch.ones(3).numpy().sum())"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stdout), (0, "3.0\n"), done.stderr)
 
 
 class Behaviour(unittest.TestCase):
