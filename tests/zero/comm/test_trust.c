@@ -439,6 +439,10 @@ TEST(addresses) {
     assert_string_equal(address, "127.0.0.1");
     zr_wire_own_address("no such host", address);
     assert_string_equal(address, "");
+    zr_wire_own_address("localhost", address);
+    assert_true(strncmp(address, "127.", 4) == 0 || strcmp(address, "::1") == 0);
+    zr_wire_own_address("0.0.0.0", address); /* leads to the loopback, and does not say so */
+    assert_string_equal(address, "");
     assert_int_equal(zr_wire_listen("127.0.0.7", 0, &listener, &port), 0);
     assert_true(is_reached("127.0.0.7", port) && !is_reached("127.0.0.1", port));
     close(listener);
