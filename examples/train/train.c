@@ -583,12 +583,15 @@ static zr_status_t evaluate(rank_t *rank) {
                              : ZR_OK;
 }
 
-static bool is_save_due(const rank_t *rank) {
-    const train_options_t *o = rank->run->options;
+static bool has_unsaved_best(const rank_t *rank) {
     const train_gain_t *gain = &rank->result.evaluations.gain;
-    bool is_best = o->evaluation.keep_best && gain->has_best &&
-                   gain->best_step == rank->result.n_steps && rank->has_unsaved_gain;
-    return is_best || train_checkpoint_is_due(o, rank->result.n_steps);
+    return rank->run->options->evaluation.keep_best && gain->has_best &&
+           gain->best_step == rank->result.n_steps && rank->has_unsaved_gain;
+}
+
+static bool is_save_due(const rank_t *rank) {
+    return has_unsaved_best(rank) ||
+           train_checkpoint_is_due(rank->run->options, rank->result.n_steps);
 }
 
 /* What comes between steps. */
@@ -622,6 +625,8 @@ static zr_status_t train_steps(rank_t *rank) {
     rank->saved_step = start->step;
     if (train_evaluation_is_due_first(rank->run->options, &start->gain, start->step))
         ZR_TRY(evaluate(rank));
+    if (start->checkpoint == NULL && has_unsaved_best(rank)) /* initial weights may stay the best */
+        ZR_TRY(save_checkpoint(rank));
     restart_clock(rank);
     for (size_t i = start->step;; i++) {
         train_step_line_t line = {0};
@@ -905,6 +910,25 @@ static zr_status_t run_ranks(run_t *run, train_result_t *result) {
 
 /* ---- what is read and written ----------------------------------------------------------- */
 
+/* Above this part of padding, a packed order is worth making. */
+#define MOST_PADDING 0.1
+
+/* What is computed of padding is lost, and the loss does not show it. */
+static void warn_of_padding(const train_options_t *options, const char *option, const data_t *data,
+                            const zr_log_t *log) {
+    double n_places = (double)data_n_windows(data) * (double)options->seq;
+    double padding = 1 - (double)data_n_tokens(data) / n_places;
+    bool is_told_here = !options->is_launched || options->launch.rank == 0;
+    if (!data_has_documents(data) || padding <= MOST_PADDING || !is_told_here)
+        return;
+    zr_log_write(log, ZR_LOG_WARNING,
+                 "%s: %.0f%% of the sequences is padding: documents of %s fill %s of %zu; "
+                 "examples/data/make_documents.py --pack %zu finds an order in which more of them "
+                 "fit, where there is one",
+                 option, 100 * padding, zr_count_text(data_n_tokens(data), "token").text,
+                 zr_count_text(data_n_windows(data), "sequence").text, options->seq, options->seq);
+}
+
 static zr_status_t open_data(run_t *run) {
     const train_options_t *o = run->options;
     data_options_t options = {.paths = o->data_paths,
@@ -917,6 +941,8 @@ static zr_status_t open_data(run_t *run) {
                               .log = run->log};
     if (!o->evaluation.only)
         ZR_TRY(data_open(&options, &run->data));
+    if (run->data != NULL)
+        warn_of_padding(o, "--data", run->data, &run->log);
     if (o->evaluation.n_paths == 0)
         return ZR_OK;
     options.paths = o->evaluation.paths;
@@ -926,6 +952,7 @@ static zr_status_t open_data(run_t *run) {
     options.weights = NULL;
     options.log = train_evaluation_log(&run->log);
     ZR_TRY(data_open(&options, &run->val));
+    warn_of_padding(o, "--val-data", run->val, &run->log);
     if (run->data == NULL || data_has_documents(run->data) == data_has_documents(run->val))
         return ZR_OK;
     return zr_fail(&run->log, ZR_ERR_ARGUMENT,

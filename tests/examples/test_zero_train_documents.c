@@ -3,7 +3,7 @@
  * parts as in one; other data are refused; several paths by weight.
  */
 #include "tests/common/test.h"
-#include "tests/examples/run_train.h"
+#include "tests/examples/run_ranks.h"
 
 #define DOCUMENTS                                                                                  \
     "--model layers=2,channels=16,heads=2,seq=16,vocab=256 --data documents --comm-timeout 60 "
@@ -46,6 +46,20 @@ static void expect_same_bits(const char *model, int n_ranks) {
         expect_same_peaks(field(object, "planned_peak_bytes"), object, false);
         expect_fields(object, "data.kind=documents data.targets=496 planned_fits=true");
     }
+}
+
+/* What it costs to leave out --pack is said once, by one process, with the number. */
+TEST(padding_is_told) {
+    assert_ran(0, DOCUMENTS "--steps 1 --ranks 2");
+    const char *told = strstr(err, "warning: --data: ");
+    assert_non_null(told);
+    assert_has(told, "% of the sequences is padding: documents of 2000 tokens fill ");
+    assert_has(told, "--pack 16 finds an order");
+    assert_null(strstr(strstr(told, "is padding") + 1, "is padding"));
+    assert_int_equal(run_by_hand(2, DOCUMENTS "--steps 1"), 0);
+    assert_said("rank 0", "% of the sequences is padding");
+    read_file("err.1", err, sizeof(err));
+    assert_null(strstr(err, "padding"));
 }
 
 TEST(stages_end_in_the_same_bits) {

@@ -246,6 +246,22 @@ TEST(the_best_stays) {
     remove_all("saved log");
 }
 
+/* Nothing is learnt at this rate but what is wrong: the initial weights are the best, and stay. */
+TEST(the_best_may_be_the_first) {
+    write_file("noise", "qzxjkvwQZXJKVW@#$%^&*qzxjkvwQZXJKVW@#$%^&*qzxjkvw", 49);
+    json_t *object =
+        run_json(0, SIZES "--data text --val-data noise --eval-every 1 --steps 3 --lr 0.5 "
+                          "--schedule constant --checkpoint-dir saved --checkpoint-keep 1 "
+                          "--keep-best --ranks 2 --stage 2");
+    expect_fields(object, "evaluation.best.step=0 checkpoint.saves=2");
+    expect_same_peaks(field(object, "planned_peak_bytes"), object, false);
+    expect_names("step-00000000 step-00000003 ");
+    object = run_json(0, SIZES "--eval-only --val-data noise --resume --checkpoint-dir "
+                               "saved/step-00000000");
+    assert_true(number(object, "evaluation.loss.first") < 5.7);
+    remove_all("saved");
+}
+
 /* ---- going on -------------------------------------------------------------------------------- */
 
 /* What is in the log of a run in one part and in two. */
