@@ -1,4 +1,8 @@
-/* See agree.h. One agreement for each option, so that the message has the option. */
+/*
+ * See agree.h. One agreement for each option, so that the message has the option. Rows are compared
+ * as they were given. Not so --model, --data and --val-data, whose paths may be others on each
+ * machine while what lies there has to be the same, and --trace, whose file is each rank's own.
+ */
 #include "examples/train/agree.h"
 
 #include <inttypes.h>
@@ -33,8 +37,13 @@ static void agree_on_data(agreement_t *a, const char *option, const data_t *data
           data_is_hashed_whole(data) ? "which" : "a sample of which", data_hash(data));
 }
 
+/* A value each: a message has the one that differs, and not the begin of all. */
 static void agree_on_model(agreement_t *a, const train_options_t *o) {
-    agree(a, "--model %s", zr_model_shape_text(&o->shape).text);
+    agree(a, "--model of the architecture %s", zr_model_kind_name(o->shape.kind));
+    for (size_t i = 0; i < zr_model_n_values(o->shape.kind); i++) {
+        zr_model_value_t value = zr_model_shape_value(&o->shape, i);
+        agree(a, "--model with %s=%s", value.name, value.text);
+    }
 }
 
 static void agree_on_row(agreement_t *a, const zr_option_t *option, const void *object) {

@@ -272,7 +272,10 @@ static zr_status_t agree(test_rank_t *rank) {
     const train_start_t start = {.step = 0};
     data_t *data = NULL;
     options.is_launched = true;
-    options.config.nvme.submit_batch += (size_t)rank->rank;
+    if (rank->context == NULL)
+        options.config.nvme.submit_batch += (size_t)rank->rank;
+    else
+        options.shape.of.gpt.seq += (size_t)rank->rank;
     ZR_TRY(data_open(&data_options, &data));
     zr_status_t status = train_agree(&options, data, NULL, &start, rank->comm);
     data_close(&data);
@@ -286,9 +289,12 @@ TEST(processes_have_to_agree_on_it) {
     fprintf(file, "a text of some words");
     assert_int_equal(fclose(file), 0);
     test_run_ranks(&ranks);
-    remove("text");
     assert_int_equal(ranks.status[0], ZR_ERR_COMM);
     assert_has(ranks.last_error[0], "--fathoms ");
+    ranks.context = "another model";
+    test_run_ranks(&ranks);
+    remove("text");
+    assert_has(ranks.last_error[0], "rank 1 has --model with seq=1, rank 0 has --model with seq=0");
 }
 
 /* It was given, so zero-train gets it again, but where it means nothing; where there is a file,
