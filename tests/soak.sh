@@ -10,6 +10,8 @@
 # bit. At the end of each leg the weights are those of a run of the same legs that nothing disturbs.
 # After each event the newest checkpoint is whole, and no older than what was saved before; whoever
 # is to end has ended within its time, with a status that is documented.
+# ZR_SOAK_TIMEOUT=10 in the environment: ranks await each other so many seconds instead of 4, on a
+# machine that other work keeps from running them.
 # Prints its seed and each event. Exit status: 0; 1 something was lost: the folder stays; 77 skipped.
 set -u
 hours=${1:?soak.sh HOURS [SEED [BUILD]]}
@@ -32,7 +34,7 @@ model=layers=2,channels=64,heads=4,seq=64,vocab=256
 (umask 077 && head -c 32 /dev/urandom | base64 >"$work/secret")
 base=(--device host --threads 1 --data "$work/text" --model "$model" --schedule constant --quiet 
     --comm-secret "$work/secret" --checkpoint-sign require)
-limit=4        # --comm-timeout of disturbed runs
+limit=${ZR_SOAK_TIMEOUT:-4} # --comm-timeout of disturbed runs
 ends_within=90 # of those that are to end, in seconds, on a busy machine
 done_within=900 # of those that are let alone
 RANDOM=$seed
