@@ -59,10 +59,17 @@ typedef struct progress {
     double lower_share; /* of what goes down, that may go to lower */
 } progress_t;
 
+/* Whether another placement keeps the piece where it is. */
+static bool is_kept_up(const zr_placement_options_t *o, size_t index) {
+    return o->of != NULL && o->of->pieces[index].tier == o->upper;
+}
+
 /* A piece goes down when the fraction is not reached without it: then it is never missed, and
  * never by more than a piece exceeded. */
-static zr_tier_t choose_tier(const zr_placement_options_t *o, progress_t *progress,
+static zr_tier_t choose_tier(const zr_placement_options_t *o, progress_t *progress, size_t index,
                              size_t n_elems) {
+    if (is_kept_up(o, index))
+        return o->upper;
     progress->seen_elems += n_elems;
     if ((double)progress->down_elems >= o->ratio * (double)progress->seen_elems)
         return o->upper;
@@ -82,13 +89,15 @@ static progress_t begin(const zr_placement_options_t *o, const size_t *tensor_el
     double down_elems = 0;
     for (size_t i = 0; i < n_tensors; i++)
         down_elems += o->ratio * (double)tensor_elems[i];
+    for (size_t i = 0; o->of != NULL && i < o->of->n_pieces; i++)
+        down_elems -= is_kept_up(o, i) ? o->ratio * (double)o->of->pieces[i].n_elems : 0;
     return (progress_t){.lower_share =
                             down_elems > 0 ? (double)o->most_lower_elems / down_elems : 1};
 }
 
 static void add_piece(const zr_placement_options_t *o, zr_placement_t *placement,
                       progress_t *progress, zr_piece_t *piece) {
-    zr_tier_t tier = choose_tier(o, progress, piece->n_elems);
+    zr_tier_t tier = choose_tier(o, progress, placement->n_pieces, piece->n_elems);
     size_t size_bytes = zr_piece_bytes(placement, piece);
     size_t *in_tensor = &placement->tensor_bytes[piece->tensor][tier];
     piece->tier = tier;
@@ -107,7 +116,8 @@ zr_status_t zr_placement_make(const zr_placement_options_t *o, const size_t *ten
                               size_t n_tensors, zr_placement_t *placement_p) {
     ZR_TRY(check(o, tensor_elems, n_tensors));
     size_t n_pieces = count_pieces(o, tensor_elems, n_tensors);
-    zr_placement_t placement = {.n_arrays = o->n_arrays, .n_tensors = n_tensors};
+    zr_placement_t placement = {
+        .group_elems = o->group_elems, .n_arrays = o->n_arrays, .n_tensors = n_tensors};
     memcpy(placement.encodings, o->encodings, sizeof(placement.encodings));
     placement.pieces = zr_heap_alloc(o->heap, n_pieces, sizeof(*placement.pieces));
     placement.first_piece = zr_heap_alloc(o->heap, n_tensors + 1, sizeof(*placement.first_piece));

@@ -32,6 +32,9 @@ typedef struct zr_placement_options {
     bool has_lowest; /* what goes down is shared between lower and lowest */
     zr_tier_t lowest;
     size_t most_lower_elems; /* at most so many elements go to lower then */
+    /* Of the same tensors, in the same pieces: what it has in upper stays there here, too, and
+     * counts for nothing of the above. NULL: none. Borrowed. */
+    const struct zr_placement *of;
 } zr_placement_options_t;
 
 /** Elements [first, first + n_elems) of a tensor. */
@@ -44,6 +47,7 @@ typedef struct zr_piece {
 } zr_piece_t;
 
 typedef struct zr_placement {
+    size_t group_elems; /* largest piece, or SIZE_MAX */
     const zr_encoding_t *encodings[ZR_PLACEMENT_MAX_ARRAYS];
     size_t n_arrays;
     zr_piece_t *pieces; /* [n_pieces] by tensor, then by first; they cover every tensor */

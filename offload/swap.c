@@ -485,6 +485,10 @@ zr_status_t zr_swap_progress(zr_swap_t *swap) {
     return status;
 }
 
+bool zr_swap_is_done(const zr_swap_t *swap) {
+    return !swap->is_open || swap->n_done == swap->n_items;
+}
+
 static zr_status_t end(zr_swap_t *swap) {
     ZR_TRY(settle(swap, swap->n_returned - swap->n_done));
     for (size_t i = 0; i < swap->options.n_buffers; i++)

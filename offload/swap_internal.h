@@ -126,6 +126,9 @@ ZR_NODISCARD zr_status_t zr_swap_done_behind(zr_swap_t *swap, zr_stream_t *strea
 /** Go on with what streams are done with, and with reads ahead. Without a pass: nothing. */
 ZR_NODISCARD zr_status_t zr_swap_progress(zr_swap_t *swap);
 
+/** Whether streams are done with all items of the pass, or there is none. */
+bool zr_swap_is_done(const zr_swap_t *swap);
+
 /**
  * End the pass: streams are done with its buffers, and all that was put is in the store.
  * ZR_ERR_STATE when items are left, or, where they are dropped, when a buffer is given out: in

@@ -8,9 +8,9 @@
 static const char *const smaller_batch = "a smaller --micro-batch, a shorter --seq, --recompute "
                                          "unit with --offload-activations cpu or nvme";
 
-/* Whether gradients wait where their state is updated. */
+/* Whether gradients leave the device with their state. */
 static bool moves_gradients(const zr_config_t *config) {
-    return config->stage >= 2 && config->offload_optimizer.gradients == ZR_OFFLOAD_CPU;
+    return config->stage >= 2 && config->offload_optimizer.gradients != ZR_OFFLOAD_NONE;
 }
 
 static void advise_device(const zr_config_t *config, int n_shards, zr_allocator_advice_t *advice) {
@@ -28,7 +28,7 @@ static void advise_device(const zr_config_t *config, int n_shards, zr_allocator_
     if (config->offload_optimizer.device == ZR_OFFLOAD_NONE && moves_gradients(config))
         by_tag[ZR_TAG_GRADIENTS] = by_tag[ZR_TAG_OPTIMIZER_STATE];
     else if (config->stage >= 2 && !moves_gradients(config))
-        by_tag[ZR_TAG_GRADIENTS] = "--offload-gradients cpu, with an offloaded optimizer";
+        by_tag[ZR_TAG_GRADIENTS] = "--offload-gradients cpu or nvme, with an offloaded optimizer";
     else if (config->stage >= 2 && config->offload_optimizer.gradients_ratio < 1)
         by_tag[ZR_TAG_GRADIENTS] = "a larger --offload-gradients-ratio";
     if (config->stage == 3 && config->offload_param.device == ZR_OFFLOAD_NONE)
@@ -44,7 +44,8 @@ static void advise_device(const zr_config_t *config, int n_shards, zr_allocator_
 
 /* Of what passes through host memory on its way to files. */
 static const char *advise_staging(const zr_config_t *config) {
-    bool state = config->offload_optimizer.device == ZR_OFFLOAD_NVME;
+    bool state =
+        config->offload_optimizer.device == ZR_OFFLOAD_NVME || zr_config_has_grads_on_nvme(config);
     bool params = config->offload_param.device == ZR_OFFLOAD_NVME;
     if (!state && !params && config->nvme.paths[0] == '\0')
         return NULL;
@@ -67,8 +68,11 @@ static void advise_host(const zr_config_t *config, zr_allocator_advice_t *advice
         by_tag[ZR_TAG_OPTIMIZER_STATE] = "--offload-optimizer nvme or a lower --offload-ratio";
     if (config->offload_optimizer.device == ZR_OFFLOAD_NVME)
         by_tag[ZR_TAG_OPTIMIZER_STATE] = "a smaller --state-in-host";
-    if (config->offload_optimizer.device != ZR_OFFLOAD_NONE && moves_gradients(config))
-        by_tag[ZR_TAG_GRADIENTS] = "a lower --offload-gradients-ratio, or --offload-gradients none";
+    if (zr_config_has_grads_on_nvme(config))
+        by_tag[ZR_TAG_GRADIENTS] = "a smaller --gradients-in-host";
+    else if (config->offload_optimizer.device != ZR_OFFLOAD_NONE && moves_gradients(config))
+        by_tag[ZR_TAG_GRADIENTS] =
+            "a lower --offload-gradients-ratio, or --offload-gradients nvme or none";
     if (config->offload_param.device == ZR_OFFLOAD_CPU)
         by_tag[ZR_TAG_PARAMETERS] = "--offload-params nvme";
     if (config->offload_param.device == ZR_OFFLOAD_NVME)

@@ -49,6 +49,19 @@ zr_status_t zr_base_no_memory(const zr_base_t *base, const char *what) {
     return zr_fail(&base->log, ZR_ERR_MEMORY, "the system has no memory for %s", what);
 }
 
+void zr_base_place_below(zr_offload_device_t device, size_t in_cpu_elems,
+                         zr_placement_options_t *options) {
+    static const zr_tier_t tiers[] = {ZR_TIER_DEVICE, ZR_TIER_HOST, ZR_TIER_NVME};
+    options->upper = ZR_TIER_DEVICE;
+    options->lower = tiers[device];
+    if (device != ZR_OFFLOAD_NVME || in_cpu_elems == 0)
+        return;
+    options->lower = ZR_TIER_HOST;
+    options->has_lowest = true;
+    options->lowest = ZR_TIER_NVME;
+    options->most_lower_elems = in_cpu_elems;
+}
+
 zr_status_t zr_base_order(const zr_base_t *base, zr_stream_t *earlier, zr_stream_t *later) {
     if (earlier == later)
         return ZR_OK;

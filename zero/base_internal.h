@@ -12,6 +12,7 @@
 #include "allocator/heap_internal.h"
 #include "kernels/device_trace.h"
 #include "kernels/kernels.h"
+#include "offload/placement_internal.h"
 #include "zero/config.h"
 #include "zero/runtime.h"
 #include "zero/sharding_internal.h"
@@ -88,7 +89,7 @@ static inline bool zr_base_reduces_every_micro_batch(const zr_base_t *base) {
            (base->config.reduce == ZR_REDUCE_EVERY_MICRO_BATCH && base->config.grad_accum > 1);
 }
 
-/** Whether gradients wait in host memory where their state is not on the device, all or some. */
+/** Whether gradients wait elsewhere where their state is not on the device, all or some. */
 static inline bool zr_base_offloads_grads(const zr_base_t *base) {
     const zr_offload_options_t *offload = &base->config.offload_optimizer;
     return base->config.stage >= 2 && offload->device != ZR_OFFLOAD_NONE &&
@@ -108,6 +109,11 @@ static inline size_t zr_base_micro_batches_per_reduction(const zr_base_t *base) 
 static inline bool zr_base_is_last_micro_batch(const zr_base_t *base) {
     return base->progress.micro_batch == base->config.grad_accum;
 }
+
+/** The tiers that what leaves the device goes to: `device`, and where that is nvme, as many
+ * elements as in_cpu_elems to host memory. */
+void zr_base_place_below(zr_offload_device_t device, size_t in_cpu_elems,
+                         zr_placement_options_t *options);
 
 /** What to try when memory runs out, of a configuration that has been checked; static strings. */
 zr_allocator_advice_t zr_base_advice(const zr_config_t *config, int n_shards);

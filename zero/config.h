@@ -74,10 +74,12 @@ typedef struct zr_offload_options {
                      the device; 0 to 1 */
     size_t max_in_cpu_elems; /* nvme: state of as many parameters per rank, in whole sub-groups,
                                 stays in host memory */
-    zr_offload_device_t gradients; /* stages 2 and 3: where shards of gradients are whose state is
-                                      not on the device: NONE, there all the same; or CPU */
-    double gradients_ratio;        /* with CPU: at least this fraction of them waits there, in whole
-                                      sub-groups; the rest on the device; 0 to 1 */
+    zr_offload_device_t gradients; /* stages 2 and 3: where shards of gradients wait whose state is
+                                      not on the device; NONE: there all the same */
+    double gradients_ratio;        /* with CPU or NVME: at least this fraction of them waits there,
+                                      in whole sub-groups; the rest on the device; 0 to 1 */
+    size_t gradients_in_cpu_elems; /* with NVME: gradients of as many parameters per rank, in whole
+                                      sub-groups, wait in host memory */
     zr_update_on_t update_on;      /* the same where the device works on host memory */
     size_t n_buffers;  /* nvme: sub-groups that are read, worked on and written at once; > 0 */
     bool read_ahead;   /* nvme: read the next sub-groups while one is worked on */
@@ -200,9 +202,9 @@ ZR_NODISCARD zr_status_t zr_config_read_json(const char *path, const zr_log_t *l
  * digits.
  *
  * DeepSpeed's JSON has no keys for reduce, device_memory_bytes, host_memory_bytes,
- * offload_optimizer.max_in_cpu_elems, .gradients, .gradients_ratio and .update_on, host_threads,
- * plan_memory, and of nvme capacity_bytes, submit_batch, files_per_path, verify, store and
- * backend.
+ * offload_optimizer.max_in_cpu_elems, .gradients, .gradients_ratio, .gradients_in_cpu_elems and
+ * .update_on, host_threads, plan_memory, and of nvme capacity_bytes, submit_batch, files_per_path,
+ * verify, store and backend.
  *
  * @param log     NULL: default
  * @param text_p  JSON, indented; the caller frees it with free()
@@ -227,6 +229,10 @@ double zr_config_hyper(const zr_config_t *config, size_t index);
 /** Take an optimizer. Of one of a user's own, hyperparameters get their default values; of one of
  * the library's those that are as the one before has them by default. */
 void zr_config_set_optimizer(zr_config_t *config, const zr_optimizer_type_t *optimizer);
+
+/** Whether gradients wait on NVMe; whether these, optimizer state or parameters do. */
+bool zr_config_has_grads_on_nvme(const zr_config_t *config);
+bool zr_config_uses_nvme(const zr_config_t *config);
 
 /** Shards that each flat buffer is cut into: ranks of a group. `config` is resolved. */
 int zr_config_n_shards(const zr_config_t *config, int n_ranks);

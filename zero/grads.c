@@ -15,95 +15,93 @@
 
 /* ---- where ----------------------------------------------------------------------------------- */
 
-static zr_grads_place_t *place_of(const zr_grads_t *grads, const zr_piece_t *piece) {
-    return &grads->places[piece - grads->placement->pieces];
+static const zr_piece_t *place_of(const zr_grads_t *grads, const zr_piece_t *piece) {
+    return &grads->placement.pieces[piece - grads->state->pieces];
 }
 
-bool zr_grads_wait_below(const zr_grads_t *grads, const zr_piece_t *piece) {
-    return grads->places != NULL && place_of(grads, piece)->is_below;
+zr_tier_t zr_grads_tier(const zr_grads_t *grads, const zr_piece_t *piece) {
+    return grads->placement.n_pieces == 0 ? ZR_TIER_DEVICE : place_of(grads, piece)->tier;
 }
 
-/* Of pieces whose state is not on the device, evenly over their order. */
-zr_status_t zr_grads_place(zr_grads_t *grads) {
-    const zr_placement_t *placement = grads->placement;
-    double ratio = grads->base->config.offload_optimizer.gradients_ratio;
-    size_t n_lowered = 0, n_below = 0; /* elements */
-    if (!zr_base_offloads_grads(grads->base))
+zr_status_t zr_grads_place(zr_grads_t *grads, zr_nvme_t *nvme) {
+    const zr_base_t *base = grads->base;
+    const zr_units_t *model = grads->model;
+    const zr_offload_options_t *offload = &base->config.offload_optimizer;
+    if (!zr_base_offloads_grads(base))
         return ZR_OK;
-    grads->places = zr_heap_alloc(grads->base->heap, placement->n_pieces, sizeof(*grads->places));
-    if (grads->places == NULL)
-        return zr_base_no_memory(grads->base, zr_count_text(placement->n_pieces, "piece").text);
-    for (size_t unit = 0; unit < placement->n_tensors; unit++) {
-        size_t first[2] = {0, 0};
-        for (size_t i = placement->first_piece[unit]; i < placement->first_piece[unit + 1]; i++) {
-            const zr_piece_t *piece = &placement->pieces[i];
-            zr_grads_place_t *place = &grads->places[i];
-            bool is_lowered = piece->tier != ZR_TIER_DEVICE;
-            n_lowered += is_lowered ? piece->n_elems : 0;
-            place->is_below = is_lowered && (double)n_below < ratio * (double)n_lowered;
-            place->first = first[place->is_below];
-            first[place->is_below] += piece->n_elems;
-            n_below += place->is_below ? piece->n_elems : 0;
-            grads->n_below += place->is_below;
-        }
-    }
-    return ZR_OK;
-}
-
-/* Of a unit's shard. */
-static size_t elems_below(const zr_grads_t *grads, const zr_unit_t *unit) {
-    const zr_placement_t *placement = grads->placement;
-    size_t n = 0;
-    for (size_t i = placement->first_piece[unit->index];
-         i < placement->first_piece[unit->index + 1]; i++)
-        n += zr_grads_wait_below(grads, &placement->pieces[i]) ? placement->pieces[i].n_elems : 0;
-    return n;
+    zr_placement_options_t options = {.log = base->log,
+                                      .heap = base->heap,
+                                      .encodings = {zr_base_encoding(base)},
+                                      .n_arrays = 1,
+                                      .group_elems = grads->state->group_elems,
+                                      .ratio = offload->gradients_ratio,
+                                      .of = grads->state};
+    zr_base_place_below(offload->gradients, offload->gradients_in_cpu_elems, &options);
+    size_t *elems = zr_heap_alloc(base->heap, model->n_units, sizeof(*elems));
+    if (elems == NULL)
+        return zr_base_no_memory(base, zr_count_text(model->n_units, "unit").text);
+    for (size_t i = 0; i < model->n_units; i++)
+        elems[i] = model->units[i]->flat[FLAT_TRAINABLE].shard_elems;
+    zr_status_t status = zr_placement_make(&options, elems, model->n_units, &grads->placement);
+    zr_heap_free(base->heap, elems);
+    ZR_TRY(status);
+    grads->n_below = grads->placement.n_pieces - grads->placement.n_pieces_in[ZR_TIER_DEVICE];
+    return zr_grads_drive_declare(&grads->drive, model, nvme);
 }
 
 void *zr_grads_of_piece(const zr_grads_t *grads, const zr_unit_t *unit, const zr_piece_t *piece) {
     const zr_base_t *base = grads->base;
     if (unit->grads_are_split) {
-        const zr_grads_place_t *place = place_of(grads, piece);
-        return zr_base_at(base, place->is_below ? unit->grad_host : unit->grad_shard, place->first);
+        const zr_piece_t *place = place_of(grads, piece);
+        void *in_tier[ZR_N_TIERS] = {
+            [ZR_TIER_DEVICE] = unit->grad_shard, [ZR_TIER_HOST] = unit->grad_host};
+        return place->tier == ZR_TIER_NVME ? NULL
+                                           : (char *)in_tier[place->tier] + place->offset_bytes;
     }
     if (base->config.stage != 0 && unit->grad_shard != NULL)
         return zr_base_at(base, unit->grad_shard, piece->first);
     return zr_base_at(base, unit->grad_full, zr_unit_state_range(unit).first + piece->first);
 }
 
-static zr_status_t allocate(const zr_unit_t *unit, zr_tier_t tier, size_t n_elems,
-                            void **pointer_p) {
-    zr_allocation_request_t request = {.size_bytes = zr_base_bytes(unit->base, n_elems),
+zr_status_t zr_grads_bring(zr_grads_t *grads, const zr_piece_t *piece, void **grads_p) {
+    return zr_grads_drive_get(&grads->drive, place_of(grads, piece), grads_p);
+}
+
+static zr_status_t allocate(zr_grads_t *grads, const zr_unit_t *unit, zr_tier_t tier,
+                            size_t size_bytes, void **pointer_p) {
+    zr_allocation_request_t request = {.size_bytes = size_bytes,
                                        .tier = tier,
                                        .tag = ZR_TAG_GRADIENTS,
                                        .lifetime = ZR_LIFETIME_PERSISTENT,
                                        .name = unit->grads_tensor};
-    return n_elems == 0 ? ZR_OK : zr_allocate(unit->base->allocator, &request, pointer_p);
+    grads->bytes[tier] += size_bytes;
+    return size_bytes == 0 ? ZR_OK : zr_allocate(unit->base->allocator, &request, pointer_p);
 }
 
-static zr_status_t allocate_full(zr_unit_t *unit) {
+static zr_status_t allocate_full(zr_grads_t *grads, zr_unit_t *unit) {
     const zr_base_t *base = unit->base;
     size_t n_elems = unit->flat[FLAT_TRAINABLE].padded_elems;
-    ZR_TRY(allocate(unit, ZR_TIER_DEVICE, n_elems, &unit->grad_full));
+    ZR_TRY(allocate(grads, unit, ZR_TIER_DEVICE, zr_base_bytes(base, n_elems), &unit->grad_full));
     /* Gaps and padding are never written again; they must not disturb the norm. */
     return zr_kernel_fill(base->compute, unit->grad_full, base->config.dtype, n_elems, 0.0f);
 }
 
-static zr_status_t allocate_shard(const zr_grads_t *grads, zr_unit_t *unit) {
-    size_t shard_elems = unit->flat[FLAT_TRAINABLE].shard_elems;
-    size_t below_elems = elems_below(grads, unit);
-    if (below_elems == 0)
-        return allocate(unit, ZR_TIER_DEVICE, shard_elems, &unit->grad_shard);
-    if (below_elems == shard_elems && !grads->copies->are_needed)
-        return allocate(unit, ZR_TIER_HOST, shard_elems, &unit->grad_shard);
+static zr_status_t allocate_shard(zr_grads_t *grads, zr_unit_t *unit) {
+    size_t all = zr_base_bytes(unit->base, unit->flat[FLAT_TRAINABLE].shard_elems);
+    const size_t *bytes = grads->n_below > 0 ? grads->placement.tensor_bytes[unit->index] : NULL;
+    if (bytes == NULL || bytes[ZR_TIER_DEVICE] == all)
+        return allocate(grads, unit, ZR_TIER_DEVICE, all, &unit->grad_shard);
+    if (bytes[ZR_TIER_HOST] == all && !grads->copies->are_needed)
+        return allocate(grads, unit, ZR_TIER_HOST, all, &unit->grad_shard);
     unit->grads_are_split = true;
-    ZR_TRY(allocate(unit, ZR_TIER_DEVICE, shard_elems - below_elems, &unit->grad_shard));
-    return allocate(unit, ZR_TIER_HOST, below_elems, &unit->grad_host);
+    grads->bytes[ZR_TIER_NVME] += bytes[ZR_TIER_NVME];
+    ZR_TRY(allocate(grads, unit, ZR_TIER_DEVICE, bytes[ZR_TIER_DEVICE], &unit->grad_shard));
+    return allocate(grads, unit, ZR_TIER_HOST, bytes[ZR_TIER_HOST], &unit->grad_host);
 }
 
-zr_status_t zr_grads_allocate(const zr_grads_t *grads, zr_unit_t *unit) {
+zr_status_t zr_grads_allocate(zr_grads_t *grads, zr_unit_t *unit) {
     if (zr_base_keeps_full_grads(unit->base))
-        ZR_TRY(allocate_full(unit));
+        ZR_TRY(allocate_full(grads, unit));
     return zr_base_reduces_every_micro_batch(unit->base) ? allocate_shard(grads, unit) : ZR_OK;
 }
 
@@ -188,43 +186,59 @@ static zr_status_t add_kept(zr_grads_t *grads, zr_unit_t *unit, const zr_piece_t
     const zr_base_t *base = grads->base;
     zr_stream_t *stream = pieces_stream(grads);
     zr_dtype_t dtype = base->config.dtype;
-    const void *kept = zr_grads_of_piece(grads, unit, piece);
+    zr_tier_t tier = zr_grads_tier(grads, piece);
+    void *kept = zr_grads_of_piece(grads, unit, piece);
     size_t size_bytes = zr_base_bytes(base, piece->n_elems);
-    if (landing != NULL && zr_grads_wait_below(grads, piece)) {
+    if (tier == ZR_TIER_NVME)
+        ZR_TRY(zr_grads_bring(grads, piece, &kept));
+    if (landing != NULL && tier != ZR_TIER_DEVICE) {
         ZR_TRY(zr_copy_async(stream, landing, kept, size_bytes, ZR_COPY_HOST_TO_DEVICE));
         grads->copies->up_bytes += size_bytes;
         kept = landing;
     }
-    return zr_kernel_add(stream, piece_in_slice(unit, piece), dtype, kept, dtype, piece->n_elems);
+    ZR_TRY(zr_kernel_add(stream, piece_in_slice(unit, piece), dtype, kept, dtype, piece->n_elems));
+    return tier == ZR_TIER_NVME ? zr_grads_drive_release(&grads->drive, stream) : ZR_OK;
 }
 
 static zr_status_t keep(zr_grads_t *grads, zr_unit_t *unit, const zr_piece_t *piece) {
     const zr_base_t *base = grads->base;
     size_t size_bytes = zr_base_bytes(base, piece->n_elems);
-    bool goes_down = zr_grads_wait_below(grads, piece);
+    zr_tier_t tier = zr_grads_tier(grads, piece);
+    bool goes_down = tier != ZR_TIER_DEVICE;
+    void *target = zr_grads_of_piece(grads, unit, piece);
+    if (tier == ZR_TIER_NVME)
+        ZR_TRY(zr_grads_drive_next(&grads->drive, place_of(grads, piece), &target));
     if (goes_down && grads->copies->are_needed)
         grads->copies->down_bytes += size_bytes;
-    return zr_copy_async(pieces_stream(grads), zr_grads_of_piece(grads, unit, piece),
-                         piece_in_slice(unit, piece), size_bytes,
-                         goes_down ? ZR_COPY_DEVICE_TO_HOST : ZR_COPY_DEVICE_TO_DEVICE);
+    ZR_TRY(zr_copy_async(pieces_stream(grads), target, piece_in_slice(unit, piece), size_bytes,
+                         goes_down ? ZR_COPY_DEVICE_TO_HOST : ZR_COPY_DEVICE_TO_DEVICE));
+    return tier == ZR_TIER_NVME ? zr_grads_drive_put(&grads->drive, pieces_stream(grads)) : ZR_OK;
+}
+
+/* Elements of a unit's largest piece that is not on the device. */
+static size_t largest_below(const zr_grads_t *grads, const zr_unit_t *unit) {
+    const zr_placement_t *placement = &grads->placement;
+    size_t largest = 0;
+    for (size_t i = placement->first_piece[unit->index];
+         i < placement->first_piece[unit->index + 1]; i++)
+        if (placement->pieces[i].tier != ZR_TIER_DEVICE && placement->pieces[i].n_elems > largest)
+            largest = placement->pieces[i].n_elems;
+    return largest;
 }
 
 static zr_status_t add_all_kept(zr_grads_t *grads, zr_unit_t *unit) {
     const zr_base_t *base = grads->base;
-    const zr_placement_t *placement = grads->placement;
+    const zr_placement_t *state = grads->state;
     zr_stream_t *stream = pieces_stream(grads);
-    size_t end = placement->first_piece[unit->index + 1], largest = 0;
-    for (size_t i = placement->first_piece[unit->index]; i < end; i++)
-        if (zr_grads_wait_below(grads, &placement->pieces[i]) &&
-            placement->pieces[i].n_elems > largest)
-            largest = placement->pieces[i].n_elems;
+    size_t end = state->first_piece[unit->index + 1];
     void *landing = NULL;
     if (grads->copies->are_needed)
-        ZR_TRY(zr_base_allocate(base, zr_base_bytes(base, largest), ZR_TAG_GRADIENT_BUCKETS,
-                                ZR_LIFETIME_COLLECTIVE, unit->grads_tensor, stream, &landing));
+        ZR_TRY(zr_base_allocate(base, zr_base_bytes(base, largest_below(grads, unit)),
+                                ZR_TAG_GRADIENT_BUCKETS, ZR_LIFETIME_COLLECTIVE, unit->grads_tensor,
+                                stream, &landing));
     zr_status_t status = ZR_OK;
-    for (size_t i = placement->first_piece[unit->index]; i < end && status == ZR_OK; i++)
-        status = add_kept(grads, unit, &placement->pieces[i], landing);
+    for (size_t i = state->first_piece[unit->index]; i < end && status == ZR_OK; i++)
+        status = add_kept(grads, unit, &state->pieces[i], landing);
     zr_free(base->allocator, &landing, stream);
     return status;
 }
@@ -245,14 +259,37 @@ static zr_status_t order_pieces(const zr_grads_t *grads, zr_stream_t *earlier, z
     return zr_stream_wait(later, grads->copies->grads_reduced);
 }
 
+/* What earlier reductions of this step have left: on the device, those since the last begin. */
+static zr_status_t add_earlier(zr_grads_t *grads, zr_unit_t *unit) {
+    zr_dtype_t dtype = unit->base->config.dtype;
+    if (unit->grad_held != NULL)
+        return zr_kernel_add(pieces_stream(grads), own_slice(unit), dtype, unit->grad_held, dtype,
+                             unit->flat[FLAT_TRAINABLE].shard_elems);
+    return zr_unit_begins_sum(unit) ? ZR_OK : add_all_kept(grads, unit);
+}
+
+/* The sum stays on the device for the unit's next reduction, which comes at once. */
+static zr_status_t hold(zr_grads_t *grads, zr_unit_t *unit) {
+    const zr_base_t *base = grads->base;
+    zr_stream_t *stream = pieces_stream(grads);
+    size_t size_bytes = zr_base_bytes(base, unit->flat[FLAT_TRAINABLE].shard_elems);
+    if (unit->grad_held == NULL)
+        ZR_TRY(zr_base_allocate(base, size_bytes, ZR_TAG_GRADIENT_BUCKETS, ZR_LIFETIME_UNIT,
+                                unit->grads_tensor, stream, &unit->grad_held));
+    return zr_copy_async(stream, unit->grad_held, own_slice(unit), size_bytes,
+                         ZR_COPY_DEVICE_TO_DEVICE);
+}
+
 static zr_status_t reduce_to_pieces(zr_grads_t *grads, zr_unit_t *unit) {
     const zr_base_t *base = grads->base;
-    const zr_placement_t *placement = grads->placement;
+    const zr_placement_t *state = grads->state;
     zr_stream_t *stream = pieces_stream(grads);
     ZR_TRY(reduce_scatter(unit, own_slice(unit)));
     ZR_TRY(order_pieces(grads, base->transfer, stream));
-    if (!zr_unit_begins_sum(unit))
-        ZR_TRY(add_all_kept(grads, unit));
+    ZR_TRY(add_earlier(grads, unit));
+    if (!zr_unit_ends_begin(unit))
+        return hold(grads, unit);
+    zr_free(base->allocator, &unit->grad_held, stream);
     if (base->sharding.replicas != NULL && zr_unit_ends_sum(unit)) {
         ZR_TRY(order_pieces(grads, stream, base->transfer));
         ZR_TRY(add_replicas(unit, own_slice(unit)));
@@ -260,9 +297,9 @@ static zr_status_t reduce_to_pieces(zr_grads_t *grads, zr_unit_t *unit) {
     }
     if (zr_unit_ends_sum(unit))
         ZR_TRY(queue_norm(grads, unit, stream, own_slice(unit)));
-    size_t end = placement->first_piece[unit->index + 1];
-    for (size_t i = placement->first_piece[unit->index]; i < end; i++)
-        ZR_TRY(keep(grads, unit, &placement->pieces[i]));
+    size_t end = state->first_piece[unit->index + 1];
+    for (size_t i = state->first_piece[unit->index]; i < end; i++)
+        ZR_TRY(keep(grads, unit, &state->pieces[i]));
     return ZR_OK;
 }
 
@@ -319,6 +356,7 @@ zr_status_t zr_grads_create(zr_grads_t *grads) {
 }
 
 void zr_grads_destroy(zr_grads_t *grads) {
+    zr_grads_drive_destroy(&grads->drive);
     zr_free(grads->base->allocator, (void **)&grads->norms_device, NULL);
     zr_free(grads->base->allocator, &grads->norm_workspace, NULL);
 }
@@ -352,4 +390,12 @@ zr_status_t zr_grads_norm(zr_grads_t *grads, double *norm_p) {
         sum += grads->norms_host[i];
     *norm_p = sqrt(sum) / n_addends;
     return ZR_OK;
+}
+
+void zr_grads_report(const zr_grads_t *grads, zr_grads_report_t *report_p) {
+    zr_grads_report_t report = {.has_store = false};
+    for (int tier = 0; tier < ZR_N_TIERS; tier++)
+        report.bytes[tier] = grads->bytes[tier];
+    zr_grads_drive_report(&grads->drive, &report);
+    *report_p = report;
 }

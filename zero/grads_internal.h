@@ -2,31 +2,26 @@
  * Summed gradients: how a micro-batch's meet those of the other ranks, and where what this rank
  * keeps of them waits for the update. Internal to zero/.
  *
- * A stage that keeps full gradients (0 and 1) has them on the device. Of a shard, what is updated
- * on the device stays there, and what is updated on the host, because its state is offloaded, waits
- * in host memory, if config says so (zr_base_offloads_grads), or as large a fraction of it as
- * config says: the device then holds one bucket at a time, and the rest. Whatever is kept where,
- * the same sums are made in the same order.
+ * A stage that keeps full gradients (0 and 1) has them on the device. A shard has a placement of
+ * its own, in the pieces of the state: what has its state on the device stays there, and of the
+ * rest as much as config says (zr_base_offloads_grads) waits in host memory or on drives
+ * (grads_drive_internal.h). The device then holds one bucket at a time, and the rest. Whatever is
+ * kept where, the same sums are made in the same order.
  */
 #pragma once
 
-#include "offload/placement_internal.h"
 #include "zero/copies_internal.h"
-#include "zero/units_internal.h"
-
-/** Where the gradients of a piece of state wait for its update. */
-typedef struct zr_grads_place {
-    bool is_below; /* in host memory, else on the device */
-    size_t first;  /* of its unit's elements that wait there */
-} zr_grads_place_t;
+#include "zero/grads_drive_internal.h"
 
 typedef struct zr_grads {
     const zr_base_t *base;
     const zr_units_t *model;
-    const zr_placement_t *placement; /* of the state */
+    const zr_placement_t *state; /* its placement */
     zr_copies_t *copies;
-    zr_grads_place_t *places; /* [pieces of state]; NULL: all on the device */
-    size_t n_below;           /* pieces whose gradients wait in host memory */
+    zr_placement_t placement; /* of gradients, in the same pieces; without any: on the device */
+    size_t n_below;           /* pieces that wait elsewhere */
+    zr_grads_drive_t drive;   /* of those in the store */
+    size_t bytes[ZR_N_TIERS]; /* that are kept between micro-batches */
     zr_unit_t **reduced;      /* [n_reduced] in the last micro-batch, in order; of [n_units] */
     size_t n_reduced;
     double *norms_device; /* [n_shards][n_units]: partial sums of squares */
@@ -38,14 +33,15 @@ typedef struct zr_grads {
 ZR_NODISCARD zr_status_t zr_grads_create(zr_grads_t *grads);
 void zr_grads_destroy(zr_grads_t *grads);
 
-/** Decide where the gradients of all pieces wait, once they are placed. */
-ZR_NODISCARD zr_status_t zr_grads_place(zr_grads_t *grads);
+/** Decide where the gradients of all pieces of the state wait, once these are placed, and declare
+ * what of them the store will have. */
+ZR_NODISCARD zr_status_t zr_grads_place(zr_grads_t *grads, zr_nvme_t *nvme);
 
-/** Whether a piece's gradients wait in host memory. */
-bool zr_grads_wait_below(const zr_grads_t *grads, const zr_piece_t *piece);
+/** The tier where the gradients of a piece of state wait. */
+zr_tier_t zr_grads_tier(const zr_grads_t *grads, const zr_piece_t *piece);
 
 /** Allocate what a unit keeps between micro-batches. After its state is placed. */
-ZR_NODISCARD zr_status_t zr_grads_allocate(const zr_grads_t *grads, zr_unit_t *unit);
+ZR_NODISCARD zr_status_t zr_grads_allocate(zr_grads_t *grads, zr_unit_t *unit);
 
 /**
  * Reduce a unit's full gradients, which are complete and on the compute stream, as far as stage
@@ -57,5 +53,9 @@ ZR_NODISCARD zr_status_t zr_grads_reduce(zr_grads_t *grads, zr_unit_t *unit);
  * was kept. */
 ZR_NODISCARD zr_status_t zr_grads_norm(zr_grads_t *grads, double *norm_p);
 
-/** The gradients of a piece of state, [n_elems]: where zr_grads_wait_below says. */
+/** The gradients of a piece of state, [n_elems], where zr_grads_tier says; NULL: on drives. */
 void *zr_grads_of_piece(const zr_grads_t *grads, const zr_unit_t *unit, const zr_piece_t *piece);
+/** Those that are on drives, in a buffer, until zr_grads_drive_release. */
+ZR_NODISCARD zr_status_t zr_grads_bring(zr_grads_t *grads, const zr_piece_t *piece, void **grads_p);
+
+void zr_grads_report(const zr_grads_t *grads, zr_grads_report_t *report_p);

@@ -67,8 +67,9 @@ static void connect_parts(zr_runtime_t *runtime) {
     const zr_base_t *base = &runtime->base;
     runtime->grads = (zr_grads_t){.base = base,
                                   .model = &runtime->model,
-                                  .placement = &runtime->state.placement,
-                                  .copies = &runtime->copies};
+                                  .state = &runtime->state.placement,
+                                  .copies = &runtime->copies,
+                                  .drive = {.base = base, .placement = &runtime->grads.placement}};
     runtime->params = (zr_params_t){.base = base, .model = &runtime->model};
     runtime->state = (zr_state_t){.base = base,
                                   .model = &runtime->model,
@@ -314,10 +315,11 @@ static zr_status_t commit(zr_runtime_t *runtime) {
     ZR_TRY(agree(runtime));
     ZR_TRY(zr_grads_create(&runtime->grads));
     ZR_TRY(zr_state_place(state, &runtime->nvme));
-    ZR_TRY(zr_grads_place(&runtime->grads));
+    ZR_TRY(zr_grads_place(&runtime->grads, &runtime->nvme));
     ZR_TRY(zr_params_place(params, &runtime->nvme));
     ZR_TRY(zr_nvme_open(&runtime->nvme));
     ZR_TRY(zr_state_create(state, runtime->nvme.store));
+    ZR_TRY(zr_grads_drive_create(&runtime->grads.drive, runtime->nvme.store));
     ZR_TRY(zr_params_create(params, runtime->nvme.store));
     ZR_TRY(zr_restore_begin(&runtime->restore, &runtime->model, &runtime->base));
     if (runtime->restore.checkpoint != NULL && runtime->base.rank == 0)
@@ -422,7 +424,8 @@ void zr_runtime_time(const zr_runtime_t *runtime, zr_runtime_time_t *time_p) {
         .beside_seconds = comm.queued_wait_seconds + comm.queued_move_seconds,
         .optimizer_seconds = runtime->optimizer_seconds,
         .io_seconds = io_seconds[ZR_STORE_PUT] + io_seconds[ZR_STORE_GET] +
-                      zr_params_wait_seconds(&runtime->params)};
+                      zr_params_wait_seconds(&runtime->params) +
+                      zr_grads_drive_wait_seconds(&runtime->grads.drive)};
 }
 
 void zr_runtime_offload(const zr_runtime_t *runtime, zr_offload_report_t *report_p) {

@@ -401,6 +401,15 @@ typedef struct zr_params_report {
     zr_store_statistics_t all; /* of parameters, since commit: initial values as well */
 } zr_params_report_t;
 
+/** Summed gradients, between their reduction and the update. After commit. */
+typedef struct zr_grads_report {
+    size_t bytes[ZR_N_TIERS];  /* that are kept between micro-batches, by where they wait */
+    bool has_store;            /* the fields below are valid */
+    zr_store_info_t store;     /* the rank's, also of what is not gradients */
+    size_t staging_bytes;      /* of the buffers that NVMe goes through */
+    zr_store_statistics_t all; /* moved, waited for and verified, since commit */
+} zr_grads_report_t;
+
 /** Where this rank's optimizer state lives, and what moving it took. After commit. */
 typedef struct zr_offload_report {
     size_t largest_group_elems;     /* of the sub-groups that are moved; 0: none are */
@@ -423,6 +432,7 @@ typedef struct zr_offload_report {
     double update_wait_seconds[ZR_N_STORE_DIRECTIONS];
     zr_store_statistics_t all; /* of the state, since commit: initial values, updates, reading */
     zr_params_report_t params;
+    zr_grads_report_t grads;
 } zr_offload_report_t;
 void zr_runtime_offload(const zr_runtime_t *runtime, zr_offload_report_t *report_p);
 

@@ -16,9 +16,13 @@
 
 /* ---- placement ------------------------------------------------------------------------------ */
 
-static zr_tier_t lower_tier(const zr_config_t *config) {
-    static const zr_tier_t tiers[] = {ZR_TIER_DEVICE, ZR_TIER_HOST, ZR_TIER_NVME};
-    return tiers[config->offload_optimizer.device];
+/* Whether so many elements are whole blocks of all that goes to a store in pieces of them. */
+static bool suits_store(const zr_state_t *state, size_t n_elems) {
+    const zr_base_t *base = state->base;
+    bool has_state = base->config.offload_optimizer.device == ZR_OFFLOAD_NVME;
+    return (!has_state || zr_state_bytes(state->rule, n_elems) % ZR_STORE_CHUNK_ALIGN_BYTES == 0) &&
+           (!zr_config_has_grads_on_nvme(&base->config) ||
+            zr_base_bytes(base, n_elems) % ZR_STORE_CHUNK_ALIGN_BYTES == 0);
 }
 
 /* At most what config allows, as far as transfers can be so small; a piece per unit where nothing
@@ -30,8 +34,7 @@ static size_t group_elems(const zr_state_t *state) {
         return SIZE_MAX;
     elems = elems < ZR_STATE_GROUP_ELEMS ? elems : ZR_STATE_GROUP_ELEMS;
     size_t unit = elems < GROUP_UNIT_ELEMS ? SMALL_GROUP_UNIT_ELEMS : GROUP_UNIT_ELEMS;
-    while (config->offload_optimizer.device == ZR_OFFLOAD_NVME && unit <= elems &&
-           zr_state_bytes(state->rule, unit) % ZR_STORE_CHUNK_ALIGN_BYTES != 0)
+    while (unit <= elems && !suits_store(state, unit))
         unit *= 2;
     return elems / unit * unit;
 }
@@ -76,22 +79,15 @@ static zr_status_t cut(zr_state_t *state) {
                                       .heap = state->base->heap,
                                       .n_arrays = state->rule->n_arrays,
                                       .group_elems = group_elems(state),
-                                      .ratio = offload->ratio,
-                                      .upper = ZR_TIER_DEVICE,
-                                      .lower = lower_tier(config)};
+                                      .ratio = offload->ratio};
+    zr_base_place_below(offload->device, offload->max_in_cpu_elems, &options);
     if (options.group_elems == 0)
         return zr_fail(&state->base->log, ZR_ERR_UNSUPPORTED,
-                       "optimizer state of \"%s\" on NVMe: sub-groups of %zu elements are no whole "
-                       "blocks of %zu bytes there; use larger ones (--sub-group-elems)",
+                       "optimizer state of \"%s\" or its gradients on NVMe: sub-groups of %zu "
+                       "elements are no whole blocks of %zu bytes there; use a larger --sub-group",
                        state->rule->name, config->sub_group_elems, ZR_STORE_CHUNK_ALIGN_BYTES);
     for (size_t i = 0; i < options.n_arrays; i++)
         options.encodings[i] = state->rule->arrays[i].encoding;
-    if (offload->device == ZR_OFFLOAD_NVME && offload->max_in_cpu_elems != 0) {
-        options.lower = ZR_TIER_HOST;
-        options.has_lowest = true;
-        options.lowest = ZR_TIER_NVME;
-        options.most_lower_elems = offload->max_in_cpu_elems;
-    }
     size_t *elems = zr_heap_alloc(state->base->heap, model->n_units, sizeof(*elems));
     if (elems == NULL)
         return zr_base_no_memory(state->base, zr_count_text(model->n_units, "unit").text);
@@ -212,7 +208,7 @@ static bool may_update_early(const zr_state_t *state) {
     const zr_base_t *base = state->base;
     return !base->config.check_overflow && base->config.clip == 0 && zr_base_offloads_grads(base) &&
            !zr_base_offloads_params(base) && state->grads->n_below == state->n_lowered &&
-           !state->choice.is_on_device;
+           state->grads->drive.n_pieces == 0 && !state->choice.is_on_device;
 }
 
 static zr_status_t create_copies(zr_state_t *state) {
@@ -485,5 +481,6 @@ void zr_state_report(const zr_state_t *state, zr_offload_report_t *report_p) {
     if (state->swap != NULL)
         report_store(state, &report);
     zr_params_report(state->params, &report.params);
+    zr_grads_report(state->grads, &report.grads);
     *report_p = report;
 }

@@ -46,7 +46,7 @@ static zr_status_t queue_grads(zr_state_t *state, size_t number) {
     if (!state->copies->are_needed || state->choice.is_on_device || number >= state->n_lowered)
         return ZR_OK;
     const zr_piece_t *piece = &state->placement.pieces[state->lowered[number]];
-    if (zr_grads_wait_below(state->grads, piece))
+    if (zr_grads_tier(state->grads, piece) != ZR_TIER_DEVICE)
         return ZR_OK;
     const zr_unit_t *unit = state->model->units[piece->tensor];
     zr_state_slot_t *slot = &state->slots[number % ZR_STATE_N_SLOTS];
@@ -62,7 +62,7 @@ static zr_status_t take_copies(zr_state_t *state, piece_work_t *work) {
     zr_state_slot_t *slot = &state->slots[state->n_updated % ZR_STATE_N_SLOTS];
     ZR_TRY(queue_grads(state, state->n_updated + 1));
     ZR_TRY(zr_event_synchronize(slot->params_taken)); /* of the piece before last */
-    if (!zr_grads_wait_below(state->grads, work->piece)) {
+    if (zr_grads_tier(state->grads, work->piece) == ZR_TIER_DEVICE) {
         ZR_TRY(zr_event_synchronize(slot->grads_there));
         work->grads = slot->grads;
     }
@@ -183,17 +183,22 @@ static zr_status_t update_on_host(zr_state_t *state, piece_work_t *work) {
     ZR_TRY(update_runs(state, work));
     if (work->params != NULL && state->copies->are_needed)
         ZR_TRY(send_params(state, work));
+    if (zr_grads_tier(state->grads, work->piece) == ZR_TIER_NVME)
+        ZR_TRY(zr_grads_drive_release(&state->grads->drive, NULL));
     state->n_updated++;
     return is_swapped ? zr_swap_done(state->swap) : ZR_OK;
 }
 
 /* Of a piece that lives elsewhere. */
 static zr_status_t update_on_stage(zr_state_t *state, piece_work_t *work) {
-    const void *host_grads = zr_grads_wait_below(state->grads, work->piece) ? work->grads : NULL;
+    zr_tier_t tier = zr_grads_tier(state->grads, work->piece);
+    const void *host_grads = tier != ZR_TIER_DEVICE ? work->grads : NULL;
     zr_state_stage_t *stage = NULL;
     void *home = NULL;
     ZR_TRY(find_home(state, work, &home));
     ZR_TRY(zr_state_bring_up(state, work->piece, home, host_grads, &stage));
+    if (tier == ZR_TIER_NVME)
+        ZR_TRY(zr_grads_drive_release(&state->grads->drive, state->copies->up));
     work->stream = state->base->compute;
     work->arrays = stage->state;
     work->grads = host_grads != NULL ? stage->grads : work->grads;
@@ -207,6 +212,9 @@ static zr_status_t update_on_stage(zr_state_t *state, piece_work_t *work) {
 }
 
 static zr_status_t update_piece(zr_state_t *state, piece_work_t *work) {
+    work->grads = zr_grads_of_piece(state->grads, work->unit, work->piece);
+    if (zr_grads_tier(state->grads, work->piece) == ZR_TIER_NVME)
+        ZR_TRY(zr_grads_bring(state->grads, work->piece, &work->grads));
     if (work->piece->tier == ZR_TIER_DEVICE)
         return update_on_device(state, work);
     return state->choice.is_on_device ? update_on_stage(state, work) : update_on_host(state, work);
@@ -245,7 +253,6 @@ zr_status_t zr_state_update_unit(zr_state_t *state, zr_unit_t *unit,
                              .first = range_first + placement->pieces[i].first,
                              .most_elems = most_elems(state)};
         zr_base_trace(state->base, "update", unit->name, i + 1 - begin);
-        work.grads = zr_grads_of_piece(state->grads, unit, work.piece);
         work.params = device_params(unit, work.first);
         ZR_TRY(update_piece(state, &work));
     }
@@ -255,6 +262,8 @@ zr_status_t zr_state_update_unit(zr_state_t *state, zr_unit_t *unit,
 /* ---- all ---- */
 
 zr_status_t zr_state_read_ahead(zr_state_t *state) {
+    const zr_units_t *model = state->model;
+    ZR_TRY(zr_grads_drive_begin_update(&state->grads->drive, model->units, model->n_units));
     if (state->swap == NULL)
         return ZR_OK;
     if (state->may_update_early)
@@ -265,6 +274,7 @@ zr_status_t zr_state_read_ahead(zr_state_t *state) {
 }
 
 zr_status_t zr_state_skip_update(zr_state_t *state) {
+    ZR_TRY(zr_grads_drive_end_update(&state->grads->drive));
     return state->swap == NULL ? ZR_OK : zr_swap_end(state->swap);
 }
 
@@ -302,6 +312,7 @@ static void count_update(zr_state_t *state) {
 zr_status_t zr_state_end_update(zr_state_t *state) {
     if (state->n_lowered == 0)
         return ZR_OK;
+    ZR_TRY(zr_grads_drive_end_update(&state->grads->drive));
     if (state->swap != NULL)
         ZR_TRY(zr_swap_end(state->swap));
     if (state->store != NULL)

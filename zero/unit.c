@@ -299,8 +299,10 @@ static bool has_gradients(zr_pass_t pass) {
 }
 
 static zr_status_t acquire(zr_runtime_t *runtime, zr_unit_t *unit, zr_pass_t pass) {
-    if (runtime->base.progress.in_micro_batch)
+    if (runtime->base.progress.in_micro_batch) {
         mark(&runtime->base, unit, pass);
+        ZR_TRY(zr_grads_drive_progress(&runtime->grads.drive));
+    }
     if (pass != ZR_GRADIENTS)
         ZR_TRY(acquire_params(runtime, unit));
     if (has_gradients(pass))
@@ -399,6 +401,7 @@ static zr_status_t begin(zr_runtime_t *runtime, size_t n) {
     base->progress.n_together = n;
     base->progress.n_begins++;
     runtime->grads.n_reduced = 0;
+    zr_grads_drive_begin_micro_batch(&runtime->grads.drive);
     mark(base, NULL, ZR_FORWARD);
     base->progress.in_micro_batch = true;
     runtime->gathers.orders[0].position = 0;
@@ -424,6 +427,7 @@ static zr_status_t drop_step(zr_runtime_t *runtime) {
         forget_grads(unit);
         unit->n_reduced = 0;
     }
+    ZR_TRY(zr_grads_drive_drop_step(&runtime->grads.drive));
     base->progress.micro_batch = base->progress.n_begins = base->progress.n_together = 0;
     base->progress.in_micro_batch = false;
     zr_trace_at(zr_device_trace(base->device), zr_base_now(base), &(zr_trace_place_t){0});

@@ -53,6 +53,8 @@ struct zr_unit {
     void *grad_full;
     void *grad_shard;
     void *grad_host;
+    void *grad_held; /* where it is split: the sum between reductions of micro-batches that began
+                        together */
     bool grads_are_split;
     /* What it has of the optimizer state on device and host: pieces, each with its arrays one
      * behind the other. For NVMe: the buffer of the piece that is being filled, or NULL. */
@@ -114,10 +116,13 @@ static inline bool zr_unit_is_reduced(const zr_unit_t *unit) {
 static inline bool zr_unit_begins_sum(const zr_unit_t *unit) {
     return unit->base->progress.n_begins == 1 && unit->n_reduced == 0;
 }
-static inline bool zr_unit_ends_sum(const zr_unit_t *unit) {
+/** Whether it is the last of those that began together. */
+static inline bool zr_unit_ends_begin(const zr_unit_t *unit) {
     const zr_base_t *base = unit->base;
-    return zr_base_is_last_micro_batch(base) &&
-           unit->n_reduced + zr_base_micro_batches_per_reduction(base) == base->progress.n_together;
+    return unit->n_reduced + zr_base_micro_batches_per_reduction(base) == base->progress.n_together;
+}
+static inline bool zr_unit_ends_sum(const zr_unit_t *unit) {
+    return zr_base_is_last_micro_batch(unit->base) && zr_unit_ends_begin(unit);
 }
 
 /** Whether a flat buffer is on the device as a whole, and is never gathered. */

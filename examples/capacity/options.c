@@ -55,9 +55,11 @@ static const options_use_t uses[] = {
     {"offload-params", 3,
      "none, cpu, nvme or auto: at stage 3, where parameters live (default: each is tried)"},
     {"offload-gradients", 3,
-     "none or cpu: where gradients of offloaded state wait (default: what fits the larger model)"},
+     "none, cpu or nvme: where gradients of offloaded state wait (default: what fits the larger "
+     "model)"},
     {"offload-gradients-ratio", 3,
-     "how much of them waits in host memory (default: what fits the larger model)"},
+     "how much of them waits there (default: what fits the larger model)"},
+    {"gradients-in-host", 3, NULL},
     {"offload-activations", 3,
      "none, cpu or nvme: where inputs of layers wait (default: what fits the larger model)"},
     {"device-memory", 4, "device memory of each rank (default: what the hardware has)"},
@@ -431,7 +433,8 @@ static zr_status_t resolve(capacity_options_t *o, const zr_log_t *log) {
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "the smallest model of the family is no model: too large to count, or heads "
                        "of more than %d channels; give a smaller --vocab, --layers, --channels or "
-                       "--head-size", ZR_NN_ROTARY_MAX_HEAD_SIZE);
+                       "--head-size",
+                       ZR_NN_ROTARY_MAX_HEAD_SIZE);
     zr_model_text_t text = zr_model_shape_text(&shape);
     run.model = text.text;
     ZR_TRY(train_options_resolve_without_offload(&run, log));

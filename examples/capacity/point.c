@@ -137,6 +137,7 @@ static json_t *largest_object(const capacity_search_t *search) {
         {"offload_gradients",
          json_string(train_offload_name(has_gradients ? offload->gradients : ZR_OFFLOAD_NONE))},
         {"offload_gradients_ratio", json_number(offload->gradients_ratio)},
+        {"gradients_in_host", json_count(offload->gradients_in_cpu_elems)},
         {"offload_activations", json_string(train_offload_name(run->offload_activations))},
         {"step_ms", json_number(1e3 * seconds)}, {"tokens_per_s", json_number(tokens / seconds)},
         {"peak_bytes", peaks_object(&search->plan)},

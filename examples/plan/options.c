@@ -60,6 +60,7 @@ static const options_use_t uses[] = {
     {"params-in-host", 5, NULL},
     {"offload-gradients", 5, NULL},
     {"offload-gradients-ratio", 5, NULL},
+    {"gradients-in-host", 5, NULL},
     {"update-on", 5, NULL},
     {"offload-activations", 5, NULL},
     {"sub-group", 5, NULL},

@@ -101,39 +101,41 @@ void plan_words_why(const zr_run_rows_t *rows, plan_words_t *words) {
 
 /* ---- options --------------------------------------------------------------------------------- */
 
-/* Those that mean something in the plan, and are not what zero-train takes anyhow. */
-static void add_options(const zr_config_t *config, const char *const *names, size_t n_names,
-                        plan_words_t *words) {
+/* Those that mean something in the plan; all but `always`, NULL for none, only if they are not what
+ * zero-train takes anyhow. */
+static void add_options(const zr_config_t *config, const char *always, const char *const *names,
+                        size_t n_names, plan_words_t *words) {
     const zr_config_t usual = zr_config_default();
     size_t n = 0;
     const zr_option_t *rows = zr_options(&n);
     for (size_t i = 0; i < n_names; i++) {
         const zr_option_t *row = zr_option_find(rows, n, names[i]);
+        bool is_always = always != NULL && strcmp(always, names[i]) == 0;
         if (zr_option_idle(row, config) == NULL &&
-            (i == 0 || !zr_option_equal(row, config, &usual)))
+            (is_always || !zr_option_equal(row, config, &usual)))
             plan_words_add(words, " --%s %s", row->name, zr_option_text(row, config).text);
     }
 }
 
 void plan_words_optimizer(const zr_run_row_t *row, plan_words_t *words) {
     static const char *const names[] = {"offload-optimizer", "offload-ratio", "state-in-host"};
-    add_options(&row->config, names, 3, words);
+    add_options(&row->config, names[0], names, 3, words);
 }
 
 void plan_words_params(const zr_run_row_t *row, plan_words_t *words) {
     static const char *const names[] = {"offload-params", "offload-param-ratio", "params-in-host"};
-    add_options(&row->config, names, 3, words);
+    add_options(&row->config, names[0], names, 3, words);
 }
 
 void plan_words_moves(const train_options_t *asked, const zr_run_row_t *row, plan_words_t *words) {
+    static const char *const names[] = {"offload-gradients", "gradients-in-host",
+                                        "offload-gradients-ratio"};
     const zr_offload_options_t *state = &row->config.offload_optimizer;
     const zr_offload_report_t *offload = &row->one.plan.offload;
     if (state->device == ZR_OFFLOAD_NONE)
         return;
     if (offload->has_copies && asked->config.offload_optimizer.update_on == ZR_UPDATE_ON_FASTER)
         plan_words_add(words, " --update-on %s", offload->is_updated_on_device ? "device" : "host");
-    if (row->stage >= 2 && !asked->has_gradients && state->gradients == ZR_OFFLOAD_NONE)
-        plan_words_add(words, " --offload-gradients none");
-    else if (row->stage >= 2 && !asked->has_gradients && state->gradients_ratio < 1)
-        plan_words_add(words, " --offload-gradients-ratio %.8g", state->gradients_ratio);
+    if (!asked->has_gradients)
+        add_options(&row->config, NULL, names, state->gradients == ZR_OFFLOAD_NONE ? 1 : 3, words);
 }

@@ -104,13 +104,8 @@ static zr_status_t take_trace_steps(void *object, const char *label, const char 
 
 /* ---- rows -------------------------------------------------------------------------------- */
 
-static bool is_on_nvme(const zr_config_t *config) {
-    return config->offload_optimizer.device == ZR_OFFLOAD_NVME ||
-           config->offload_param.device == ZR_OFFLOAD_NVME;
-}
-
 static const zr_option_when_t on_nvme = {
-    is_on_nvme,
+    zr_config_uses_nvme,
     "nothing is offloaded to NVMe; add --offload-optimizer nvme, --offload-params nvme or "
     "--offload-activations nvme",
     false};
@@ -480,9 +475,7 @@ const char *train_options_freeze(const train_options_t *options) {
 }
 
 bool train_options_use_nvme(const train_options_t *options) {
-    return options->config.offload_optimizer.device == ZR_OFFLOAD_NVME ||
-           options->config.offload_param.device == ZR_OFFLOAD_NVME ||
-           options->offload_activations == ZR_OFFLOAD_NVME;
+    return zr_config_uses_nvme(&options->config) || options->offload_activations == ZR_OFFLOAD_NVME;
 }
 
 zr_status_t train_options_check_recompute(const train_options_t *options, const zr_log_t *log) {
@@ -811,7 +804,8 @@ void train_options_note_given(train_options_t *options) {
     options->auto_group = options_is_auto(given, "shard-group-size");
     options->has_group = options_value(given, "shard-group-size") != NULL && !options->auto_group;
     options->has_gradients = options_value(given, "offload-gradients") != NULL ||
-                             options_value(given, "offload-gradients-ratio") != NULL;
+                             options_value(given, "offload-gradients-ratio") != NULL ||
+                             options_value(given, "gradients-in-host") != NULL;
     if (options_value(given, "nvme-path") != NULL)
         options->nvme_paths_from = TRAIN_PATHS_OF_OPTION;
 }

@@ -22,13 +22,14 @@ static double rate(const zr_offload_report_t *offload, uint64_t bytes) {
 
 bool train_result_has_store(const train_result_t *result) {
     return result->offload.has_store || result->offload.params.has_store ||
-           result->activations.has_store;
+           result->offload.grads.has_store || result->activations.has_store;
 }
 
 /* What is written per day when steps follow one another as they did. */
 static double bytes_per_day(const train_result_t *result) {
     double written = (double)result->offload.updates[ZR_STORE_PUT].moved_bytes +
                      (double)result->offload.params.updates.moved_bytes +
+                     (double)result->offload.grads.all.count[ZR_STORE_PUT].moved_bytes +
                      (double)result->activations.drive_bytes[ZR_STORE_PUT];
     return result->seconds > 0 ? written / result->seconds * SECONDS_PER_DAY : 0;
 }
@@ -135,6 +136,27 @@ static void put_optimizer(json_t **object_p, const train_options_t *options,
                              update_object(offload, ZR_STORE_PUT)));
 }
 
+static json_t *grads_moved_object(const zr_grads_report_t *grads, zr_store_direction_t direction) {
+    const zr_store_count_t *count = &grads->all.count[direction];
+    return moved_object(count->bytes, count->moved_bytes, grads->all.wait_seconds[direction]);
+}
+
+static json_t *grads_object(const train_options_t *options, const train_result_t *result) {
+    const zr_offload_options_t *offload = &options->config.offload_optimizer;
+    const zr_grads_report_t *grads = &result->offload.grads;
+    json_t *object = JSON_OBJECT({"device", json_string(train_offload_name(offload->gradients))},
+                                 {"ratio", json_number(offload->gradients_ratio)},
+                                 {"bytes", tiers_object(grads->bytes)});
+    if (!grads->has_store)
+        return object;
+    json_t *nvme = nvme_object(options, result, &grads->store, grads->all.checksum_seconds,
+                               grads_moved_object(grads, ZR_STORE_GET),
+                               grads_moved_object(grads, ZR_STORE_PUT));
+    json_put(&nvme, "buffer_bytes", json_count(grads->staging_bytes));
+    json_put(&object, "nvme", nvme);
+    return object;
+}
+
 static json_t *params_object(const train_options_t *options, const train_result_t *result) {
     const zr_params_report_t *params = &result->offload.params;
     json_t *object = JSON_OBJECT(
@@ -180,6 +202,8 @@ json_t *train_offload_object(const train_options_t *options, const train_result_
                     {"auto", json_boolean(options->auto_optimizer || options->auto_params)});
     if (c->offload_optimizer.device != ZR_OFFLOAD_NONE)
         put_optimizer(&object, options, result);
+    if (c->offload_optimizer.device != ZR_OFFLOAD_NONE && c->stage >= 2)
+        json_put(&object, "gradients", grads_object(options, result));
     if (c->offload_param.device != ZR_OFFLOAD_NONE)
         json_put(&object, "params", params_object(options, result));
     if (options->offload_activations != ZR_OFFLOAD_NONE)
@@ -234,6 +258,26 @@ static void print_optimizer(const train_options_t *options, const train_result_t
     print_store(options, &offload->store, offload->all.checksum_seconds, file);
 }
 
+static void print_grads(const train_options_t *options, const zr_grads_report_t *grads,
+                        FILE *file) {
+    const char *between = "gradients    ";
+    if (!grads->has_store)
+        return;
+    for (int tier = 0; tier < ZR_N_TIERS; tier++) {
+        if (grads->bytes[tier] == 0)
+            continue;
+        fprintf(file, "%s%s on %s", between, train_bytes((double)grads->bytes[tier]).text,
+                zr_tier_name((zr_tier_t)tier));
+        between = ", ";
+    }
+    fprintf(file, "\n             nvme: %s written, waited %.2f s; %s read, waited %.2f s",
+            train_bytes((double)grads->all.count[ZR_STORE_PUT].bytes).text,
+            grads->all.wait_seconds[ZR_STORE_PUT],
+            train_bytes((double)grads->all.count[ZR_STORE_GET].bytes).text,
+            grads->all.wait_seconds[ZR_STORE_GET]);
+    print_store(options, &grads->store, grads->all.checksum_seconds, file);
+}
+
 static void print_params(const train_options_t *options, const zr_params_report_t *params,
                          FILE *file) {
     fprintf(file, "parameters   ");
@@ -272,6 +316,7 @@ void train_offload_summary(const train_options_t *options, const train_result_t 
     double per_day = bytes_per_day(result);
     if (options->config.offload_optimizer.device != ZR_OFFLOAD_NONE)
         print_optimizer(options, result, file);
+    print_grads(options, &result->offload.grads, file);
     if (options->config.offload_param.device != ZR_OFFLOAD_NONE)
         print_params(options, &result->offload.params, file);
     if (options->offload_activations != ZR_OFFLOAD_NONE)

@@ -49,6 +49,12 @@ static const struct {
     {SUM, OF(offload.params.all.count)},
     {MEAN, OF(offload.params.all.checksum_seconds)},
 
+    {SUM, OF(offload.grads.bytes)},
+    {MOST, OF(offload.grads.staging_bytes)},
+    {SUM, OF(offload.grads.all.count)},
+    {MEAN, OF(offload.grads.all.wait_seconds)},
+    {MEAN, OF(offload.grads.all.checksum_seconds)},
+
     {SUM, OF(activations.bytes)},
     {MEAN, OF(activations.seconds)},
     {SUM, OF(activations.drive_bytes)},
@@ -113,6 +119,8 @@ void train_sum_add(const train_result_t *own, bool is_first, int n_ranks, train_
               &result->offload.store);
     add_store(own->offload.params.has_store, &own->offload.params.store,
               &result->offload.params.has_store, &result->offload.params.store);
+    add_store(own->offload.grads.has_store, &own->offload.grads.store,
+              &result->offload.grads.has_store, &result->offload.grads.store);
     add_store(own->activations.has_store, &own->activations.store, &result->activations.has_store,
               &result->activations.store);
     result->saves.n_saves = own->saves.n_saves;

@@ -218,6 +218,7 @@ static void note_drives(rank_t *rank) {
     train_peak_t peak = {.reserved = store != NULL ? zr_store_info(store)->reserved_bytes : 0};
     peak.by_tag[ZR_TAG_PARAMETERS] = result->offload.params.bytes[ZR_TIER_NVME];
     peak.by_tag[ZR_TAG_OPTIMIZER_STATE] = result->offload.state_bytes[ZR_TIER_NVME];
+    peak.by_tag[ZR_TAG_GRADIENTS] = result->offload.grads.bytes[ZR_TIER_NVME];
     peak.by_tag[ZR_TAG_ACTIVATIONS] =
         result->activations.has_store ? result->activations.peak_bytes : 0;
     for (int tag = 0; tag < ZR_N_TAGS; tag++)

@@ -45,9 +45,15 @@ static void choose_offload(uint64_t *dice, char *text, size_t stage) {
         add(text, " --offload-activations %s", devices[activations]);
     if (optimizer != 0 && throw(dice, 2))
         add(text, " --offload-ratio 0.%zu", throw(dice, 10));
-    if (optimizer != 0 && stage >= 2 && throw(dice, 2))
-        add(text, throw(dice, 2) ? " --offload-gradients none" : " --offload-gradients-ratio 0.4");
-    if (optimizer == 2 || params == 2 || activations == 2)
+    size_t gradients = optimizer != 0 && stage >= 2 ? throw(dice, nvme ? 4 : 3) : 1;
+    if (gradients != 1)
+        add(text, " --offload-gradients %s",
+            gradients == 0   ? "none"
+            : gradients == 2 ? "cpu --offload-gradients-ratio 0.4"
+                             : "nvme");
+    if (gradients == 3 && throw(dice, 2))
+        add(text, " --gradients-in-host 2000 --offload-gradients-ratio 0.7");
+    if (optimizer == 2 || params == 2 || activations == 2 || gradients == 3)
         add(text, " --nvme-path drive");
     if (params == 2)
         add(text, " --param-buffer %zu", (size_t)2048 << throw(dice, 4));

@@ -158,3 +158,32 @@ TEST_WITH(wrong_arguments_are_refused, create_heap, destroy_heap) {
     options.n_arrays = 0;
     assert_int_equal(zr_placement_make(&options, tensor_elems, N_TENSORS, &p), ZR_ERR_ARGUMENT);
 }
+/* What one placement keeps up, one made of it does, and shares the rest as if it were all. */
+TEST_WITH(a_placement_of_another, create_heap, destroy_heap) {
+    for (size_t group = 8; group <= 64; group *= 2)
+        for (int percent = 0; percent <= 100; percent += 20) {
+            zr_placement_t of = make(group, 0.6), p;
+            zr_placement_options_t options = options_of(group, percent / 100.0);
+            options.of = &of;
+            options.lower = ZR_TIER_HOST;
+            options.has_lowest = true;
+            options.lowest = ZR_TIER_NVME;
+            options.most_lower_elems = 200;
+            assert_ok(zr_placement_make(&options, tensor_elems, N_TENSORS, &p));
+            expect_whole(&p, group);
+            assert_int_equal(p.n_pieces, of.n_pieces);
+            size_t n_free = 0, n_down = 0, n_host = 0;
+            for (size_t i = 0; i < p.n_pieces; i++) {
+                size_t n_elems = p.pieces[i].n_elems;
+                bool is_free = of.pieces[i].tier != ZR_TIER_DEVICE;
+                n_free += is_free ? n_elems : 0;
+                n_down += p.pieces[i].tier != ZR_TIER_DEVICE ? n_elems : 0;
+                n_host += p.pieces[i].tier == ZR_TIER_HOST ? n_elems : 0;
+                assert_true(is_free || p.pieces[i].tier == ZR_TIER_DEVICE);
+            }
+            double wanted = percent / 100.0 * (double)n_free;
+            assert_true((double)n_down >= wanted && (double)n_down < wanted + (double)group);
+            assert_true(n_host <= 200);
+            assert_true(n_host + 2 * group >= (n_down < 200 ? n_down : 200));
+        }
+}

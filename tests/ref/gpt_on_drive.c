@@ -60,10 +60,12 @@ static zr_config_t make_config(const gpt_run_t *run) {
     config.nvme.request_bytes = 8192; /* transfers are several requests */
     config.nvme.depth = 4;
     config.nvme.submit_batch = 2;
-    config.sub_group_elems = ZR_CONFIG_LEAST_SUB_GROUP_ELEMS;
+    config.sub_group_elems = 4096 / zr_dtype_size(variant->dtype); /* of gradients, a block */
     config.offload_optimizer.device = ZR_OFFLOAD_NVME;
     config.offload_optimizer.n_buffers = 3;
-    config.offload_optimizer.gradients = variant->mixed ? ZR_OFFLOAD_CPU : ZR_OFFLOAD_NONE;
+    config.offload_optimizer.gradients = ZR_OFFLOAD_NVME;
+    config.offload_optimizer.gradients_ratio = variant->mixed ? 0.8 : 1;
+    config.offload_optimizer.gradients_in_cpu_elems = variant->mixed ? 2048 : 0;
     config.offload_optimizer.ratio = variant->mixed ? 0.8 : 1;
     config.offload_optimizer.max_in_cpu_elems = variant->mixed ? 2048 : 0;
     if (variant->stage != 3)

@@ -15,7 +15,7 @@
 typedef struct gpt_variant {
     int n_ranks, stage;
     zr_dtype_t dtype;
-    bool mixed; /* some of it on the device and in host memory, and gradients there */
+    bool mixed; /* some of everything on the device and in host memory */
 } gpt_variant_t;
 
 typedef struct gpt_run {

@@ -166,15 +166,19 @@ static void choose_offload(dice_t *dice, zr_config_t *config) {
     optimizer->read_ahead = throw(dice, 4) != 0;
     optimizer->write_behind = throw(dice, 4) != 0;
     if (config->stage >= 2 && optimizer->device != ZR_OFFLOAD_NONE && throw(dice, 2))
-        optimizer->gradients = ZR_OFFLOAD_CPU;
+        optimizer->gradients = (zr_offload_device_t) throw(dice, 3);
     if (throw(dice, 3) == 0)
         optimizer->gradients_ratio = 0.4;
+    if (throw(dice, 3) == 0)
+        optimizer->gradients_in_cpu_elems = 3000;
     if (config->stage == 3)
         config->offload_param.device = (zr_offload_device_t) throw(dice, 3);
     config->offload_param.n_buffers = 1 + throw(dice, 4);
     config->offload_param.buffer_elems = (size_t)2048 << throw(dice, 5);
     config->offload_param.max_in_cpu_elems = throw(dice, 3) ? 0 : 2000;
     config->sub_group_elems = (size_t)1024 << throw(dice, 4);
+    if (zr_config_has_grads_on_nvme(config) && config->sub_group_elems == 1024)
+        config->sub_group_elems = 2048; /* of bf16, whole blocks */
 }
 
 static void choose_config(dice_t *dice, sim_case_t *c) {
@@ -292,6 +296,8 @@ static void compare_moved(const used_t *host, const used_t *sim) {
     same_count("put parameters", 0, &host->offload.params.updates, &sim->offload.params.updates);
     same_count("put", 0, &host->moved.count[ZR_STORE_PUT], &sim->moved.count[ZR_STORE_PUT]);
     for (int d = 0; d < ZR_N_STORE_DIRECTIONS; d++) {
+        same_count("gradients", d, &host->offload.grads.all.count[d],
+                   &sim->offload.grads.all.count[d]);
         same_count("state", d, &host->offload.all.count[d], &sim->offload.all.count[d]);
         same("bytes of the stash", d, host->stash.bytes[d], sim->stash.bytes[d]);
         same("drive bytes of the stash", d, host->stash.drive_bytes[d], sim->stash.drive_bytes[d]);

@@ -89,7 +89,10 @@ TEST(on_the_host) {
     }
     config.offload_optimizer.device = config.offload_param.device = ZR_OFFLOAD_CPU;
     assert_says(said(&config, ZR_TIER_HOST, ZR_TAG_OPTIMIZER_STATE), "--offload-optimizer nvme");
-    assert_says(said(&config, ZR_TIER_HOST, ZR_TAG_GRADIENTS), "--offload-gradients none");
+    assert_says(said(&config, ZR_TIER_HOST, ZR_TAG_GRADIENTS), "--offload-gradients nvme or none");
+    config.offload_optimizer.gradients = ZR_OFFLOAD_NVME;
+    assert_says(said(&config, ZR_TIER_HOST, ZR_TAG_GRADIENTS), "a smaller --gradients-in-host");
+    config.offload_optimizer.gradients = ZR_OFFLOAD_CPU;
     assert_says(said(&config, ZR_TIER_HOST, ZR_TAG_PARAMETERS), "--offload-params nvme");
     config.offload_optimizer.device = ZR_OFFLOAD_NVME;
     assert_says(said(&config, ZR_TIER_HOST, ZR_TAG_OPTIMIZER_STATE), "--state-in-host");

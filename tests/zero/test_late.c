@@ -110,10 +110,14 @@ TEST(late_streams_with_offload) {
                     options.spoil = true;
                     options.config.plan_memory = n_ranks != 3;
                     options.config.offload_optimizer.device = (zr_offload_device_t)device;
-                    toy_set(&options, "offload-gradients=%s offload-gradients-ratio=%g",
-                            keeps_grads ? "cpu" : "none", n_ranks > 2 ? 0.5 : 1.0);
+                    const char *kept = (n_ranks + is_part) % 2 != 0 ? "cpu" : "nvme";
+                    toy_set(&options,
+                            "offload-gradients=%s offload-gradients-ratio=%g gradients-in-host=%d",
+                            keeps_grads ? kept : "none", n_ranks > 2 ? 0.5 : 1.0,
+                            stage == 3 ? 4000 : 0);
                     toy_set(&options, "offload-ratio=%g sub-group=%d state-in-host=%d",
-                            is_part ? 0.3 : 1.0, is_part ? 2048 : 1024, is_part ? 6000 : 0);
+                            is_part ? 0.3 : 1.0, is_part || kept[0] == 'n' ? 2048 : 1024,
+                            is_part ? 6000 : 0);
                     options.config.nvme.store = "memory";
                     for (int place = ZR_UPDATE_ON_FASTER; place <= ZR_UPDATE_ON_DEVICE; place++) {
                         if (is_slow() && place != (is_watched() ? ZR_UPDATE_ON_HOST : stage % 3))

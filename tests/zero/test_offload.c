@@ -54,6 +54,24 @@ static void over_files(toy_options_t *options) {
 
 static const double ratios[] = {0, 0.3, 1};
 
+/* Where gradients wait, how much of them at least, and of how many parameters in host memory. */
+typedef struct wait {
+    const char *device;
+    double ratio;
+    size_t n_in_host;
+} wait_t;
+static const wait_t waits[] = {
+    {"cpu", 1, 0}, {"none", 1, 0}, {"cpu", 0.4, 0}, {"nvme", 1, 0}, {"nvme", 0.7, 5000},
+};
+
+static void wait_at(toy_options_t *options, const wait_t *wait) {
+    toy_set(options, "offload-gradients=%s offload-gradients-ratio=%g gradients-in-host=%zu",
+            wait->device, wait->ratio, wait->n_in_host);
+    if (strcmp(wait->device, "nvme") == 0 && options->config.dtype == ZR_DTYPE_BF16 &&
+        options->config.sub_group_elems == SMALL_GROUP)
+        options->config.sub_group_elems = 2 * SMALL_GROUP; /* whole blocks of the drive */
+}
+
 /* All placements of one configuration; the flags go through their values over the calls. */
 static void expect_same_bits(const toy_options_t *options, uint64_t reference) {
     for (int device = ZR_OFFLOAD_CPU; device <= ZR_OFFLOAD_NVME; device++)
@@ -66,11 +84,11 @@ static void expect_same_bits(const toy_options_t *options, uint64_t reference) {
                 toy_set(&copy, "state-in-host=%d", i == 1 ? 7000 : 0);
                 copy.config.offload_optimizer.update_on = (zr_update_on_t)(i % 3);
                 bool has_choice = options->config.stage >= 2 && (is_host || is_small);
-                for (int gradients = has_choice ? 0 : 1; gradients < (has_choice ? 3 : 2);
-                     gradients++) {
-                    toy_set(&copy, "offload-gradients=%s offload-gradients-ratio=%g",
-                            gradients == 0 ? "none" : "cpu", gradients == 2 ? 0.4 : 1.0);
-                    expect_hash(&copy, reference);
+                for (size_t w = has_choice ? (i + (size_t)is_small) % 2 : 0;
+                     w < (has_choice ? N_OF(waits) : 1); w += 2) {
+                    toy_options_t waiting = copy;
+                    wait_at(&waiting, &waits[w]);
+                    expect_hash(&waiting, reference);
                 }
             }
 }
@@ -84,6 +102,23 @@ TEST(every_placement_ends_in_the_same_bits) {
                 flags = (flags + 11) % 32;
                 toy_options_t options = variant(stage, rank_counts[i], (zr_dtype_t)dtype, flags);
                 expect_same_bits(&options, toy_hash(&options));
+            }
+}
+
+/* Sums come up again in the order of the last micro-batch, unless this one has another. */
+TEST(gradients_on_drives_follow_any_order) {
+    for (int stage = 2; stage <= 3; stage++)
+        for (size_t grad_accum = 1; grad_accum <= 3; grad_accum++)
+            for (size_t n_buffers = 1; n_buffers <= 8; n_buffers += 7) {
+                toy_options_t options = variant(stage, 2, ZR_DTYPE_F32, 7);
+                options.config.grad_accum = grad_accum;
+                options.alternate = true;
+                options.reorder_step = 1;
+                uint64_t reference = hash_of(&options);
+                offload(&options, ZR_OFFLOAD_CPU, 1);
+                toy_set(&options, "offload-gradients=nvme sub-group=%d nvme-buffers=%zu",
+                        SMALL_GROUP, n_buffers);
+                expect_hash(&options, reference);
             }
 }
 
@@ -102,6 +137,8 @@ TEST(files_end_in_the_same_bits) {
             expect_hash(&options, reference);
             toy_set(&options, "sub-group=%d nvme.request_bytes=4096 nvme.depth=3", SMALL_GROUP);
             options.config.nvme.files_per_path = 2;
+            expect_hash(&options, reference);
+            wait_at(&options, &waits[3 + i % 2]);
             expect_hash(&options, reference);
         }
 }
@@ -169,6 +206,32 @@ TEST(traffic_is_exact) {
                     continue;
                 over_files(&options);
                 expect_traffic(&options, options.n_steps, 0);
+            }
+}
+
+/* Gradients on drives are written in each micro-batch, and read in each but the first and for the
+ * update, whose reads ahead a skipped step drops. */
+TEST(traffic_of_gradients_is_exact) {
+    for (int stage = 2; stage <= 3; stage++)
+        for (size_t grad_accum = 1; grad_accum <= 3; grad_accum++)
+            for (int is_skipped = 0; is_skipped < 2; is_skipped++) {
+                toy_options_t options = variant(stage, 2, ZR_DTYPE_F32, 0);
+                toy_result_t result;
+                offload(&options, ZR_OFFLOAD_NVME, 0.8);
+                options.config.grad_accum = grad_accum;
+                options.config.sub_group_elems = SMALL_GROUP;
+                options.quiet = true;
+                options.nan_step = is_skipped ? 1 : -1;
+                wait_at(&options, &waits[3]);
+                train(&options, &result);
+                const zr_grads_report_t *report = &result.offload[0].grads;
+                const zr_store_count_t *count = report->all.count;
+                uint64_t bytes = report->bytes[ZR_TIER_NVME], n_steps = options.n_steps;
+                assert_true(bytes > 0);
+                assert_int_equal(count[ZR_STORE_PUT].bytes, n_steps * grad_accum * bytes);
+                assert_in_range(count[ZR_STORE_GET].bytes,
+                                (n_steps * grad_accum - (uint64_t)is_skipped) * bytes,
+                                n_steps * grad_accum * bytes);
             }
 }
 
@@ -261,6 +324,47 @@ TEST(a_fraction_of_gradients_waits_in_host_memory) {
             assert_true((double)below >= percent / 100.0 * (double)lowered);
             assert_true((double)below <= percent / 100.0 * (double)lowered + SMALL_GROUP);
         }
+}
+
+/* Of what is offloaded, what the ratio leaves is on the device, what may be in host memory is
+ * there, and the rest is on the drives; buffers of a sub-group each are all that these take of the
+ * host. */
+TEST(gradients_are_in_three_tiers) {
+    skip_but_on_host();
+    for (int stage = 2; stage <= 3; stage++)
+        for (int device = ZR_OFFLOAD_CPU; device <= ZR_OFFLOAD_NVME; device++)
+            for (size_t most = 0; most <= 20000; most += 5000) {
+                toy_options_t options = variant(stage, 2, ZR_DTYPE_F32, 16);
+                toy_result_t result, without;
+                uint64_t reference = hash_of(&options);
+                offload(&options, (zr_offload_device_t)device, 0.9);
+                toy_set(&options, "sub-group=%d nvme-buffers=6", SMALL_GROUP);
+                train(&options, &without);
+                wait_at(&options, &(wait_t){"nvme", 0.8, most});
+                train(&options, &result);
+                assert_true(result.hash == reference);
+                const size_t *bytes = result.offload[0].grads.bytes;
+                const size_t *state = result.offload[0].state_bytes;
+                size_t all = result.size.trainable_padded_elems / 2;
+                size_t down = all - state[ZR_TIER_DEVICE] / elem_bytes(&options);
+                size_t above = all - bytes[ZR_TIER_DEVICE] / sizeof(float);
+                size_t in_host = bytes[ZR_TIER_HOST] / sizeof(float);
+                assert_int_equal(bytes[0] + bytes[1] + bytes[2], all * sizeof(float));
+                assert_true((double)above >= 0.8 * (double)down);
+                assert_true((double)above <= 0.8 * (double)down + SMALL_GROUP);
+                assert_true(in_host <= most);
+                assert_true(in_host + 2 * SMALL_GROUP >= (most < above ? most : above));
+                for (int tier = ZR_TIER_DEVICE; tier <= ZR_TIER_HOST; tier++) {
+                    const zr_tier_statistics_t *memory =
+                        tier == ZR_TIER_HOST ? &result.host_memory : &result.device_memory;
+                    assert_int_equal(memory->by_tag[ZR_TAG_GRADIENTS].peak, bytes[tier]);
+                }
+                assert_int_equal(result.offload[0].grads.staging_bytes,
+                                 bytes[ZR_TIER_NVME] > 0 ? 2 * 3 * SMALL_GROUP * sizeof(float) : 0);
+                assert_int_equal(result.host_memory.by_tag[ZR_TAG_STAGING].peak,
+                                 without.host_memory.by_tag[ZR_TAG_STAGING].peak +
+                                     result.offload[0].grads.staging_bytes);
+            }
 }
 
 /* Buffers are what NVMe needs of the host, as few and as large as was said. */

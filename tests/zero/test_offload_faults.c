@@ -29,10 +29,14 @@ typedef struct placement {
     int stage;
     bool has_state;
     bool has_params; /* some of them frozen; also read outside of steps, and in a new order */
+    bool has_grads;  /* of two micro-batches */
 } placement_t;
 
-static const placement_t placements[] = {{0, true, false}, {1, true, false}, {2, true, false},
-                                         {3, true, false}, {3, false, true}, {3, true, true}};
+static const placement_t placements[] = {
+    {0, true, false, false}, {1, true, false, false}, {2, true, false, false},
+    {3, false, true, false}, {3, true, true, false},  {2, false, false, true},
+    {3, true, true, true},
+};
 #define N_PLACEMENTS (N_OF(placements))
 
 /* Whether the chunk that is to change is one of these, which are verified when they are used. */
@@ -117,6 +121,8 @@ static toy_options_t options_of(const placement_t *placement) {
     options.n_steps = 2;
     options.frozen = options.evaluate = placement->has_params;
     options.reorder_step = placement->has_params ? 1 : -1;
+    options.config.grad_accum = placement->has_grads ? 2 : 1;
+    options.alternate = placement->has_grads;
     return options;
 }
 
@@ -125,8 +131,12 @@ static void train(const placement_t *placement, fault_t fault, size_t fault_at,
                   toy_result_t *result) {
     toy_options_t options = options_of(placement);
     options.quiet = true;
-    options.config.offload_optimizer.device =
-        placement->has_state ? ZR_OFFLOAD_NVME : ZR_OFFLOAD_NONE;
+    if (placement->has_state)
+        options.config.offload_optimizer.device = ZR_OFFLOAD_NVME;
+    else if (placement->has_grads)
+        options.config.offload_optimizer.device = ZR_OFFLOAD_CPU;
+    if (placement->has_grads)
+        options.config.offload_optimizer.gradients = ZR_OFFLOAD_NVME;
     options.config.offload_optimizer.n_buffers = 3;
     options.config.offload_param.device = placement->has_params ? ZR_OFFLOAD_NVME : ZR_OFFLOAD_NONE;
     options.config.offload_param.n_buffers = 3;

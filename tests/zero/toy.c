@@ -404,6 +404,7 @@ static int unit_at(const rank_state_t *state, int position) {
     const toy_options_t *options = state->options;
     bool other = options->stray_rank == state->rank && state->step == 1;
     other = other || (options->reorder_step >= 0 && (int)state->step >= options->reorder_step);
+    other = other || (options->alternate && state->micro_batch % 2 == 1);
     if (other && (position == 1 || position == 2))
         return 3 - position;
     return position;

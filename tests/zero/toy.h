@@ -28,6 +28,7 @@ typedef struct toy_options {
     int flip_rank;    /* in one step, this rank's gradients of u4.p0 are one ulp off; -1: none */
     int nan_step;     /* the gradients of this step are not finite; -1: none */
     int reorder_step; /* all ranks visit the units in another order from this step; -1: none */
+    bool alternate;   /* all ranks visit them in another order in every second micro-batch */
     int stray_rank;   /* this rank visits the units in another order; -1: none */
     int tight_rank;   /* this rank alone has tight_bytes of device memory; -1: none */
     size_t tight_bytes;

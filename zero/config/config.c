@@ -182,6 +182,22 @@ static zr_status_t check_ranks(const zr_config_t *config, int n_ranks, const zr_
     return status;
 }
 
+/** The first of what goes there says it. */
+static zr_status_t refuse_no_path(const zr_config_t *config, const zr_log_t *log) {
+    const char *device = "offload_optimizer.gradients (--offload-gradients)";
+    const char *section = "offload_optimizer";
+    if (config->offload_optimizer.device == ZR_OFFLOAD_NVME) {
+        device = "offload_optimizer.device (zero_optimization.offload_optimizer.device)";
+    } else if (config->offload_param.device == ZR_OFFLOAD_NVME) {
+        device = "offload_param.device (zero_optimization.offload_param.device)";
+        section = "offload_param";
+    }
+    return zr_fail(log, ZR_ERR_ARGUMENT,
+                   "configuration: %s is \"nvme\", and no path is named: set nvme.paths "
+                   "(zero_optimization.%s.nvme_path, --nvme-path DIR) to a folder on the drive",
+                   device, section);
+}
+
 static zr_status_t check_nvme(const zr_config_t *config, const zr_log_t *log) {
     const zr_nvme_options_t *nvme = &config->nvme;
     zr_status_t status = ZR_OK;
@@ -211,17 +227,9 @@ static zr_status_t check_nvme(const zr_config_t *config, const zr_log_t *log) {
                                     "to %d files are possible together",
                                     nvme->files_per_path, zr_count_text(n_paths, "path").text,
                                     ZR_STORE_MAX_PATHS));
-    bool is_param = config->offload_optimizer.device != ZR_OFFLOAD_NVME;
-    const char *what = is_param ? "offload_param" : "offload_optimizer";
-    if ((!is_param || config->offload_param.device == ZR_OFFLOAD_NVME) && nvme->paths[0] == '\0' &&
-        nvme->backend == NULL && strcmp(nvme->store, "memory") != 0)
-        keep_first(
-            &status,
-            zr_fail(log, ZR_ERR_ARGUMENT,
-                    "configuration: %s.device (zero_optimization.%s.device) is \"nvme\", and "
-                    "no path is named: set nvme.paths (zero_optimization.%s.nvme_path, "
-                    "--nvme-path DIR) to a folder on the drive",
-                    what, what, what));
+    if (zr_config_uses_nvme(config) && nvme->paths[0] == '\0' && nvme->backend == NULL &&
+        strcmp(nvme->store, "memory") != 0)
+        keep_first(&status, refuse_no_path(config, log));
     return status;
 }
 
@@ -348,6 +356,17 @@ static zr_status_t resolve_batch(zr_config_t *config, size_t n_ranks, const zr_l
     if (!config->micro_batch)
         config->micro_batch = 1;
     return multiply_batch(config, n_ranks, log);
+}
+
+bool zr_config_has_grads_on_nvme(const zr_config_t *config) {
+    const zr_offload_options_t *offload = &config->offload_optimizer;
+    return config->stage >= 2 && offload->device != ZR_OFFLOAD_NONE &&
+           offload->gradients == ZR_OFFLOAD_NVME;
+}
+
+bool zr_config_uses_nvme(const zr_config_t *config) {
+    return config->offload_optimizer.device == ZR_OFFLOAD_NVME ||
+           config->offload_param.device == ZR_OFFLOAD_NVME || zr_config_has_grads_on_nvme(config);
 }
 
 int zr_config_n_shards(const zr_config_t *config, int n_ranks) {

@@ -61,9 +61,6 @@ static const zr_option_choice_t places[] = {{"none", ZR_OFFLOAD_NONE, NULL},
                                             {"nvme", ZR_OFFLOAD_NVME, NULL},
                                             {NULL, 0, NULL}};
 
-static const zr_option_choice_t places_of_gradients[] = {
-    {"none", ZR_OFFLOAD_NONE, NULL}, {"cpu", ZR_OFFLOAD_CPU, NULL}, {NULL, 0, NULL}};
-
 static const zr_option_choice_t updates[] = {{"auto", ZR_UPDATE_ON_FASTER, NULL},
                                              {"host", ZR_UPDATE_ON_HOST, NULL},
                                              {"device", ZR_UPDATE_ON_DEVICE, NULL},
@@ -114,8 +111,8 @@ static bool offloads_params(const zr_config_t *config) {
 static bool has_params_on_nvme(const zr_config_t *config) {
     return config->offload_param.device == ZR_OFFLOAD_NVME;
 }
-static bool is_on_nvme(const zr_config_t *config) {
-    return has_state_on_nvme(config) || has_params_on_nvme(config);
+static bool has_state_or_grads_on_nvme(const zr_config_t *config) {
+    return has_state_on_nvme(config) || zr_config_has_grads_on_nvme(config);
 }
 static bool has_warmup(const zr_config_t *config) {
     return config->schedule.kind != ZR_SCHEDULE_CONSTANT;
@@ -161,8 +158,11 @@ static const zr_option_when_t state_offloaded = {
 static const zr_option_when_t state_on_nvme = {
     has_state_on_nvme, "no optimizer state is offloaded to NVMe; add --offload-optimizer nvme",
     false};
+static const zr_option_when_t grads_on_nvme = {
+    zr_config_has_grads_on_nvme,
+    "no gradients are offloaded to NVMe; add --offload-gradients nvme at --stage 2 or 3", false};
 static const zr_option_when_t slices_on_nvme = {
-    has_state_on_nvme,
+    has_state_or_grads_on_nvme,
     "neither optimizer state nor activations are offloaded to NVMe; add --offload-optimizer nvme "
     "or "
     "--offload-activations nvme",
@@ -172,7 +172,7 @@ static const zr_option_when_t params_offloaded = {
 static const zr_option_when_t params_on_nvme = {
     has_params_on_nvme, "no parameters are offloaded to NVMe; add --offload-params nvme", false};
 static const zr_option_when_t on_nvme = {
-    is_on_nvme,
+    zr_config_uses_nvme,
     "nothing is offloaded to NVMe; add --offload-optimizer nvme, --offload-params nvme or "
     "--offload-activations nvme",
     false};
@@ -257,17 +257,22 @@ static const zr_option_t rows[] = {
              "in host memory",
      .when = {&state_on_nvme}, .idle = "0"},
     {"offload-gradients", NULL, FIELD(offload_optimizer.gradients), .type = ZR_OPTION_CHOICE,
-     .flags = AGREE, .choices = places_of_gradients, .group = OFFLOAD,
-     .help = "with --offload-optimizer, at stages 2 and 3: where gradients wait for an update on "
-             "the host",
+     .flags = AGREE, .choices = places, .group = OFFLOAD,
+     .help = "with --offload-optimizer, at stages 2 and 3: where gradients of what is offloaded "
+             "wait for the update",
      .more = "[offload.md](offload.md#gradients)", .when = {&state_offloaded, &at_stages_2_3},
      .idle = "none"},
     {"offload-gradients-ratio", NULL, FIELD(offload_optimizer.gradients_ratio),
      .type = ZR_OPTION_NUMBER, .flags = AGREE, .most = 1, .arg = "RATIO", .group = OFFLOAD,
-     .help = "with --offload-gradients cpu: how much of these gradients waits in host memory, at "
+     .help = "with --offload-gradients cpu or nvme: how much of these gradients waits there, at "
              "least, in whole sub-groups; the rest waits on the device",
      .more = "[offload.md](offload.md#gradients)", .when = {&state_offloaded, &at_stages_2_3},
      .idle = "0"},
+    {"gradients-in-host", NULL, FIELD(offload_optimizer.gradients_in_cpu_elems),
+     .type = ZR_OPTION_COUNT, .arg = "ELEMS", .group = OFFLOAD,
+     .help = "with --offload-gradients nvme: gradients of as many parameters, in whole sub-groups, "
+             "wait in host memory",
+     .more = "[offload.md](offload.md#gradients)", .when = {&grads_on_nvme}, .idle = "0"},
     {"update-on", NULL, FIELD(offload_optimizer.update_on), .type = ZR_OPTION_CHOICE,
      .choices = updates, .group = OFFLOAD,
      .help = "with --offload-optimizer: where what is offloaded is updated; auto: the faster, "

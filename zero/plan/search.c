@@ -18,7 +18,10 @@ typedef struct search {
 } search_t;
 
 bool zr_run_row_uses_nvme(const zr_run_ask_t *ask, const zr_run_row_t *row) {
+    bool has_grads = ask->run.config.offload_optimizer.gradients == ZR_OFFLOAD_NVME ||
+                     row->config.offload_optimizer.gradients == ZR_OFFLOAD_NVME;
     return row->optimizer == ZR_OFFLOAD_NVME || row->params == ZR_OFFLOAD_NVME ||
+           (has_grads && row->stage >= 2 && row->optimizer != ZR_OFFLOAD_NONE) ||
            (row->recompute && ask->run.activations == ZR_OFFLOAD_NVME);
 }
 

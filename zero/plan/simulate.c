@@ -174,6 +174,7 @@ static void note_drives(const planned_rank_t *rank, zr_run_plan_t *plan) {
     plan->nvme_bytes = zr_store_info(zr_runtime_store(rank->runtime))->reserved_bytes;
     plan->nvme_by_tag[ZR_TAG_PARAMETERS] = plan->offload.params.bytes[ZR_TIER_NVME];
     plan->nvme_by_tag[ZR_TAG_OPTIMIZER_STATE] = plan->offload.state_bytes[ZR_TIER_NVME];
+    plan->nvme_by_tag[ZR_TAG_GRADIENTS] = plan->offload.grads.bytes[ZR_TIER_NVME];
     if (rank->model != NULL && zr_model_activations_statistics(rank->model, &stash) &&
         stash.has_store)
         plan->nvme_by_tag[ZR_TAG_ACTIVATIONS] = stash.peak_bytes;

@@ -15,6 +15,7 @@ typedef struct run_case {
     bool by_blocks;   /* each block works on all micro-batches before the next */
     bool evaluates;   /* between steps */
     bool drops;       /* each step is begun, given up and begun again */
+    bool on_drives;   /* the optimizer's state and gradients wait there */
     uint64_t hash;    /* out */
     double loss;      /* out, of rank 0: of the last step */
     size_t n_gathers; /* out, of rank 0 */
@@ -84,6 +85,8 @@ static zr_status_t run_rank(test_rank_t *rank) {
     config.grad_accum = ACCUM;
     config.nvme.store = "memory";
     memcpy(config.nvme.paths, "x", 2);
+    if (c->on_drives)
+        config.offload_optimizer.device = config.offload_optimizer.gradients = ZR_OFFLOAD_NVME;
     zr_runtime_t *runtime = NULL;
     zr_model_t *model = NULL;
     ZR_TRY(zr_config_resolve(&config, zr_comm_n_ranks(rank->comm), &rank->log));
@@ -190,7 +193,8 @@ TEST(stages_have_the_same_bits) {
         run_case_t first = run_case(n_ranks, (run_case_t){.reduce = ZR_REDUCE_EVERY_MICRO_BATCH});
         for (int stage = 0; stage <= 3; stage++) {
             run_case_t c = {.stage = stage, .reduce = ZR_REDUCE_EVERY_MICRO_BATCH};
-            for (int variant = 0; variant < 7; variant++) {
+            for (int variant = 0; variant < 8; variant++) {
+                c.on_drives = variant == 7;
                 c.model.activations = variant == 2   ? ZR_OFFLOAD_CPU
                                       : variant == 3 ? ZR_OFFLOAD_NVME
                                                      : ZR_OFFLOAD_NONE;
@@ -220,7 +224,10 @@ TEST(another_order_has_the_bits_of_stage_0) {
                                 .model = {.recompute = recompute}};
                 run_case_t by_blocks = run_case(n_ranks, c);
                 assert_same(&first, &by_blocks);
-                c.by_blocks = false;
+                c.on_drives = true;
+                run_case_t on_drives = run_case(n_ranks, c);
+                assert_same(&first, &on_drives);
+                c.by_blocks = c.on_drives = false;
                 run_case_t plain = run_case(n_ranks, c);
                 if (stage == 3 && n_ranks > 1)
                     assert_int_equal(plain.n_gathers, ACCUM * by_blocks.n_gathers);
