@@ -14,7 +14,11 @@
  * and from COMING or WRITING straight to LEAVING, when it is wanted so early. A write begins at
  * the next put, not at its own: the tensor that is put last comes back first and is never
  * written. Of buffers that hold something, the one is needed first whose tensor was put first,
- * because that comes back last; so which tensors are read does not depend on time.
+ * because that comes back last; so which tensors are read does not depend on time. What was read
+ * ahead on a caller's word stays longest.
+ *
+ * A tensor that stays after a get is lent: its buffer is as it was, but has to wait for the copy up
+ * (`left`) before it takes another. One that came from the store is there still, and not lent.
  */
 #include "allocator/heap_internal.h"
 #include "offload/stash.h"
@@ -41,13 +45,17 @@ typedef struct buffer {
     char *base;
     buffer_state_t state;
     size_t slot;    /* that it is of, unless FREE or LEAVING */
-    uint64_t order; /* of the slot's put, or of leaving */
+    uint64_t order; /* of the slot's put, of leaving, or of reading ahead */
+    bool was_read;  /* what it has is in the store as well */
+    bool is_ahead;  /* read by zr_stash_read_ahead, and not brought back yet */
+    bool is_lent;   /* `left` has to pass before it takes another tensor */
     zr_event_t *came, *left;
     zr_store_ticket_t ticket;
 } buffer_t;
 
 typedef struct slot {
     bool is_full;
+    size_t n_gets; /* until it is empty */
     size_t size_bytes;
     uint64_t order;   /* of puts */
     void *host;       /* host tier */
@@ -212,6 +220,7 @@ static void drain(zr_stash_t *stash) {
         is_idle = zr_store_wait(stash->store, buffer->ticket) == ZR_OK && is_idle;
         buffer->state = BUFFER_FREE;
         buffer->ticket = ZR_STORE_NO_TICKET;
+        buffer->is_lent = buffer->is_ahead = false;
     }
     if (!is_idle)
         zr_log_write(&stash->options.log, ZR_LOG_INFO, "stash of %s: cleared after an error",
@@ -292,6 +301,7 @@ static zr_status_t start_read(zr_stash_t *stash, size_t index, buffer_t *buffer)
     buffer->state = BUFFER_READING;
     buffer->slot = index;
     buffer->order = slot->order;
+    buffer->was_read = true;
     slot->buffer = (size_t)(buffer - stash->buffers);
     stash->statistics.drive_bytes[ZR_STORE_GET] += moved_bytes(stash, slot);
     return ZR_OK;
@@ -331,10 +341,15 @@ static zr_status_t advance(zr_stash_t *stash, buffer_t *buffer, bool wait) {
     return ZR_OK;
 }
 
-/* Whether a comes before b when one has to be emptied: what leaves, then what was put first. */
+/* Whether a comes before b when one has to be emptied: what leaves, then what was put first, then
+ * what was read ahead last. */
 static bool is_before(const buffer_t *a, const buffer_t *b) {
     bool a_leaves = a->state == BUFFER_LEAVING, b_leaves = b->state == BUFFER_LEAVING;
-    return a_leaves != b_leaves ? a_leaves : a->order < b->order;
+    if (a_leaves != b_leaves)
+        return a_leaves;
+    if (a->is_ahead != b->is_ahead)
+        return b->is_ahead;
+    return a->is_ahead ? a->order > b->order : a->order < b->order;
 }
 
 static buffer_t *find_free(zr_stash_t *stash) {
@@ -359,6 +374,9 @@ static zr_status_t take_buffer(zr_stash_t *stash, buffer_t **buffer_p) {
             stash->slots[buffer->slot].buffer = NO_BUFFER;
         buffer->state = BUFFER_FREE;
     }
+    if (buffer->is_lent)
+        ZR_TRY(zr_event_synchronize(buffer->left));
+    buffer->is_lent = buffer->is_ahead = buffer->was_read = false;
     *buffer_p = buffer;
     return ZR_OK;
 }
@@ -453,6 +471,11 @@ static zr_status_t put(zr_stash_t *stash, size_t index, const void *device, zr_s
 
 zr_status_t zr_stash_put(zr_stash_t *stash, size_t slot_index, void **pointer, size_t size_bytes,
                          zr_stream_t *stream) {
+    return zr_stash_put_for(stash, slot_index, pointer, size_bytes, stream, 1);
+}
+
+zr_status_t zr_stash_put_for(zr_stash_t *stash, size_t slot_index, void **pointer,
+                             size_t size_bytes, zr_stream_t *stream, size_t n_gets) {
     const zr_stash_options_t *o = &stash->options;
     double begin = zr_store_clock();
     ZR_TRY(check_call(stash, "put", slot_index));
@@ -473,6 +496,7 @@ zr_status_t zr_stash_put(zr_stash_t *stash, size_t slot_index, void **pointer, s
     }
     zr_free(o->allocator, pointer, stash->down);
     slot->is_full = true;
+    slot->n_gets = n_gets;
     stash->n_full++;
     stash->live_bytes += size_bytes;
     zr_stash_statistics_t *s = &stash->statistics;
@@ -513,19 +537,26 @@ static zr_status_t bring_back(zr_stash_t *stash, size_t index, zr_stream_t *stre
     slot_t *slot = &stash->slots[index];
     if (slot->device != NULL)
         return ZR_OK;
+    bool stays = slot->n_gets > 1;
     if (stash->store == NULL) {
         ZR_TRY(copy_up(stash, slot, slot->host, stream));
-        zr_free(stash->options.allocator, &slot->host, stash->up);
+        if (!stays)
+            zr_free(stash->options.allocator, &slot->host, stash->up);
         return ZR_OK;
     }
     buffer_t *buffer = NULL;
     ZR_TRY(load(stash, index, &buffer));
     ZR_TRY(copy_up(stash, slot, buffer->base, stream));
     ZR_TRY(zr_event_record(buffer->left, stash->up));
-    buffer->state = BUFFER_LEAVING;
-    buffer->order = ++stash->n_orders;
-    slot->buffer = NO_BUFFER;
-    return read_ahead(stash);
+    if (stays && !buffer->was_read) {
+        buffer->is_lent = true;
+    } else {
+        buffer->state = BUFFER_LEAVING;
+        buffer->is_ahead = false;
+        buffer->order = ++stash->n_orders;
+        slot->buffer = NO_BUFFER;
+    }
+    return stash->options.reads_when_told ? ZR_OK : read_ahead(stash);
 }
 
 static zr_status_t check_full(zr_stash_t *stash, const char *call, size_t slot) {
@@ -534,6 +565,31 @@ static zr_status_t check_full(zr_stash_t *stash, const char *call, size_t slot) 
         return ZR_OK;
     return zr_fail(&stash->options.log, ZR_ERR_STATE, "stash of %s: %s of slot %zu, which is empty",
                    stash->options.name, call, slot);
+}
+
+size_t zr_stash_most_ahead(const zr_stash_t *stash) {
+    return stash->store != NULL ? stash->options.n_buffers / 2 : 0;
+}
+
+static zr_status_t read_one_ahead(zr_stash_t *stash, size_t index) {
+    buffer_t *buffer = NULL;
+    ZR_TRY(take_buffer(stash, &buffer));
+    ZR_TRY(start_read(stash, index, buffer));
+    buffer->is_ahead = true;
+    buffer->order = ++stash->n_orders;
+    return ZR_OK;
+}
+
+zr_status_t zr_stash_read_ahead(zr_stash_t *stash, size_t slot_index) {
+    double begin = zr_store_clock();
+    ZR_TRY(check_call(stash, "read ahead", slot_index));
+    const slot_t *slot = &stash->slots[slot_index];
+    if (stash->store == NULL || !slot->is_full || slot->device != NULL || slot->buffer != NO_BUFFER)
+        return ZR_OK;
+    zr_status_t status = read_one_ahead(stash, slot_index);
+    stash->has_failed = status != ZR_OK;
+    stash->statistics.seconds[ZR_STORE_GET] += zr_store_clock() - begin;
+    return status;
 }
 
 zr_status_t zr_stash_prefetch(zr_stash_t *stash, size_t slot, zr_stream_t *stream) {
@@ -558,9 +614,12 @@ zr_status_t zr_stash_get(zr_stash_t *stash, size_t slot_index, zr_stream_t *stre
     }
     *pointer_p = slot->device;
     slot->device = NULL;
-    slot->is_full = false;
-    stash->n_full--;
-    stash->live_bytes -= slot->size_bytes;
+    slot->n_gets--;
+    if (slot->n_gets == 0) {
+        slot->is_full = false;
+        stash->n_full--;
+        stash->live_bytes -= slot->size_bytes;
+    }
     zr_stash_statistics_t *s = &stash->statistics;
     s->n_tensors[ZR_STORE_GET]++;
     s->bytes[ZR_STORE_GET] += slot->size_bytes;

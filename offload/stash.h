@@ -5,12 +5,15 @@
  * It has slots, of one tensor each. A put takes over an allocation of the device tier and frees
  * it when it has been copied; a get allocates, copies back and hands over. Copies run on streams
  * of their own, beside the caller's work. What was put last is expected back first: the store is
- * read ahead in that order. Any other order works as well.
+ * read ahead in that order. Any other order works as well; whoever knows it says what is read ahead
+ * (reads_when_told).
  *
  *   zr_stash_put(stash, i, &tensor, size_bytes, stream)   tensor is NULL now
  *   ...
  *   zr_stash_prefetch(stash, i, stream)                   optional: begin before it is needed
  *   zr_stash_get(stash, i, stream, &tensor)               to be freed by the caller
+ *
+ * A tensor may be got several times (zr_stash_put_for): it stays until the last.
  *
  * With a store, host memory does not grow with what is put: tensors pass through few buffers. The
  * store is borrowed, and may be shared.
@@ -37,10 +40,11 @@ typedef struct zr_stash_options {
     zr_lifetime_t lifetime;
 
     /* ZR_TIER_NVME alone. */
-    size_t n_buffers;    /* of slot_bytes each, in host memory: 1 to ZR_STASH_MAX_BUFFERS */
-    zr_store_t *store;   /* borrowed until destroy; others may use it, too */
-    size_t first_extent; /* of it: slots are this one and the next ones, all of one size and
-                            account, of slot_bytes or more */
+    size_t n_buffers;     /* of slot_bytes each, in host memory: 1 to ZR_STASH_MAX_BUFFERS */
+    zr_store_t *store;    /* borrowed until destroy; others may use it, too */
+    size_t first_extent;  /* of it: slots are this one and the next ones, all of one size and
+                             account, of slot_bytes or more */
+    bool reads_when_told; /* nothing is read ahead but what zr_stash_read_ahead names */
 } zr_stash_options_t;
 
 #define ZR_STASH_MAX_BUFFERS ((size_t)1024)
@@ -89,6 +93,22 @@ void zr_stash_destroy(zr_stash_t **stash);
 ZR_NODISCARD zr_status_t zr_stash_put(zr_stash_t *stash, size_t slot, void **pointer,
                                       size_t size_bytes, zr_stream_t *stream);
 
+/** The same, for so many gets, at least 1: the slot is full until the last. */
+ZR_NODISCARD zr_status_t zr_stash_put_for(zr_stash_t *stash, size_t slot, void **pointer,
+                                          size_t size_bytes, zr_stream_t *stream, size_t n_gets);
+
+/**
+ * Begin to read a tensor from the store into a buffer, which it takes until it is got. What is in
+ * one already, is in host memory, or is not there yet is fine. Errors as zr_stash_get.
+ *
+ * Blocks where a buffer's write has not ended. At most zr_stash_most_ahead at a time: of more, the
+ * first are read again.
+ */
+ZR_NODISCARD zr_status_t zr_stash_read_ahead(zr_stash_t *stash, size_t slot);
+
+/** Tensors that buffers hold for zr_stash_read_ahead: the others are for what is put. */
+size_t zr_stash_most_ahead(const zr_stash_t *stash);
+
 /**
  * Begin to bring a tensor back to device memory, which it takes from now on. `stream` is the one
  * that zr_stash_get will name. What was begun already is fine. Errors as zr_stash_get.
@@ -96,7 +116,7 @@ ZR_NODISCARD zr_status_t zr_stash_put(zr_stash_t *stash, size_t slot, void **poi
 ZR_NODISCARD zr_status_t zr_stash_prefetch(zr_stash_t *stash, size_t slot, zr_stream_t *stream);
 
 /**
- * Get a tensor back; the slot is empty then.
+ * Get a tensor back; the slot is empty then, unless there are gets left.
  *
  * @param stream     whose work queued from now on finds it
  * @param pointer_p  an allocation of the device tier, the caller's

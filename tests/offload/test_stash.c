@@ -30,6 +30,8 @@ typedef struct stash_fixture {
     size_t sizes[N_SLOTS]; /* of what is in it */
     uint64_t order[N_SLOTS];
     bool is_full[N_SLOTS];
+    size_t most_gets; /* of a tensor; 0: one */
+    size_t n_gets[N_SLOTS];
 } stash_fixture_t;
 
 static void set_up(stash_fixture_t *f, const char *place, bool is_late) {
@@ -125,7 +127,11 @@ static zr_status_t put(stash_fixture_t *f, size_t slot, size_t size_bytes) {
     f->sizes[slot] = size_bytes;
     fill_pattern(f->content[slot], size_bytes, f->n_puts);
     void *tensor = new_tensor(f, f->content[slot], size_bytes);
-    zr_status_t status = zr_stash_put(f->stash, slot, &tensor, size_bytes, f->stream);
+    f->n_gets[slot] = f->most_gets == 0 ? 1 : 1 + random_bits(&f->random) % f->most_gets;
+    zr_status_t status =
+        f->most_gets == 0
+            ? zr_stash_put(f->stash, slot, &tensor, size_bytes, f->stream)
+            : zr_stash_put_for(f->stash, slot, &tensor, size_bytes, f->stream, f->n_gets[slot]);
     f->is_full[slot] = status == ZR_OK;
     assert_true((tensor == NULL) == (status == ZR_OK));
     if (status != ZR_OK)
@@ -139,7 +145,7 @@ static zr_status_t put(stash_fixture_t *f, size_t slot, size_t size_bytes) {
 static zr_status_t get(stash_fixture_t *f, size_t slot, bool *same_p) {
     void *tensor = NULL;
     ZR_TRY(zr_stash_get(f->stash, slot, f->stream, &tensor));
-    f->is_full[slot] = false;
+    f->is_full[slot] = --f->n_gets[slot] > 0;
     memset(f->read, 0, SLOT_BYTES);
     assert_ok(zr_copy_async(f->stream, f->read, tensor, f->sizes[slot], ZR_COPY_DEVICE_TO_HOST));
     zr_free(f->allocator, &tensor, f->stream);
@@ -184,6 +190,8 @@ static void operate(stash_fixture_t *f) {
         assert_ok(put(f, slot, random_size(f)));
     } else if ((slot = choose_full(f)) == N_SLOTS) {
         return;
+    } else if (n < 11 && f->options.reads_when_told) {
+        assert_ok(zr_stash_read_ahead(f->stash, slot));
     } else if (n < 12) {
         assert_ok(zr_stash_prefetch(f->stash, slot, f->stream));
     } else {
@@ -196,11 +204,14 @@ static void operate(stash_fixture_t *f) {
 TEST(any_order) {
     stash_fixture_t f;
     for (size_t place = 0; place < N_PLACES; place++) {
-        for (int is_late = 0; is_late < 2; is_late++) {
+        for (int variant = 0; variant < 4; variant++) {
+            bool is_late = variant % 2 != 0, is_told = variant / 2 != 0;
             for (size_t n_buffers = 1; n_buffers <= (place == 0 ? 1 : 5); n_buffers += 2) {
                 set_up(&f, places[place], is_late);
                 f.random = place * 10 + n_buffers;
                 f.options.n_buffers = n_buffers;
+                f.options.reads_when_told = is_told;
+                f.most_gets = is_told ? 3 : 0;
                 create(&f);
                 for (size_t i = 0; i < N_OPERATIONS; i++)
                     operate(&f);
@@ -209,6 +220,38 @@ TEST(any_order) {
                 tear_down(&f);
             }
         }
+    }
+}
+
+/* In the order in which they were put, twice: what is read ahead is read once each time, and what
+ * is got last of all is not written again. */
+TEST(reads_what_it_is_told) {
+    for (size_t n_buffers = 2; n_buffers <= 6; n_buffers++) {
+        stash_fixture_t f;
+        zr_stash_statistics_t s;
+        set_up(&f, "memory", false);
+        f.options.n_buffers = n_buffers;
+        f.options.reads_when_told = true;
+        create(&f);
+        assert_int_equal(zr_stash_most_ahead(f.stash), n_buffers / 2);
+        f.most_gets = 1;
+        for (size_t i = 0; i < N_SLOTS; i++) {
+            void *tensor = new_tensor(&f, f.content[i], CHUNK);
+            f.sizes[i] = CHUNK;
+            f.n_gets[i] = 2;
+            assert_ok(zr_stash_put_for(f.stash, i, &tensor, CHUNK, f.stream, 2));
+        }
+        for (size_t i = 0; i < 2 * N_SLOTS; i++) {
+            for (size_t k = 1; k <= n_buffers / 2 && i + k < 2 * N_SLOTS; k++)
+                assert_ok(zr_stash_read_ahead(f.stash, (i + k) % N_SLOTS));
+            expect_get(&f, i % N_SLOTS);
+        }
+        zr_stash_statistics(f.stash, &s);
+        assert_int_equal(s.drive_bytes[ZR_STORE_PUT], N_SLOTS * CHUNK);
+        assert_true(s.drive_bytes[ZR_STORE_GET] <= 2 * N_SLOTS * CHUNK);
+        assert_true(s.drive_bytes[ZR_STORE_GET] >= (2 * N_SLOTS - n_buffers) * CHUNK);
+        assert_int_equal(s.n_tensors[ZR_STORE_GET], 2 * N_SLOTS);
+        tear_down(&f);
     }
 }
 
