@@ -15,9 +15,16 @@ ZR_BEGIN_C
 
 /** When gradients are reduced over the ranks. */
 typedef enum zr_reduce {
-    ZR_REDUCE_AUTO = 0,             /* stages 0, 1: once per step; 2, 3: every micro-batch */
+    ZR_REDUCE_AUTO = 0,             /* stages 0, 1, and ZR_ORDER_BLOCK: once per step; else every
+                                       micro-batch */
     ZR_REDUCE_EVERY_MICRO_BATCH = 1 /* at every stage: bitwise the same at all four */
 } zr_reduce_t;
+
+/** The order of a step, of models that are lists of blocks (zero/schedule/order.h). */
+typedef enum zr_step_order {
+    ZR_ORDER_MICRO_BATCH = 0, /* each micro-batch through all blocks before the next */
+    ZR_ORDER_BLOCK = 1        /* each block for all micro-batches before the next block */
+} zr_step_order_t;
 
 /** How the learning rate moves; names and formulas are DeepSpeed's. */
 typedef enum zr_schedule_kind {
@@ -128,6 +135,7 @@ typedef struct zr_config {
     size_t micro_batch; /* sequences per rank and micro-batch; 0: from train_batch, or 1 */
     size_t grad_accum;  /* micro-batches per step; 0: from train_batch, or 1 */
     zr_reduce_t reduce;
+    zr_step_order_t order;
     double clip; /* largest global gradient norm; 0: no clipping */
     zr_optimizer_kind_t optimizer;
     const zr_optimizer_type_t *own_optimizer; /* of a user's own, instead; static; NULL: none */
@@ -201,7 +209,7 @@ ZR_NODISCARD zr_status_t zr_config_read_json(const char *path, const zr_log_t *l
  * same without it, and where it says nothing, such as stage3_... at other stages. Numbers have 15
  * digits.
  *
- * DeepSpeed's JSON has no keys for reduce, device_memory_bytes, host_memory_bytes,
+ * DeepSpeed's JSON has no keys for reduce, order, device_memory_bytes, host_memory_bytes,
  * offload_optimizer.max_in_cpu_elems, .gradients, .gradients_ratio, .gradients_in_cpu_elems and
  * .update_on, host_threads, plan_memory, and of nvme capacity_bytes, submit_batch, files_per_path,
  * verify, store and backend.
@@ -233,6 +241,10 @@ void zr_config_set_optimizer(zr_config_t *config, const zr_optimizer_type_t *opt
 /** Whether gradients wait on NVMe; whether these, optimizer state or parameters do. */
 bool zr_config_has_grads_on_nvme(const zr_config_t *config);
 bool zr_config_uses_nvme(const zr_config_t *config);
+
+/** Micro-batches that a model of blocks trains together: all of a step with ZR_ORDER_BLOCK, else 1.
+ * `config` is resolved. */
+size_t zr_config_n_together(const zr_config_t *config);
 
 /** Shards that each flat buffer is cut into: ranks of a group. `config` is resolved. */
 int zr_config_n_shards(const zr_config_t *config, int n_ranks);

@@ -159,6 +159,8 @@ ZR_NODISCARD zr_status_t zr_runtime_begin_micro_batches(zr_runtime_t *runtime, s
  * @param index  from 0; ignored where there is no such one
  */
 void zr_runtime_at_micro_batch(zr_runtime_t *runtime, size_t index);
+/** Micro-batches of the step that have not begun. */
+size_t zr_runtime_micro_batches_left(const zr_runtime_t *runtime);
 
 /**
  * Give this step up, between two of its micro-batches: their gradients are dropped, and all is as

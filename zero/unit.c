@@ -408,6 +408,10 @@ static zr_status_t begin(zr_runtime_t *runtime, size_t n) {
     return ZR_OK;
 }
 
+size_t zr_runtime_micro_batches_left(const zr_runtime_t *runtime) {
+    return runtime->base.config.grad_accum - runtime->base.progress.micro_batch;
+}
+
 zr_status_t zr_runtime_begin_micro_batches(zr_runtime_t *runtime, size_t n) {
     ZR_TRY(zr_rt_check_ready(runtime, "zr_runtime_begin_micro_batch"));
     ZR_TRY(check_begin(runtime, n));

@@ -45,6 +45,7 @@ static const options_use_t uses[] = {
     {"grad-accum", 2, NULL},
     {"recompute", 2, NULL},
     {"reduce", 2, NULL},
+    {"order", 2, NULL},
     {"prefetch", 2, NULL},
     {"memory-plan", 2, NULL},
     {"optimizer", 2, NULL},

@@ -106,6 +106,7 @@ typedef struct data_part {
     uint64_t first_index;     /* sequences that the run had before: where it goes on */
     uint64_t first_step;      /* steps that the run had before: lengths go on from there */
     uint64_t n_micro_batches; /* how many will be read; reading ahead ends there */
+    size_t n_together;        /* that stay as they are until all of so many were given; 0: 1 */
 } data_part_t;
 
 typedef struct data_reader data_reader_t;
@@ -126,7 +127,9 @@ void data_reader_destroy(data_reader_t **reader);
  * The next micro-batch; waits for it.
  *
  * @param length_p             tokens of each of its sequences: data_length
- * @param tokens_p, targets_p  [micro_batch * length]; valid until the next call
+ * @param tokens_p, targets_p  [micro_batch * length]; valid until the next call, or, of the data
+ *                             part's n_together micro-batches, until the one behind the last of
+ * them
  * @return ZR_OK; ZR_ERR_STATE after the last; ZR_ERR_IO (removed or truncated) or ZR_ERR_ARGUMENT
  *         (tokens outside the vocabulary) when a file has changed since it was checked
  */

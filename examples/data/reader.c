@@ -9,8 +9,8 @@
 
 #include "examples/data/data_internal.h"
 
-/* Micro-batches that are read ahead, the one in use included. */
-#define N_SLOTS 4
+/* Micro-batches that are read ahead of those in use. */
+#define N_AHEAD 3
 
 typedef struct slot {
     size_t length;    /* of each sequence, at most seq */
@@ -33,10 +33,11 @@ struct data_reader {
 
     pthread_mutex_t lock; /* guards what follows, but not what the slots point to */
     pthread_cond_t changed;
-    slot_t slots[N_SLOTS]; /* micro-batch i is in slot i % N_SLOTS */
-    uint64_t n_read;       /* n_given <= n_read <= n_returned + N_SLOTS */
+    slot_t *slots; /* [n_slots] micro-batch i is in slot i % n_slots */
+    size_t n_slots;
+    uint64_t n_read; /* n_given <= n_read <= n_returned + n_slots */
     uint64_t n_given;
-    uint64_t n_returned; /* given and no longer in use: all but the last */
+    uint64_t n_returned; /* given and no longer in use: all but the last ones together */
     zr_status_t status;  /* why no more will be read */
     atomic_bool stop;    /* nobody asks any more; looked at without the lock within a micro-batch,
                             which may be a long one */
@@ -107,12 +108,12 @@ static void *read_ahead(void *argument) {
     zr_status_t status = ZR_OK;
     pthread_mutex_lock(&reader->lock);
     for (uint64_t i = 0; i < reader->part.n_micro_batches; i++) {
-        while (!reader->stop && i >= reader->n_returned + N_SLOTS)
+        while (!reader->stop && i >= reader->n_returned + reader->n_slots)
             pthread_cond_wait(&reader->changed, &reader->lock);
         if (reader->stop)
             break;
         pthread_mutex_unlock(&reader->lock);
-        status = read_micro_batch(reader, i, &reader->slots[i % N_SLOTS]);
+        status = read_micro_batch(reader, i, &reader->slots[i % reader->n_slots]);
         pthread_mutex_lock(&reader->lock);
         reader->status = status;
         reader->n_read += status == ZR_OK;
@@ -129,6 +130,7 @@ static void free_reader(data_reader_t *reader) {
         data_cursor_close(&reader->cursors[i]);
     free(reader->cursors);
     free(reader->window);
+    free(reader->slots);
     free(reader);
 }
 
@@ -141,28 +143,38 @@ static bool make_cursors(data_reader_t *reader) {
     return reader->cursors != NULL && reader->window != NULL;
 }
 
+/* Each has room for so many tokens in each of its arrays. */
+static bool make_slots(data_reader_t *reader, size_t n_arrays, size_t n_tokens) {
+    reader->slots = malloc(reader->n_slots * sizeof(*reader->slots));
+    for (size_t i = 0; reader->slots != NULL && i < reader->n_slots; i++) {
+        int32_t *arrays = reader->memory + n_arrays * i * n_tokens;
+        reader->slots[i] = (slot_t){.tokens = arrays,
+                                    .targets = arrays + n_tokens,
+                                    .starts = n_arrays == 3 ? arrays + 2 * n_tokens : NULL};
+    }
+    return reader->slots != NULL;
+}
+
 zr_status_t data_reader_create(const data_t *data, const data_part_t *part,
                                data_reader_t **reader_p) {
     const zr_log_t *log = &data->log;
     size_t n_arrays = data_has_documents(data) ? 3 : 2, n = 0, size_bytes = 0;
+    size_t n_together = part->n_together > 0 ? part->n_together : 1, n_slots = 0;
     if (__builtin_mul_overflow(part->micro_batch, data->seq, &n) ||
-        __builtin_mul_overflow(n, n_arrays * N_SLOTS * sizeof(int32_t), &size_bytes) ||
+        __builtin_add_overflow(n_together, N_AHEAD, &n_slots) ||
+        __builtin_mul_overflow(n_arrays * sizeof(int32_t), n_slots, &size_bytes) ||
+        __builtin_mul_overflow(n, size_bytes, &size_bytes) ||
         __builtin_add_overflow(size_bytes, sizeof(data_reader_t), &size_bytes))
         return zr_fail(log, ZR_ERR_ARGUMENT, "micro-batches of %s of %s: the size overflows",
                        zr_count_text(part->micro_batch, "sequence").text,
                        zr_count_text(data->seq, "token").text);
     data_reader_t *reader = malloc(size_bytes);
     if (reader == NULL)
-        return zr_fail(log, ZR_ERR_MEMORY, "no memory for %d micro-batches of %s", N_SLOTS,
-                       zr_count_text(n, "token").text);
-    *reader = (data_reader_t){.data = data, .part = *part};
-    for (size_t i = 0; i < N_SLOTS; i++) {
-        int32_t *arrays = reader->memory + n_arrays * i * n;
-        reader->slots[i] = (slot_t){.tokens = arrays,
-                                    .targets = arrays + n,
-                                    .starts = n_arrays == 3 ? arrays + 2 * n : NULL};
-    }
-    if (!make_cursors(reader))
+        return zr_fail(log, ZR_ERR_MEMORY, "no memory for %s of %s",
+                       zr_count_text(n_slots, "micro-batch").text, zr_count_text(n, "token").text);
+    *reader = (data_reader_t){.data = data, .part = *part, .n_slots = n_slots};
+    reader->part.n_together = n_together;
+    if (!make_cursors(reader) || !make_slots(reader, n_arrays, n))
         goto err_free;
     if (pthread_mutex_init(&reader->lock, NULL) != 0)
         goto err_free;
@@ -210,13 +222,13 @@ zr_status_t data_reader_next(data_reader_t *reader, size_t *length_p, const int3
                        zr_count_text(reader->part.n_micro_batches, "micro-batch").text);
     double start = now_seconds();
     pthread_mutex_lock(&reader->lock);
-    reader->n_returned = reader->n_given;
+    reader->n_returned = reader->n_given - reader->n_given % reader->part.n_together;
     pthread_cond_broadcast(&reader->changed);
     while (reader->n_read == reader->n_given && reader->status == ZR_OK)
         pthread_cond_wait(&reader->changed, &reader->lock);
     bool given = reader->n_read > reader->n_given;
     zr_status_t status = given ? ZR_OK : reader->status;
-    const slot_t *slot = &reader->slots[reader->n_given % N_SLOTS];
+    const slot_t *slot = &reader->slots[reader->n_given % reader->n_slots];
     reader->n_given += given;
     pthread_mutex_unlock(&reader->lock);
     reader->wait_seconds += now_seconds() - start;
@@ -230,7 +242,7 @@ zr_status_t data_reader_next(data_reader_t *reader, size_t *length_p, const int3
 
 void data_reader_documents(const data_reader_t *reader, const int32_t **starts_p,
                            double *n_targets_p) {
-    const slot_t *slot = &reader->slots[(reader->n_given - 1) % N_SLOTS];
+    const slot_t *slot = &reader->slots[(reader->n_given - 1) % reader->n_slots];
     *starts_p = slot->starts;
     *n_targets_p = slot->n_targets;
 }

@@ -354,8 +354,8 @@ static size_t vocab_chunk(size_t vocab, size_t rows, size_t most_rows) {
     return (vocab + n_chunks - 1) / n_chunks;
 }
 
-/* x to the loss; with gradients, to that of x and of the table. */
-static zr_status_t compute_loss(zr_visit_t *visit, bool with_gradients) {
+/* x to the loss, and to the gradients of x and of the table. */
+static zr_status_t compute_loss(zr_visit_t *visit, bool of_x, bool of_table) {
     const zr_part_model_t *model = visit->shape;
     const zr_part_tables_t *tables = visit->self;
     zr_part_tensors_t *tensors = visit->tensors;
@@ -371,12 +371,12 @@ static zr_status_t compute_loss(zr_visit_t *visit, bool with_gradients) {
                             .scale = (float)visit->batch->loss_scale,
                             .activation_dtype = model->types.activation_dtype,
                             .param_dtype = model->types.param_dtype};
-    if (with_gradients) {
+    if (of_x)
         ZR_TRY(
             zr_part_take(visit, &model->types, ZR_MEMORY_KEPT, tables->channels, &visit->gradient));
-        args.dx = visit->gradient;
+    args.dx = visit->gradient;
+    if (of_table)
         ZR_TRY(zr_part_gradient(tables->words, &args.dweight));
-    }
     zr_nn_workspace_t workspace;
     ZR_TRY(zr_part_take_workspace(visit, zr_nn_lm_head_workspace_bytes(visit->device, &args),
                                   &tensors->workspace, &workspace));
@@ -386,11 +386,12 @@ static zr_status_t compute_loss(zr_visit_t *visit, bool with_gradients) {
 }
 
 zr_status_t zr_part_head_forward(zr_visit_t *visit) {
-    return compute_loss(visit, false);
+    return compute_loss(visit, false, false);
 }
 
 zr_status_t zr_part_head_backward(zr_visit_t *visit) {
-    return compute_loss(visit, true);
+    return compute_loss(visit, visit->part != ZR_BACKWARD_USED,
+                        visit->part != ZR_BACKWARD_BUT_USED);
 }
 
 /* ---- models ---------------------------------------------------------------------------------- */

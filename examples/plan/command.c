@@ -17,11 +17,11 @@ static bool is_one_of(const char *name, const char *const *names, size_t n) {
 /* Options that describe the plan and not the run, and those that are said of each plan by its own
  * configuration, are not repeated. */
 static bool is_repeated(const options_row_t *row) {
-    static const char *const others[] = {"hardware",      "config",         "nvme-path",
-                                         "stage",         "recompute",      "shard-group-size",
-                                         "micro-batch",   "offload-ratio",  "offload-optimizer",
-                                         "state-in-host", "offload-params", "offload-param-ratio",
-                                         "params-in-host"};
+    static const char *const others[] = {"hardware",       "config",         "nvme-path",
+                                         "stage",          "recompute",      "shard-group-size",
+                                         "micro-batch",    "offload-ratio",  "offload-optimizer",
+                                         "state-in-host",  "offload-params", "offload-param-ratio",
+                                         "params-in-host", "order"};
     return row->option.group != PLAN_OUTPUT &&
            !is_one_of(row->option.name, others, sizeof(others) / sizeof(others[0]));
 }
@@ -87,6 +87,7 @@ void plan_command_options(const plan_options_t *options, const zr_run_row_t *row
     if (row->params != ZR_OFFLOAD_NONE || options->run.config_path != NULL)
         plan_words_params(row, words);
     plan_words_moves(&options->run, row, words);
+    plan_words_order(row, words);
     if (plan_row_uses_nvme(options, row))
         plan_words_add(words, " --nvme-path %s", drives_of(options));
     plan_words_add(words, " --recompute %s --micro-batch %zu", row->recompute ? "unit" : "none",
@@ -104,6 +105,7 @@ void plan_command_beside_file(const plan_options_t *options, const zr_run_row_t 
     if (state->device == ZR_OFFLOAD_NVME && state->max_in_cpu_elems > 0)
         plan_words_add(words, " --state-in-host %zu", state->max_in_cpu_elems);
     plan_words_moves(&options->run, row, words);
+    plan_words_order(row, words);
     if (plan_row_uses_nvme(options, row) && !file_has_drives)
         plan_words_add(words, " --nvme-path %s", drives_of(options));
     add_given(options, row, true, words);

@@ -22,6 +22,7 @@ static const options_use_t uses[] = {
     {"dtype", 2, NULL},
     {"grad-accum", 2, NULL},
     {"reduce", 2, NULL},
+    {"order", 2, NULL},
     {"prefetch", 2, NULL},
     {"max-live", 2, NULL},
     {"sums", 2, NULL},

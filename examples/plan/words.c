@@ -44,6 +44,8 @@ void plan_words_placement(const zr_run_row_t *row, plan_words_t *words) {
             part_of(config->offload_param.ratio, part, sizeof(part)), where[row->params]);
     if (row->recompute)
         plan_words_add(words, ", layers computed again in backward,");
+    if (config->order == ZR_ORDER_BLOCK && config->grad_accum > 1)
+        plan_words_add(words, ", each block for all micro-batches before the next,");
 }
 
 void plan_words_lack(const zr_run_row_t *row, plan_words_t *words) {
@@ -125,6 +127,11 @@ void plan_words_optimizer(const zr_run_row_t *row, plan_words_t *words) {
 void plan_words_params(const zr_run_row_t *row, plan_words_t *words) {
     static const char *const names[] = {"offload-params", "offload-param-ratio", "params-in-host"};
     add_options(&row->config, names[0], names, 3, words);
+}
+
+void plan_words_order(const zr_run_row_t *row, plan_words_t *words) {
+    if (row->config.order == ZR_ORDER_BLOCK)
+        plan_words_add(words, " --order block");
 }
 
 void plan_words_moves(const train_options_t *asked, const zr_run_row_t *row, plan_words_t *words) {

@@ -139,8 +139,8 @@ static double count_targets(const zr_host_batch_t *batch) {
     return (double)n_counted;
 }
 
-/* A rank that has none left computes one all the same where the others need its shards, and it does
- * not count. */
+/* A rank that has none left computes one all the same: the others may need its shards, and its
+ * memory is as planned. It does not count. */
 static zr_status_t evaluate_batch(const train_evaluator_t *e, data_reader_t *reader,
                                   const part_t *part, uint64_t index, sum_t *sum) {
     const atomic_bool *stop = e->options->stop;
@@ -148,8 +148,7 @@ static zr_status_t evaluate_batch(const train_evaluator_t *e, data_reader_t *rea
     double own[N_SHARED] = {0};
     ZR_TRY(train_next_batch(reader, part->n_sequences, &batch));
     batch.n_targets = 0; /* the mean of its own */
-    if (index < part->n || e->options->config.stage == 3)
-        ZR_TRY(zr_model_evaluate(e->model, &batch, &own[LOSS]));
+    ZR_TRY(zr_model_evaluate(e->model, &batch, &own[LOSS]));
     if (index < part->n)
         own[TOKENS] = count_targets(&batch);
     own[STOP] = stop != NULL && atomic_load(stop);

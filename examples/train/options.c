@@ -531,8 +531,8 @@ static zr_status_t check_hardware(const train_options_t *options, const zr_log_t
         return zr_fail(
             log, ZR_ERR_ARGUMENT,
             "--hardware %s: nothing is chosen, so nothing is planned with it; add --stage "
-            "auto, --offload-optimizer auto, --offload-params auto or --shard-group-size auto, or "
-            "ask zero-plan",
+            "auto, --offload-optimizer auto, --offload-params auto, --order auto or "
+            "--shard-group-size auto, or ask zero-plan",
             options->hardware_path);
     if (options->hardware_path != NULL && access(options->hardware_path, R_OK) != 0)
         return zr_fail(log, ZR_ERR_IO,
@@ -801,6 +801,7 @@ void train_options_note_given(train_options_t *options) {
     options->auto_stage = options_is_auto(given, "stage");
     options->auto_optimizer = options_is_auto(given, "offload-optimizer");
     options->auto_params = options_is_auto(given, "offload-params");
+    options->auto_order = options_is_auto(given, "order");
     options->auto_group = options_is_auto(given, "shard-group-size");
     options->has_group = options_value(given, "shard-group-size") != NULL && !options->auto_group;
     options->has_gradients = options_value(given, "offload-gradients") != NULL ||

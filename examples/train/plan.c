@@ -87,6 +87,8 @@ static void shorten(zr_run_request_t *request, size_t n_layers_each, size_t n_st
     size_t n_layers = config->grad_accum * n_layers_each;
     if (varies || n_steps < request->n_steps)
         request->n_steps = n_steps;
+    if (zr_config_n_together(config) > 1) /* all of them are held */
+        return;
     if (config->grad_accum <= MOST_MICRO_BATCHES ||
         (varies && n_layers <= ZR_RUN_MOST_BLOCKS / USUAL_STEPS))
         return;

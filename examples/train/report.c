@@ -367,6 +367,7 @@ static void put_common(json_t **object_p, const train_options_t *options,
     put_device(object_p, result);
     JSON_PUT(object_p, {"dtype", json_string(zr_dtype_name(c->dtype))},
              {"micro_batch", json_count(c->micro_batch)}, {"grad_accum", json_count(c->grad_accum)},
+             {"order", json_string(c->order == ZR_ORDER_BLOCK ? "block" : "micro-batch")},
              {"seq", json_count(options->seq)}, {"seq_min", json_count(options->seq_min)},
              {"recompute", json_string(options->recompute ? "unit" : "none")},
              {"model", model_object(options, result)});

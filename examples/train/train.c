@@ -57,6 +57,7 @@ typedef struct rank {
     zr_runtime_t *runtime;
     zr_model_t *model;
     data_reader_t *reader;
+    zr_host_batch_t *batches; /* [n_together(options)], owned */
 
     zr_trace_t *trace;             /* of --trace; owned, until it is written; NULL: none */
     bool is_recording;             /* the allocator is */
@@ -170,9 +171,14 @@ static zr_status_t create_reader(rank_t *rank) {
                         .grad_accum = o->config.grad_accum,
                         .first_index = start->n_sequences,
                         .first_step = start->step,
-                        .n_micro_batches = n_steps * o->config.grad_accum};
+                        .n_micro_batches = n_steps * o->config.grad_accum,
+                        .n_together = zr_config_n_together(&o->config)};
     if (o->evaluation.only)
         return ZR_OK;
+    rank->batches = calloc(part.n_together, sizeof(*rank->batches));
+    if (rank->batches == NULL)
+        return zr_fail(&rank->log, ZR_ERR_MEMORY, "no memory for a list of %s",
+                       zr_count_text(part.n_together, "micro-batch").text);
     return data_reader_create(rank->run->data, &part, &rank->reader);
 }
 
@@ -382,20 +388,28 @@ static zr_status_t goes_on(rank_t *rank, size_t i, bool *goes_on_p) {
     return ZR_OK;
 }
 
+/* So many of a step's micro-batches at once. */
+static zr_status_t train_micro_batches(rank_t *rank, size_t n, train_step_line_t *line_p) {
+    for (size_t i = 0; i < n; i++) {
+        zr_host_batch_t *batch = &rank->batches[i];
+        ZR_TRY(next_batch(rank, batch));
+        line_p->n_tokens += (size_t)rank->run->options->n_ranks * batch->n_sequences * batch->seq;
+    }
+    return zr_model_train(rank->model, rank->batches, n);
+}
+
 /* The step is given up when options->stop is set meanwhile. */
 static zr_status_t train_step(rank_t *rank, train_step_line_t *line_p) {
     const train_options_t *o = rank->run->options;
+    const size_t n_together = zr_config_n_together(&o->config);
     double loss = 0;
-    for (size_t i = 0; i < o->config.grad_accum; i++) {
-        zr_host_batch_t batch;
+    for (size_t i = 0; i < o->config.grad_accum; i += n_together) {
         bool begins = false;
         ZR_TRY(goes_on(rank, i, &begins));
         rank->result.is_stopped = !begins;
         if (!begins)
             return zr_model_drop_step(rank->model);
-        ZR_TRY(next_batch(rank, &batch));
-        ZR_TRY(zr_model_train(rank->model, &batch, 1));
-        line_p->n_tokens += (size_t)o->n_ranks * batch.n_sequences * batch.seq;
+        ZR_TRY(train_micro_batches(rank, n_together, line_p));
     }
     ZR_TRY(zr_model_take_loss(rank->model, &loss));
     ZR_TRY(share_loss_and_time(rank, loss, line_p));
@@ -810,6 +824,7 @@ static void free_ranks(run_t *run) {
         free(run->ranks[i].step_seconds);
         free(run->ranks[i].delays);
         free(run->ranks[i].of_all);
+        free(run->ranks[i].batches);
     }
     free(run->ranks);
 }

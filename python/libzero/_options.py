@@ -18,6 +18,7 @@ from ._c import byref, c_size_t, c_void_p, check, lib
 #: Options that mean something in C, and nothing here. They are refused.
 _REFUSED = {
     "check_overflow": "steps whose gradients are not finite are skipped",
+    "order": "PyTorch takes each micro-batch through all layers",
 }
 
 
@@ -116,8 +117,8 @@ def configure(source: Any, keywords: dict[str, Any], n_ranks: int) -> _c.Config:
     for keyword, reason in _REFUSED.items():
         if get(config, keyword) != rows()[keyword].what["default"]:
             raise _c.UnsupportedError(
-                f"{keyword} ({rows()[keyword].what['key']}) is {get(config, keyword)}, which is not supported "
-                f"from Python yet: {reason}"
+                f"{keyword} ({rows()[keyword].what['key'] or rows()[keyword].what['field']}) is "
+                f"{get(config, keyword)}, which is not supported from Python yet: {reason}"
             )
     return config
 

@@ -15,7 +15,7 @@
 #include "tests/common/ranks.h"
 #include "tests/common/test.h"
 
-enum { N_STEPS = 3, MOST_RANKS = 3, MOST_TOKENS = 256 };
+enum { N_STEPS = 3, MOST_RANKS = 3, MOST_TOKENS = 256, MOST_ACCUM = 4 };
 
 static bool is_cuda;   /* the device that is simulated, and run on; otherwise the host */
 static bool is_beside; /* the host, with collectives on a stream that has a thread */
@@ -42,6 +42,7 @@ typedef struct sim_case {
     zr_config_t config;
     zr_offload_device_t activations;
     size_t b, t;
+    bool varies; /* micro-batches have sequences of up to t */
     int n_ranks;
     used_t host[MOST_RANKS];
 } sim_case_t;
@@ -51,14 +52,19 @@ typedef struct sim_case {
 static zr_status_t train(const sim_case_t *c, zr_runtime_t *runtime, zr_model_t *gpt,
                          used_t *used) {
     int32_t tokens[MOST_TOKENS], targets[MOST_TOKENS];
+    zr_host_batch_t batches[MOST_ACCUM];
     zr_step_report_t report;
     for (size_t i = 0; i < c->b * c->t; i++) {
         tokens[i] = (int32_t)((i * i + 3 * i) % c->shape.vocab);
         targets[i] = (int32_t)((i * i + 5 * i + 1) % c->shape.vocab);
     }
+    for (size_t i = 0; i < c->config.grad_accum; i++) {
+        size_t t = c->varies ? 1 + (c->t - 1) * (i + 1) / c->config.grad_accum : c->t;
+        batches[i] =
+            (zr_host_batch_t){c->b, t, {[ZR_PART_TOKENS] = tokens, [ZR_PART_TARGETS] = targets}};
+    }
     for (size_t step = 0; step < N_STEPS; step++) {
-        for (size_t i = 0; i < c->config.grad_accum; i++)
-            ZR_TRY(zr_gpt_train_micro_batch(gpt, tokens, targets, c->b, c->t));
+        ZR_TRY(zr_model_train(gpt, batches, c->config.grad_accum));
         ZR_TRY(zr_model_take_loss(gpt, &used->loss));
         ZR_TRY(zr_runtime_average(runtime, used->loss, &used->loss));
         ZR_TRY(zr_runtime_step(runtime, &report));
@@ -227,6 +233,12 @@ static sim_case_t choose(uint64_t seed) {
         c.config.host_memory_bytes = (size_t)200000 << throw(&dice, 3);
     if (throw(&dice, 6) == 0)
         c.config.nvme.capacity_bytes = (size_t)20000 << throw(&dice, 6);
+    dice_t order = {seed * 7000003};
+    if (throw(&order, 2)) { /* more micro-batches in every second one, in either order */
+        c.config.grad_accum = 1 + throw(&order, MOST_ACCUM);
+        c.config.order = throw(&order, 3) ? ZR_ORDER_BLOCK : ZR_ORDER_MICRO_BATCH;
+        c.varies = throw(&order, 2);
+    }
     assert_true(c.b * c.t <= MOST_TOKENS);
     assert_ok(zr_config_resolve(&c.config, c.n_ranks, NULL));
     return c;
@@ -234,11 +246,12 @@ static sim_case_t choose(uint64_t seed) {
 
 static void describe(const sim_case_t *c) {
     const zr_config_t *o = &c->config;
-    print_message("configuration %" PRIu64 ": %d ranks, stage %d, %s, accumulation %zu, "
+    print_message("configuration %" PRIu64
+                  ": %d ranks, stage %d, %s, accumulation %zu in order %d, "
                   "recompute %d, optimizer %d (gradients %d), params %d, activations %d, plan %d, "
                   "%zu layers, %zu channels\n",
                   c->seed, c->n_ranks, o->stage, zr_dtype_name(o->dtype), o->grad_accum,
-                  c->recompute, (int)o->offload_optimizer.device,
+                  (int)o->order, c->recompute, (int)o->offload_optimizer.device,
                   (int)o->offload_optimizer.gradients, (int)o->offload_param.device,
                   (int)c->activations, o->plan_memory, c->shape.n_layers, c->shape.channels);
 }

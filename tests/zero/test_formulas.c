@@ -76,6 +76,8 @@ static traffic_t expected_traffic(const toy_options_t *options, const toy_result
     uint64_t trainable = result->size.trainable_padded_elems * (n - 1) / n;
     uint64_t all = trainable + result->size.frozen_padded_elems * (n - 1) / n;
     bool every = options->config.reduce == ZR_REDUCE_EVERY_MICRO_BATCH && k > 1;
+    bool by_blocks = options->config.order == ZR_ORDER_BLOCK;
+    uint64_t k_reduced = by_blocks && !every ? 1 : k, k_gathered = by_blocks ? 1 : k;
     bool in_parts = every || (int)n < options->n_ranks;
     switch (options->config.stage) {
     case 0:
@@ -84,9 +86,9 @@ static traffic_t expected_traffic(const toy_options_t *options, const toy_result
     case 1:
         return (traffic_t){trainable, every ? k * trainable : trainable, 0};
     case 2:
-        return (traffic_t){trainable, k * trainable, 0};
+        return (traffic_t){trainable, k_reduced * trainable, 0};
     default: /* forward and backward */
-        return (traffic_t){k * 2 * all, k * trainable, 0};
+        return (traffic_t){k_gathered * 2 * all, k_reduced * trainable, 0};
     }
 }
 
@@ -131,15 +133,44 @@ TEST(traffic_follows_the_formulas) {
     const int rank_counts[] = {1, 2, 3, 4, 8};
     for (int i = 0; i < 5; i++)
         for (int stage = 0; stage <= 3; stage++)
-            for (int flags = 0; flags < 16; flags++) {
+            for (int flags = 0; flags < 32; flags++) {
                 toy_options_t options = toy_options_default(stage, rank_counts[i]);
                 options.n_steps = 2;
                 options.config.dtype = flags & 1 ? ZR_DTYPE_BF16 : ZR_DTYPE_F32;
                 options.frozen = (flags & 2) != 0;
                 options.config.grad_accum = flags & 4 ? 3 : 1;
                 options.config.reduce = flags & 8 ? ZR_REDUCE_EVERY_MICRO_BATCH : ZR_REDUCE_AUTO;
+                options.config.order = flags & 16 ? ZR_ORDER_BLOCK : ZR_ORDER_MICRO_BATCH;
                 expect_traffic(&options);
             }
+}
+
+/* What is on the drives: with each micro-batch through all units, parameters are read in each pass
+ * of each of them, else in each pass of the step; state is read and written once per step. */
+TEST(drives_follow_them_too) {
+    for (int flags = 0; flags < 16; flags++) {
+        toy_options_t options = toy_options_default(3, flags & 1 ? 3 : 1);
+        toy_result_t result;
+        options.n_steps = 2;
+        options.frozen = (flags & 2) != 0;
+        options.config.grad_accum = flags & 4 ? 3 : 1;
+        options.config.order = flags & 8 ? ZR_ORDER_BLOCK : ZR_ORDER_MICRO_BATCH;
+        toy_set(&options, "offload-optimizer=nvme offload-params=nvme params-in-host=0 "
+                          "sub-group=1024 nvme-path=x");
+        options.config.nvme.store = "memory";
+        toy_train_well(&options, &result);
+        uint64_t n = (uint64_t)options.n_ranks, k = options.config.grad_accum;
+        uint64_t trainable = result.size.trainable_padded_elems / n;
+        uint64_t all = trainable + result.size.frozen_padded_elems / n;
+        uint64_t n_walks = options.config.order == ZR_ORDER_BLOCK ? 1 : k;
+        uint64_t width = zr_dtype_size(options.config.dtype);
+        const zr_offload_report_t *offload = &result.offload[0];
+        assert_int_equal(offload->params.gathers.bytes,
+                         options.n_steps * n_walks * 2 * width * all);
+        assert_int_equal(offload->params.updates.bytes, options.n_steps * width * trainable);
+        for (int d = 0; d < ZR_N_STORE_DIRECTIONS; d++)
+            assert_int_equal(offload->updates[d].bytes, options.n_steps * 12 * trainable);
+    }
 }
 
 TEST(traffic_of_groups_follows_them_too) {

@@ -90,6 +90,25 @@ TEST(accumulation_agrees_in_pairs) {
             }
 }
 
+/* Each block for all micro-batches: micro-batches are added before ranks at every stage, or ranks
+ * before micro-batches; as each micro-batch through all blocks does at stage 0. */
+TEST(orders_agree) {
+    toy_mixtures_t mixtures = {.every = mixtures_step};
+    for (int i = 0; i < N_RANK_COUNTS; i += ranks_step)
+        for (int dtype = ZR_DTYPE_F32; dtype <= ZR_DTYPE_BF16; dtype++)
+            for (unsigned flags = 0; flags < 32; flags += 4 + flags_step) {
+                if (!toy_meets(&mixtures))
+                    continue;
+                toy_options_t options = variant(rank_counts[i], (zr_dtype_t)dtype, flags);
+                options.config.grad_accum = 3;
+                options.config.reduce = flags & 16 ? ZR_REDUCE_EVERY_MICRO_BATCH : ZR_REDUCE_AUTO;
+                uint64_t reference = hash_at_stage(&options, 0);
+                options.config.order = ZR_ORDER_BLOCK;
+                expect_same(&options, 0, 3, "each block for all micro-batches");
+                assert_true(hash_at_stage(&options, 0) == reference);
+            }
+}
+
 /* Groups of ranks: the stages agree, and of one rank each, or of all, with one group. */
 TEST(groups_agree) {
     toy_mixtures_t mixtures = {.every = mixtures_step};

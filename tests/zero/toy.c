@@ -303,7 +303,9 @@ static zr_status_t peek(rank_state_t *state) {
                                        .lifetime = ZR_LIFETIME_STEP,
                                        .name = "peeked",
                                        .stream = stream};
-    if (!state->options->peek || state->micro_batch + 1 < state->options->config.grad_accum)
+    const zr_config_t *config = &state->options->config;
+    if (!state->options->peek ||
+        state->micro_batch + zr_config_n_together(config) < config->grad_accum)
         return ZR_OK;
     ZR_TRY(zr_allocate(zr_runtime_allocator(state->runtime), &request, &state->peeked));
     ZR_TRY(zr_unit_acquire(state->units[PEEK_UNIT], ZR_FORWARD));
@@ -410,8 +412,37 @@ static int unit_at(const rank_state_t *state, int position) {
     return position;
 }
 
-static zr_status_t micro_batch(rank_state_t *state) {
-    ZR_TRY(zr_runtime_begin_micro_batch(state->runtime));
+/* The gradients of one of the micro-batches that began together. */
+static zr_status_t backward_and_reduce(rank_state_t *state, int unit, bool is_last) {
+    const toy_options_t *options = state->options;
+    bool is_together = zr_config_n_together(&options->config) > 1;
+    if (is_together && options->tied && unit == 0)
+        ZR_TRY(tied_use(state));
+    ZR_TRY(backward_unit(state, unit));
+    if (!is_last && options->config.reduce == ZR_REDUCE_AUTO)
+        return ZR_OK;
+    ZR_TRY(zr_unit_reduce(state->units[unit]));
+    if (is_last)
+        return ZR_OK;
+    ZR_TRY(zr_unit_acquire(state->units[unit], ZR_GRADIENTS));
+    return zr_unit_release(state->units[unit]);
+}
+
+/* All that begin together; else the one. */
+static zr_status_t backward(rank_state_t *state, int unit) {
+    const size_t n = zr_config_n_together(&state->options->config), first = state->micro_batch;
+    for (size_t i = 0; i < n; i++) {
+        state->micro_batch = first + i;
+        zr_runtime_at_micro_batch(state->runtime, i);
+        ZR_TRY(backward_and_reduce(state, unit, i + 1 == n));
+    }
+    state->micro_batch = first;
+    return ZR_OK;
+}
+
+static zr_status_t micro_batches(rank_state_t *state) {
+    const size_t n = zr_config_n_together(&state->options->config);
+    ZR_TRY(zr_runtime_begin_micro_batches(state->runtime, n));
     for (int i = 0; i < N_UNITS; i++) {
         zr_unit_t *unit = state->units[unit_at(state, i)];
         ZR_TRY(zr_unit_acquire(unit, ZR_FORWARD));
@@ -419,14 +450,13 @@ static zr_status_t micro_batch(rank_state_t *state) {
         if (i == AGAIN_UNIT && state->options->again_step == (int)state->step)
             ZR_TRY(visit_again(state));
     }
-    if (state->options->tied)
+    if (state->options->tied && n == 1)
         ZR_TRY(tied_use(state));
     for (int i = N_UNITS - 1; i >= 0; i--) {
         int unit = unit_at(state, i);
         ZR_TRY(acquire_grads_alone(state, unit));
         ZR_TRY(zr_unit_acquire(state->units[unit], ZR_BACKWARD));
-        ZR_TRY(backward_unit(state, unit));
-        ZR_TRY(zr_unit_reduce(state->units[unit]));
+        ZR_TRY(backward(state, unit));
         ZR_TRY(zr_unit_release(state->units[unit]));
         ZR_TRY(spoil(state));
     }
@@ -543,9 +573,10 @@ static zr_status_t steps(rank_state_t *state) {
     ZR_TRY(save(state, state->options->save_at_once));
     ZR_TRY(write_all(state, 0));
     for (; state->step < state->options->n_steps; state->step++) {
-        for (state->micro_batch = 0; state->micro_batch < state->options->config.grad_accum;
-             state->micro_batch++)
-            ZR_TRY(micro_batch(state));
+        const zr_config_t *config = &state->options->config;
+        for (state->micro_batch = 0; state->micro_batch < config->grad_accum;
+             state->micro_batch += zr_config_n_together(config))
+            ZR_TRY(micro_batches(state));
         ZR_TRY(zr_runtime_step(state->runtime, &state->last));
         ZR_TRY(check_peeked(state));
         ZR_TRY(end_save(state, false));

@@ -369,6 +369,10 @@ bool zr_config_uses_nvme(const zr_config_t *config) {
            config->offload_param.device == ZR_OFFLOAD_NVME || zr_config_has_grads_on_nvme(config);
 }
 
+size_t zr_config_n_together(const zr_config_t *config) {
+    return config->order == ZR_ORDER_BLOCK ? config->grad_accum : 1;
+}
+
 int zr_config_n_shards(const zr_config_t *config, int n_ranks) {
     return config->shard_group_size > 0 ? config->shard_group_size : n_ranks;
 }

@@ -21,6 +21,7 @@
 _Static_assert(sizeof(zr_schedule_kind_t) == sizeof(int), "ZR_OPTION_CHOICE stores ints");
 _Static_assert(sizeof(zr_offload_device_t) == sizeof(int), "ZR_OPTION_CHOICE stores ints");
 _Static_assert(sizeof(zr_dtype_t) == sizeof(int), "ZR_OPTION_CHOICE stores ints");
+_Static_assert(sizeof(zr_step_order_t) == sizeof(int), "ZR_OPTION_CHOICE stores ints");
 _Static_assert(sizeof(zr_optimizer_kind_t) == sizeof(int), "ZR_OPTION_CHOICE stores ints");
 
 enum {
@@ -55,6 +56,9 @@ static const zr_option_choice_t reductions[] = {
     {"auto", ZR_REDUCE_AUTO, NULL},
     {"every-micro-batch", ZR_REDUCE_EVERY_MICRO_BATCH, NULL},
     {NULL, 0, NULL}};
+
+static const zr_option_choice_t orders[] = {
+    {"micro-batch", ZR_ORDER_MICRO_BATCH, NULL}, {"block", ZR_ORDER_BLOCK, NULL}, {NULL, 0, NULL}};
 
 static const zr_option_choice_t places[] = {{"none", ZR_OFFLOAD_NONE, NULL},
                                             {"cpu", ZR_OFFLOAD_CPU, NULL},
@@ -364,6 +368,12 @@ static const zr_option_t rows[] = {
     {"grad-accum", "gradient_accumulation_steps", FIELD(grad_accum), .type = ZR_OPTION_COUNT,
      .flags = AGREE | FILE_AUTO | UNSET0, .least = 1, .arg = "N", .group = STEP, .initial = "1",
      .usual = "null", .help = "micro-batches per step"},
+    {"order", NULL, FIELD(order), .type = ZR_OPTION_CHOICE, .flags = AGREE | AUTO,
+     .choices = orders, .group = STEP,
+     .help = "of a step with several micro-batches: each of them through all blocks, or each block "
+             "for all of them, which gathers and reads its parameters once per pass and holds "
+             "the activations of all; auto: the faster that fits",
+     .more = "[architecture.md](architecture.md#the-order-of-a-step)"},
     {"schedule", "scheduler.type", FIELD(schedule.kind), .type = ZR_OPTION_CHOICE, .flags = AGREE,
      .choices = schedules, .refused = "LRRangeTest OneCycle", .group = STEP, .usual = "null",
      .help = "how the learning rate moves; cosine: warm-up, then down",

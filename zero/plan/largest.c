@@ -38,9 +38,9 @@ static zr_status_t make_run(const zr_run_largest_t *search, const variant_t *var
     return ZR_OK;
 }
 
-/* Whether a size fits. *plan_p: set where it does. */
-static zr_status_t try_run(zr_run_largest_t *search, const variant_t *variant,
-                           zr_run_request_t *run, zr_run_plan_t *plan_p, bool *fits_p) {
+/* Whether a size fits in its order of a step. *plan_p: set where it does. */
+static zr_status_t try_order(zr_run_largest_t *search, const variant_t *variant,
+                             zr_run_request_t *run, zr_run_plan_t *plan_p, bool *fits_p) {
     const zr_run_open_t *places = &search->open.places;
     zr_run_plan_t plan;
     if (search->is_stopped != NULL && search->is_stopped(search->stop_context))
@@ -58,6 +58,25 @@ static zr_status_t try_run(zr_run_largest_t *search, const variant_t *variant,
         return ZR_OK;
     return zr_fail(search->log, status, "a plan of stage %d failed: %s", run->config.stage,
                    zr_status_name(status));
+}
+
+/* Whether a size fits in an order that may be chosen; the faster one then. */
+static zr_status_t try_run(zr_run_largest_t *search, const variant_t *variant,
+                           zr_run_request_t *run, zr_run_plan_t *plan_p, bool *fits_p) {
+    zr_run_request_t other = *run;
+    zr_run_plan_t plan;
+    bool fits = false;
+    ZR_TRY(try_order(search, variant, run, plan_p, fits_p));
+    if (!search->open.places.order || run->config.grad_accum == 1)
+        return ZR_OK;
+    other.config.order = ZR_ORDER_BLOCK;
+    ZR_TRY(try_order(search, variant, &other, &plan, &fits));
+    if (!fits || (*fits_p && plan_p->step_seconds <= plan.step_seconds))
+        return ZR_OK;
+    *run = other;
+    *plan_p = plan;
+    *fits_p = true;
+    return ZR_OK;
 }
 
 static void note_size(zr_run_largest_t *search, const zr_run_plan_t *plan) {

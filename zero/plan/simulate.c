@@ -17,7 +17,8 @@ typedef struct planned_rank {
     zr_runtime_t *runtime;
     zr_model_t *model;
     zr_run_watch_t *watch;
-    void *zeros; /* as many bytes as a micro-batch has, for each of its inputs */
+    void *zeros;              /* as many bytes as a micro-batch has, for each of its inputs */
+    zr_host_batch_t *batches; /* [those that are trained together] */
     zr_run_steps_t steps;
 } planned_rank_t;
 
@@ -59,7 +60,8 @@ static zr_status_t build(planned_rank_t *rank) {
                                            .least_rows = micro_batch * request->seq_min};
     ZR_TRY(request->model.make(request->model.context, rank->runtime, &activations, &rank->model));
     rank->zeros = calloc(1, zr_model_input_bytes(rank->model, rows) + 1);
-    if (rank->zeros == NULL)
+    rank->batches = calloc(zr_config_n_together(&request->config), sizeof(*rank->batches));
+    if (rank->zeros == NULL || rank->batches == NULL)
         return fail_memory(request);
     if (request->saves)
         ZR_TRY(zr_runtime_expect_saves(rank->runtime, request->save_goes_on));
@@ -75,16 +77,17 @@ static zr_status_t share_values(planned_rank_t *rank, double loss) {
 
 static zr_status_t train_step(planned_rank_t *rank) {
     const zr_run_request_t *request = rank->request;
+    const size_t n_together = zr_config_n_together(&request->config);
     double loss = 0;
     for (size_t i = 0; i < request->config.grad_accum; i++) {
-        size_t length = zr_run_steps_length(&rank->steps, i);
-        zr_allocator_replay_scale(zr_runtime_allocator(rank->runtime), (uint32_t)length);
-        zr_host_batch_t batch = {.n_sequences = request->config.micro_batch, .seq = length};
+        zr_host_batch_t *batch = &rank->batches[i % n_together];
+        *batch = (zr_host_batch_t){.n_sequences = request->config.micro_batch,
+                                   .seq = zr_run_steps_length(&rank->steps, i)};
         for (size_t k = 0; k < ZR_MAX_INPUTS; k++)
-            batch.inputs[k] = rank->zeros;
-        ZR_TRY(zr_model_train(rank->model, &batch, 1));
+            batch->inputs[k] = rank->zeros;
+        if ((i + 1) % n_together == 0)
+            ZR_TRY(zr_model_train(rank->model, rank->batches, n_together));
     }
-    zr_allocator_replay_scale(zr_runtime_allocator(rank->runtime), 0);
     ZR_TRY(zr_model_take_loss(rank->model, &loss));
     ZR_TRY(share_values(rank, loss));
     return zr_runtime_step(rank->runtime, NULL);
@@ -206,5 +209,6 @@ zr_status_t zr_run_plan(const zr_run_request_t *request, zr_run_plan_t *plan_p) 
     zr_device_close(&rank.device);
     zr_run_steps_clear(&rank.steps);
     free(rank.zeros);
+    free(rank.batches);
     return status;
 }

@@ -14,7 +14,8 @@ void zr_flights_free(zr_model_t *model) {
     zr_order_clear(&model->evaluation_order);
 }
 
-zr_status_t zr_flights_prepare(zr_model_t *model, size_t n_flights) {
+zr_status_t zr_flights_prepare(zr_model_t *model) {
+    const size_t n_flights = model->n_together;
     if (model->n_flights == n_flights)
         return ZR_OK;
     zr_flights_free(model);
@@ -189,7 +190,7 @@ static zr_status_t clear_loss(zr_model_t *model, size_t index) {
 }
 
 zr_status_t zr_losses_prepare(zr_model_t *model) {
-    zr_allocation_request_t request = {.size_bytes = 2 * sizeof(double),
+    zr_allocation_request_t request = {.size_bytes = 3 * sizeof(double),
                                        .tier = ZR_TIER_DEVICE,
                                        .tag = ZR_TAG_OTHER,
                                        .lifetime = ZR_LIFETIME_PERSISTENT,
@@ -198,8 +199,9 @@ zr_status_t zr_losses_prepare(zr_model_t *model) {
     if (model->loss != NULL)
         return ZR_OK;
     ZR_TRY(zr_allocate(model->allocator, &request, (void **)&model->loss));
-    ZR_TRY(clear_loss(model, 0));
-    return clear_loss(model, 1);
+    for (size_t i = 0; i < 3; i++)
+        ZR_TRY(clear_loss(model, i));
+    return ZR_OK;
 }
 
 zr_status_t zr_losses_read(zr_model_t *model, size_t index, double *sum_p) {

@@ -272,16 +272,20 @@ zr_runtime_t *zr_model_runtime(const zr_model_t *model) {
 
 /* ---- activations that wait elsewhere --------------------------------------------------------- */
 
+/* What a block is given waits for backward, where it is computed again; with several micro-batches
+ * together also for the block's own turn, as gradients do. */
 static size_t number_slots(zr_model_t *model, const char **kind_p) {
-    size_t n_slots = 0;
-    for (size_t i = 0; i < model->n_blocks; i++) {
+    size_t n_slots = 0, n_together = model->n_together;
+    for (size_t i = 1; i < model->n_blocks; i++) {
         zr_block_t *block = model->blocks[i];
-        if (!block->type->recomputes || i == 0)
+        if (!block->type->recomputes && n_together == 1)
             continue;
-        block->slot = n_slots++;
-        *kind_p = block->type->name;
+        block->slot = n_slots;
+        n_slots += n_together;
+        *kind_p = n_together == 1 ? block->type->name : "block and micro-batch";
     }
-    return n_slots;
+    model->gradient_slot = n_slots;
+    return n_together == 1 ? n_slots : n_slots + n_together;
 }
 
 /* Room in the rank's store: an extent for each slot. */
@@ -317,6 +321,11 @@ static zr_status_t plan_stash(zr_model_t *model) {
     const zr_model_options_t *options = &model->options;
     const char *kind = "block";
     size_t n_slots = 0, slot_bytes, need;
+    if (options->activations.device != ZR_OFFLOAD_NONE &&
+        __builtin_mul_overflow(model->n_blocks, model->n_together, &need))
+        return zr_fail(model->log, ZR_ERR_ARGUMENT, "%s of %s are more than memory can hold",
+                       zr_count_text(model->n_together, "micro-batch").text,
+                       zr_count_text(model->n_blocks, "block").text);
     if (options->activations.device != ZR_OFFLOAD_NONE)
         n_slots = number_slots(model, &kind);
     if (n_slots == 0)
@@ -335,6 +344,7 @@ static zr_status_t plan_stash(zr_model_t *model) {
         .tier = options->activations.device == ZR_OFFLOAD_CPU ? ZR_TIER_HOST : ZR_TIER_NVME,
         .n_slots = n_slots,
         .slot_bytes = slot_bytes,
+        .reads_when_told = model->n_together > 1,
         .name = "inputs of layers",
         .tag = ZR_TAG_ACTIVATIONS,
         .lifetime = ZR_LIFETIME_MICRO_BATCH};
@@ -355,12 +365,44 @@ static size_t find_first_trained(const zr_model_t *model) {
     return last;
 }
 
+/* Whose parameters a block uses, that are trained. NULL: nobody's. */
+static zr_block_t *find_used(const zr_block_t *block) {
+    for (size_t i = 0; i < block->n_used; i++)
+        if (block->used[i]->is_trained)
+            return block->used[i];
+    return NULL;
+}
+
+static bool may_be_late(const zr_block_t *block, const zr_block_t *used) {
+    bool is_last = block->index + 1 == block->model->n_blocks;
+    return is_last && block->type->separates && block->n_used == 1 && used->late == NULL;
+}
+
+/* Which micro-batches are walked together, and whose gradients then have to come late. */
+static zr_status_t choose_order(zr_model_t *model) {
+    model->n_together = zr_config_n_together(zr_runtime_config(model->runtime));
+    for (size_t i = 0; i < model->n_blocks && model->n_together > 1; i++) {
+        zr_block_t *block = model->blocks[i], *used = find_used(block);
+        if (used == NULL)
+            continue;
+        if (!may_be_late(block, used))
+            return zr_fail(model->log, ZR_ERR_UNSUPPORTED,
+                           "block \"%s\" uses the parameters of \"%s\" and cannot give their "
+                           "gradients by themselves (zr_block_type_t.separates), which --order "
+                           "block needs; --order micro-batch does not",
+                           block->name, used->name);
+        used->late = block;
+    }
+    return ZR_OK;
+}
+
 zr_status_t zr_model_commit(zr_model_t *model) {
     if (model->is_committed || model->n_blocks == 0)
         return zr_fail(model->log, ZR_ERR_STATE, "zr_model_commit of a model that %s",
                        model->is_committed ? "is committed" : "has no blocks");
     ZR_TRY(check_freeze(model));
     model->first_trained = find_first_trained(model);
+    ZR_TRY(choose_order(model));
     ZR_TRY(plan_stash(model));
     ZR_TRY(zr_runtime_commit(model->runtime));
     if (model->stash_options.n_slots != 0) {

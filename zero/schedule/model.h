@@ -9,7 +9,7 @@
  *
  *   zr_model_create -> zr_model_add for each block, in order -> zr_model_commit
  *   for each step:
- *     zr_model_train for each micro-batch
+ *     zr_model_train for each micro-batch, or for all at once
  *     zr_model_take_loss, zr_runtime_step
  *
  * The last block computes the loss. A trainer with a control flow of its own uses the layer below:
@@ -46,6 +46,14 @@ typedef struct zr_batch {
                                    unless targets are ignored (zr_host_batch_t.n_targets) */
 } zr_batch_t;
 
+/** What backward of a block that uses another's parameters is asked for: see
+ * zr_block_type_t.separates. */
+typedef enum zr_backward_part {
+    ZR_BACKWARD_WHOLE = 0,
+    ZR_BACKWARD_BUT_USED = 1, /* all but the gradients of the parameters that it uses */
+    ZR_BACKWARD_USED = 2      /* these alone, from x: no loss counts, and `gradient` is NULL */
+} zr_backward_part_t;
+
 /** A block's work on one micro-batch, in one pass. Borrowed for the call. */
 typedef struct zr_visit {
     zr_block_t *block;
@@ -64,8 +72,9 @@ typedef struct zr_visit {
                        first block leaves */
     double *loss;   /* [1] on the device: the last block adds the loss of the micro-batch, the sum
                        over its rows times batch->loss_scale */
-    bool keeps;     /* forward: what backward needs has to stay in `tensors` */
-    bool is_wanted; /* forward: y is; else only what backward needs */
+    zr_backward_part_t part; /* backward */
+    bool keeps;              /* forward: what backward needs has to stay in `tensors` */
+    bool is_wanted;          /* forward: y is; else only what backward needs */
 } zr_visit_t;
 
 /** What memory is for. It is given back by zr_visit_drop, or by the schedule with the micro-batch.
@@ -96,6 +105,10 @@ typedef struct zr_block_type {
     bool recomputes;      /* where the model recomputes, forward keeps x alone, and is called
                              again before backward, without y being wanted; x may wait elsewhere */
     bool reads_no_params; /* backward needs none: they are not gathered for it */
+    bool separates;       /* of the last block, where it uses another's parameters: backward knows
+                             zr_visit_t.part. Where each block works on all micro-batches before the next
+                             (ZR_ORDER_BLOCK), their gradients are asked for when that block comes, so
+                             that each micro-batch's are added together, in any order of the step */
 } zr_block_type_t;
 
 /** How a parameter's values begin: as a function of seed, name and index alone, on any rank. */
@@ -121,7 +134,8 @@ ZR_NODISCARD zr_status_t zr_block_add_param(zr_block_t *block, const zr_block_pa
  * Use another block's parameters as well: a tied head does. In `declare`.
  *
  * @param used  an earlier block of the model with parameters of its own; its gradients are
- * complete, and reduced, after its own backward
+ * complete, and reduced, after its own backward. With ZR_ORDER_BLOCK and several micro-batches the
+ * user has to be the last block, and its type to separate
  */
 ZR_NODISCARD zr_status_t zr_block_use(zr_block_t *block, zr_block_t *used);
 
@@ -183,7 +197,7 @@ typedef struct zr_model_options {
     const char *freeze;  /* parameters to freeze, with commas between, by name or by the part of it
                             before a dot ("wte,h.0"); NULL: none. Copied */
     zr_activation_options_t activations;
-    size_t x_row_bytes; /* of what waits there: of a row, at most */
+    size_t x_row_bytes; /* of what waits there: of a row of x, and of its gradient */
 } zr_model_options_t;
 
 /** Bytes that a maker has for what it makes a model of. */
@@ -239,11 +253,12 @@ typedef struct zr_host_batch {
 } zr_host_batch_t;
 
 /**
- * The next micro-batches of a step, together: forward, backward, and the reduction of gradients.
+ * The next micro-batches of a step: forward, backward, and the reduction of gradients.
  * After the last one of a step, call zr_runtime_step. Everything is queued on the runtime's stream
  * and nothing is waited for. Gradients are those of the mean of the losses.
  *
- * @param batches    [n_batches], all of the step where the order works on all of them, else 1
+ * @param batches    [n_batches], all of the step with ZR_ORDER_BLOCK, else as many as are left in
+ * it or fewer
  * @return ZR_OK; ZR_ERR_ARGUMENT for a size or an element that is not allowed; what the runtime,
  * the allocator and the blocks return
  */

@@ -21,7 +21,10 @@ struct zr_block {
     bool is_trained;       /* a parameter of its own is */
     size_t tensors_offset; /* in zr_flight_t.tensors, in pointers */
     size_t n_tensors;
-    size_t slot; /* of the stash, where its x waits; NO_SLOT: on the device */
+    size_t slot; /* of the stash, where its x waits, and those of the next micro-batches that are
+                    walked together in the next; NO_SLOT: on the device */
+    zr_block_t *late; /* the last block, where that uses this one's parameters, and their gradients
+                         are made when this one's are */
 };
 #define ZR_NO_SLOT ((size_t)-1)
 
@@ -61,25 +64,28 @@ struct zr_model {
     size_t n_blocks, capacity;
     size_t n_tensors; /* of all blocks */
     size_t first_trained;
+    size_t n_together; /* micro-batches that are walked together: all of a step, or 1 */
     bool is_committed;
 
-    zr_stash_t *stash; /* x of blocks that are recomputed, a slot each; NULL: on the device */
+    zr_stash_t *stash; /* x of blocks, a slot each: of those that are recomputed, or, where several
+                          micro-batches are walked together, of all; NULL: on the device */
+    size_t gradient_slot; /* several together: the first of those where gradients wait */
     zr_stash_options_t stash_options; /* n_slots 0: nothing was planned */
     char stash_name[96];
 
-    zr_order_t train_order; /* of as many micro-batches as there are flights */
+    zr_order_t train_order;
     zr_order_t evaluation_order;
     zr_heap_t *flights_heap; /* NULL: there are none */
     zr_flight_t *flights;    /* [n_flights] */
     size_t n_flights;
-    double *loss;    /* [2] on the device: of training since it was taken; of evaluation */
+    double *loss; /* [3] on the device: of training since it was taken; of evaluation; of nobody */
     size_t n_losses; /* micro-batches in loss[0] */
 };
 
 /* ---- batch.c ---- */
 
-/** Room for so many micro-batches at once, and the order that works on them. */
-ZR_NODISCARD zr_status_t zr_flights_prepare(zr_model_t *model, size_t n_flights);
+/** Room for the micro-batches that are walked together, and the orders that work on them. */
+ZR_NODISCARD zr_status_t zr_flights_prepare(zr_model_t *model);
 void zr_flights_free(zr_model_t *model);
 ZR_NODISCARD zr_status_t zr_flight_check(const zr_model_t *model, const zr_host_batch_t *batch);
 /** Bring a micro-batch's inputs to the device. */

@@ -68,6 +68,7 @@ static const zr_block_type_t head_block = {.name = "head",
                                            .declare = head_declare,
                                            .forward = zr_part_head_forward,
                                            .backward = zr_part_head_backward,
+                                           .separates = true,
                                            .self_bytes = sizeof(zr_part_tables_t),
                                            .tensors_bytes = sizeof(zr_part_tensors_t)};
 
