@@ -204,6 +204,14 @@ ZR_NODISCARD zr_status_t zr_config_read_json(const char *path, const zr_log_t *l
                                              zr_config_t *config);
 
 /**
+ * The same run on a simulated device (kernels/simulation.h): its store is simulated, too, and needs
+ * no folder.
+ *
+ * @param config  in and out
+ */
+void zr_config_simulate(zr_config_t *config);
+
+/**
  * Write as DeepSpeed's JSON what a configuration says: read over zr_config_default, the text gives
  * it back, but for the fields below. A key is left out where DeepSpeed and libzero both take the
  * same without it, and where it says nothing, such as stage3_... at other stages. Numbers have 15

@@ -31,6 +31,7 @@ from .programs import Result
 
 if TYPE_CHECKING:
     from .engine import Engine
+    from .planning import ModulePlan
     from .trainer import HFTrainer, HFTrainingArguments
 
 __version__: str = _c.lib.zr_version().decode()
@@ -98,13 +99,24 @@ def init() -> Any:
     return init()
 
 
-def plan(**options: Any) -> Result:
-    """Plan a training run, without running it: what fits, in how much memory, how fast. No torch is needed.
+def plan(model: Any = None, batch: Any = None, **options: Any) -> Result | ModulePlan:
+    """Plan a training run, without running it: what fits, in how much memory, how fast.
 
-    Keywords are zero-plan's options, such as model="gpt2-xl", ranks=8, hardware="8x-a100-80g", stage=3, config=...
-    The result is what `zero-plan --json` prints, and as a string its table: docs/plan.md explains both.
+    model: a name or config.json of a family that the library has. No torch is needed, and other keywords are zero-plan's
+        options, such as ranks=8, hardware="8x-a100-80g", stage=3, config=... The result is what `zero-plan --json` prints, and
+        as a string its table: docs/plan.md explains both.
+    model: an nn.Module, with or without values. Keywords are those of `initialize`, and
+        batch: inputs of one micro-batch, a dictionary, a tuple or a tensor
+        ranks: how many; hardware: a file, or one that comes with the package (None: this kind of machine)
+        loss: a function of what the model returns; None: it returns the loss, or has it as `loss`
+        record: "meta", one micro-batch on the meta device; "real", with values; "auto": real where meta is not possible
+        Model states are planned to the byte; activations are what the recorded micro-batch took, and it says how that was.
     """
-    return Result("plan", options)
+    if hasattr(model, "named_parameters"):
+        from .planning import plan_module
+
+        return plan_module(model, batch, **options)
+    return Result("plan", {"model": model, **options})
 
 
 def capacity(**options: Any) -> Result:

@@ -310,6 +310,22 @@ class TierStatistics(Structure):
     ]
 
 
+class StoreInfo(Structure):
+    """The beginning of zr_store_info_t."""
+
+    _fields_ = [
+        ("backend", c_char_p),
+        ("_counts", c_size_t * 7),
+        ("reserved_bytes", c_uint64),
+    ]
+
+
+class Hardware(Structure):
+    """zr_hardware_t, which is read from a file."""
+
+    _fields_ = [("_bytes", c_uint64 * 256)]  # room for more than it has
+
+
 # ---- messages ----------------------------------------------------------------------------------
 
 _said = threading.local()  # errors of the thread's call that is under way
@@ -363,6 +379,7 @@ _signatures = {
     "zr_last_error": (c_char_p, []),
     "zr_config_default": (Config, []),
     "zr_config_read_json": (c_int, [c_char_p, POINTER(Log), POINTER(Config)]),
+    "zr_config_simulate": (None, [POINTER(Config)]),
     "zr_config_resolve": (c_int, [POINTER(Config), c_int, POINTER(Log)]),
     "zr_config_lr": (c_double, [POINTER(Config), c_size_t]),
     "zr_config_n_shards": (c_int, [POINTER(Config), c_int]),
@@ -375,6 +392,9 @@ _signatures = {
     "zr_run_options_default": (RunOptions, []),
     "zr_rank_open": (c_int, [POINTER(RunOptions), POINTER(POINTER(Rank))]),
     "zr_rank_close": (None, [POINTER(POINTER(Rank)), c_char_p]),
+    "zr_hardware_read_json": (c_int, [c_char_p, POINTER(Log), POINTER(Hardware)]),
+    "zr_comm_create_sim": (c_int, [c_int, c_int, POINTER(CommOptions), POINTER(c_void_p)]),
+    "zr_comm_destroy": (None, [POINTER(c_void_p)]),
     "zr_device_open": (c_int, [c_char_p, POINTER(DeviceOptions), POINTER(c_void_p)]),
     "zr_device_close": (None, [POINTER(c_void_p)]),
     "zr_device_options_default": (DeviceOptions, []),
@@ -407,6 +427,8 @@ _signatures = {
     "zr_runtime_share": (c_int, [c_void_p, POINTER(c_double), c_size_t, POINTER(c_double)]),
     "zr_runtime_average": (c_int, [c_void_p, c_double, POINTER(c_double)]),
     "zr_runtime_weights_xxh3": (c_int, [c_void_p, POINTER(c_uint64)]),
+    "zr_runtime_store": (c_void_p, [c_void_p]),
+    "zr_store_info": (POINTER(StoreInfo), [c_void_p]),
     "zr_runtime_stream": (c_void_p, [c_void_p]),
     "zr_runtime_allocator": (c_void_p, [c_void_p]),
     "zr_allocator_statistics": (None, [c_void_p, c_int, POINTER(TierStatistics)]),

@@ -155,7 +155,7 @@ class Engine:
             self._take_optimizer(optimizer, model_parameters, keywords)
             model_parameters = optimizer.param_groups
         self._runtime = c_void_p()
-        rank = _c.open_rank()
+        rank = self._open_rank()
         self.rank, self.world_size = rank.rank, rank.n_ranks
         self._config = _options.configure(config, keywords, rank.n_ranks)
         self.module = model
@@ -170,7 +170,7 @@ class Engine:
         self._gathers = self.stage == 3 and n_shards > 1  # with other ranks
         if pretrained is not None:
             give_places(model, self.dtype)
-        check_params(model, self.dtype)
+        self._check_params()
         self._weights = Weights(pretrained, model) if pretrained is not None else None
         self._groups = _read_groups(model, model_parameters, self.optimizer is not None)
         plans, self._needs = plan_units(model, list(units) if units is not None else None)
@@ -195,6 +195,36 @@ class Engine:
             raise
         self._add_hooks()
         _c._runtimes.append(self)
+
+    # ---- what a plan of it does otherwise (planning.py) ----
+
+    def _open_rank(self) -> Any:
+        return _c.open_rank()
+
+    def _check_params(self) -> None:
+        check_params(self.module, self.dtype)
+
+    @staticmethod
+    def _address(tensor: torch.Tensor) -> int:
+        """Of its storage, by which a parameter is known again."""
+        try:
+            return tensor.untyped_storage().data_ptr()
+        except (NotImplementedError, RuntimeError):  # a tensor without storage
+            return 0
+
+    def _show(self, p: _Param) -> None:
+        """Let a parameter be the library's memory."""
+        p.tensor.data = _tensor_at(lib.zr_param_data(p.handle), self.dtype, p.shape)
+        p.key, p.version = p.tensor.data_ptr(), p.tensor._version
+
+    def _put(self, gradient: torch.Tensor, p: _Param) -> None:
+        """Move a gradient to the library's memory."""
+        pointer, adds = c_void_p(), c_bool()
+        check(lib.zr_param_grad(p.handle, byref(pointer), byref(adds)))
+        target = _tensor_at(pointer.value, self.dtype, p.shape)
+        target.add_(gradient) if adds else target.copy_(gradient)
+
+    # ---- beginning ----
 
     def _take_optimizer(self, optimizer: Any, model_parameters: Any, keywords: dict[str, Any]) -> None:
         """One of torch's says what to do. It does nothing itself."""
@@ -298,7 +328,7 @@ class Engine:
     # ---- building ----
 
     def _build(self, plans: list[UnitPlan], checkpoint: c_void_p | None) -> None:
-        rank = _c.open_rank()
+        rank = self._open_rank()
         log = _c.Log(_c.LOG.sink, None, _c.LOG.level, rank.rank)
         check(lib.zr_runtime_create(byref(self._config), rank.comm, rank.device, byref(log), byref(self._runtime)))
         if checkpoint is None and self._weights is not None:
@@ -372,18 +402,17 @@ class Engine:
     def _adopt(self, unit: _Unit) -> None:
         """From now on the unit's parameters are the library's memory."""
         for p in unit.params:
-            p.absent = torch.full((), float("nan"), dtype=self.dtype)
-            self._absent[p.absent.data_ptr()] = p
+            p.absent = torch.full((), float("nan"), dtype=self.dtype, device=p.tensor.device)
+            self._absent[self._address(p.absent)] = p
             p.absent = p.absent.expand(p.shape)
             p.tensor.grad = None
         if self._moves:
             for p in unit.params:
-                p.tensor.data = p.absent if p.tensor.numel() else torch.empty(p.shape, dtype=self.dtype)
+                p.tensor.data = p.absent if p.tensor.numel() else torch.empty(p.shape, dtype=self.dtype, device=p.tensor.device)
             return
         check(lib.zr_unit_acquire(unit.handle, _c.FORWARD))
         for p in unit.params:
-            p.tensor.data = _tensor_at(lib.zr_param_data(p.handle), self.dtype, p.shape)
-            p.key, p.version = p.tensor.data_ptr(), p.tensor._version
+            self._show(p)
         check(lib.zr_unit_release(unit.handle))
 
     # ---- hooks ----
@@ -462,7 +491,7 @@ class Engine:
             if self._phase != _IN_FORWARD:
                 return
             for tensor in _tensors_of(outputs):
-                param = self._live.get(_address(tensor))
+                param = self._live.get(self._address(tensor))
                 if param is not None:  # the output is the parameter, or a view of it
                     self._keep(param.unit)
             for unit in units:
@@ -481,8 +510,7 @@ class Engine:
         for p in unit.params:
             if p.tensor.numel() == 0:
                 continue
-            p.tensor.data = _tensor_at(lib.zr_param_data(p.handle), self.dtype, p.shape)
-            p.key, p.version = p.tensor.data_ptr(), p.tensor._version
+            self._show(p)
             self._live[p.key] = p
 
     def _check_unchanged(self, params: Iterable[_Param]) -> None:
@@ -559,7 +587,7 @@ class Engine:
     # ---- what autograd saves ----
 
     def _pack(self, tensor: torch.Tensor) -> Any:
-        address = _address(tensor)
+        address = self._address(tensor)
         param = self._live.get(address)
         if param is not None:
             return _Saved(param, tensor)
@@ -714,10 +742,7 @@ class Engine:
         if self._gathers and unit.n_held == 0:
             self._keep(unit)
         self._acquire_gradients(unit)
-        pointer, adds = c_void_p(), c_bool()
-        check(lib.zr_param_grad(param.handle, byref(pointer), byref(adds)))
-        target = _tensor_at(pointer.value, self.dtype, param.shape)
-        target.add_(gradient) if adds else target.copy_(gradient)
+        self._put(gradient, param)
 
     def _acquire_gradients(self, unit: _Unit) -> None:
         if unit.n_grads == 0:
@@ -1003,13 +1028,6 @@ class Engine:
 
 
 # ---- helpers -----------------------------------------------------------------------------------
-
-
-def _address(tensor: torch.Tensor) -> int:
-    try:
-        return tensor.untyped_storage().data_ptr()
-    except (NotImplementedError, RuntimeError):  # a tensor without storage
-        return 0
 
 
 def _tensors_of(value: Any) -> Iterator[torch.Tensor]:

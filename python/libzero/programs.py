@@ -25,6 +25,19 @@ def path_of(name: str) -> pathlib.Path:
     return path
 
 
+def hardware_path(name: str | os.PathLike[str]) -> pathlib.Path:
+    """A description of hardware: a file, or one that comes with the package by its name."""
+    path = pathlib.Path(name)
+    if path.exists():
+        return path
+    folder = path_of("plan").parent.parent / "share" / "libzero" / "hardware"
+    named = folder / f"{name}.json"
+    if not named.exists():
+        known = ", ".join(sorted(p.stem for p in folder.glob("*.json")))
+        raise ArgumentError(f"hardware {str(name)!r} is no file, and none of {known}")
+    return named
+
+
 def _arguments(keywords: Mapping[str, Any], folder: str) -> list[str]:
     """An option of the program for each keyword: micro_batch=4 is --micro-batch=4."""
     arguments = []

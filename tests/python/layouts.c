@@ -50,6 +50,11 @@ static void ranks(void) {
     FIELD(zr_rank_t, Rank, log);
 }
 
+static void simulation(void) {
+    FIELD(zr_store_info_t, StoreInfo, reserved_bytes);
+    SIZE(zr_hardware_t, Hardware);
+}
+
 static void model(void) {
     SIZE(zr_group_t, Group);
     FIELD(zr_group_t, Group, weight_decay);
@@ -113,6 +118,7 @@ int main(void) {
     SIZE(zr_config_t, Config);
     options();
     ranks();
+    simulation();
     model();
     updates();
     memory();

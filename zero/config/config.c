@@ -198,6 +198,15 @@ static zr_status_t refuse_no_path(const zr_config_t *config, const zr_log_t *log
                    device, section);
 }
 
+void zr_config_simulate(zr_config_t *config) {
+    zr_nvme_options_t *nvme = &config->nvme;
+    bool has_drives = nvme->backend == NULL && strcmp(nvme->store, "memory") != 0;
+    nvme->store = has_drives ? "sim" : "sim-plain";
+    nvme->backend = NULL;
+    if (nvme->paths[0] == '\0')
+        snprintf(nvme->paths, sizeof(nvme->paths), "."); /* never opened */
+}
+
 static zr_status_t check_nvme(const zr_config_t *config, const zr_log_t *log) {
     const zr_nvme_options_t *nvme = &config->nvme;
     zr_status_t status = ZR_OK;

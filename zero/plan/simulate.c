@@ -36,11 +36,7 @@ static zr_status_t open_rank(planned_rank_t *rank) {
     device_options.hardware = &request->hardware;
     device_options.beside = request->beside;
     device_options.trace = request->trace;
-    bool has_drives = config.nvme.backend == NULL && strcmp(config.nvme.store, "memory") != 0;
-    config.nvme.store = has_drives ? "sim" : "sim-plain";
-    config.nvme.backend = NULL;
-    if (config.nvme.paths[0] == '\0')
-        snprintf(config.nvme.paths, sizeof(config.nvme.paths), "."); /* never opened */
+    zr_config_simulate(&config);
     ZR_TRY(zr_device_open("sim", &device_options, &rank->device));
     rank->watch = zr_run_watch_create(zr_sim_clock_of(rank->device), request->spans);
     if (rank->watch == NULL)
