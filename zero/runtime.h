@@ -163,11 +163,10 @@ void zr_runtime_at_micro_batch(zr_runtime_t *runtime, size_t index);
 size_t zr_runtime_micro_batches_left(const zr_runtime_t *runtime);
 
 /**
- * Give this step up, between two of its micro-batches: their gradients are dropped, and all is as
- * it was after the step before. On all ranks alike. Nothing happens when none was begun.
+ * Give this step up, behind any of its micro-batches: their gradients are dropped, and all is as it
+ * was after the step before. On all ranks alike. Nothing happens when none was begun.
  *
- * @return ZR_OK; ZR_ERR_STATE when the last micro-batch was begun, or a unit is acquired or was not
- *         reduced
+ * @return ZR_OK; ZR_ERR_STATE when a unit is acquired or was not reduced
  */
 ZR_NODISCARD zr_status_t zr_runtime_drop_step(zr_runtime_t *runtime);
 

@@ -443,10 +443,6 @@ zr_status_t zr_runtime_drop_step(zr_runtime_t *runtime) {
     ZR_TRY(zr_rt_check_ready(runtime, "zr_runtime_drop_step"));
     if (base->progress.micro_batch == 0)
         return ZR_OK;
-    if (zr_base_is_last_micro_batch(base))
-        return zr_fail(&base->log, ZR_ERR_STATE,
-                       "zr_runtime_drop_step after the last of %s; call zr_runtime_step",
-                       zr_count_text(base->config.grad_accum, "micro-batch").text);
     for (size_t i = 0; i < runtime->model.n_units; i++) {
         const zr_unit_t *unit = runtime->model.units[i];
         if (unit->n_acquired != 0)

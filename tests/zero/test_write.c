@@ -1,7 +1,7 @@
 /*
  * New values of parameters after commit: at every stage and placement they are there when they are
  * looked at, gathered or not, and training goes on from them in the same bits. On devices whose
- * streams run late, too. What cannot be written is refused.
+ * streams run late, too. What cannot be written is refused. And a step that is given up.
  */
 #include "tests/common/test.h"
 #include "tests/zero/toy.h"
@@ -43,6 +43,26 @@ TEST(every_stage_and_placement_goes_on_from_new_values) {
             for (int stage = 0; stage <= 3; stage++)
                 for (int device = ZR_OFFLOAD_NONE; device <= ZR_OFFLOAD_NVME; device++) {
                     options = variant(stage, n_ranks, flags);
+                    if (device != ZR_OFFLOAD_NONE)
+                        offload(&options, device, flags + (unsigned)stage);
+                    options.late = flags % 2;
+                    toy_expect_hash(&options, reference);
+                }
+        }
+}
+
+/* A step that is given up, even behind its last micro-batch, leaves nothing. */
+TEST(a_step_that_is_given_up_changes_nothing) {
+    for (int n_ranks = 1; n_ranks <= 3; n_ranks++)
+        for (unsigned flags = (unsigned)n_ranks; flags < 32; flags += 7) {
+            toy_options_t options = variant(0, n_ranks, flags);
+            options.write_step = -1;
+            uint64_t reference = toy_hash(&options);
+            for (int stage = 0; stage <= 3; stage++)
+                for (int device = ZR_OFFLOAD_NONE; device <= ZR_OFFLOAD_NVME; device++) {
+                    options = variant(stage, n_ranks, flags);
+                    options.write_step = -1;
+                    options.drop_step = (int)flags % 3;
                     if (device != ZR_OFFLOAD_NONE)
                         offload(&options, device, flags + (unsigned)stage);
                     options.late = flags % 2;

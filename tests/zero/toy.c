@@ -55,6 +55,7 @@ toy_options_t toy_options_default(int stage, int n_ranks) {
                              .tight_rank = -1,
                              .fail_stream = -1,
                              .write_step = -1,
+                             .drop_step = -1,
                              .again_step = -1};
     options.config.stage = stage;
     options.config.adamw.lr = 0.02;
@@ -569,14 +570,23 @@ static zr_status_t save(rank_state_t *state, bool is_wanted) {
     return state->is_saving ? ZR_OK : note_save(state, status, &report);
 }
 
+static zr_status_t all_micro_batches(rank_state_t *state) {
+    const zr_config_t *config = &state->options->config;
+    for (state->micro_batch = 0; state->micro_batch < config->grad_accum;
+         state->micro_batch += zr_config_n_together(config))
+        ZR_TRY(micro_batches(state));
+    return ZR_OK;
+}
+
 static zr_status_t steps(rank_state_t *state) {
     ZR_TRY(save(state, state->options->save_at_once));
     ZR_TRY(write_all(state, 0));
     for (; state->step < state->options->n_steps; state->step++) {
-        const zr_config_t *config = &state->options->config;
-        for (state->micro_batch = 0; state->micro_batch < config->grad_accum;
-             state->micro_batch += zr_config_n_together(config))
-            ZR_TRY(micro_batches(state));
+        ZR_TRY(all_micro_batches(state));
+        if (state->options->drop_step == (int)state->step) {
+            ZR_TRY(zr_runtime_drop_step(state->runtime));
+            ZR_TRY(all_micro_batches(state));
+        }
         ZR_TRY(zr_runtime_step(state->runtime, &state->last));
         ZR_TRY(check_peeked(state));
         ZR_TRY(end_save(state, false));

@@ -32,16 +32,17 @@ typedef struct toy_options {
     int stray_rank;   /* this rank visits the units in another order; -1: none */
     int tight_rank;   /* this rank alone has tight_bytes of device memory; -1: none */
     size_t tight_bytes;
-    int other_rank;  /* this rank has another learning rate; -1: none */
-    bool peek;       /* a unit's parameters are copied on the device after its reduction: they are
-                        those of before the update */
-    bool evaluate;   /* all units are acquired once more after each step */
-    int write_step;  /* after so many steps all parameters are given new values; -1: never */
-    int n_passes;    /* the same, so many times, each said to be an evaluation's */
-    bool spoil;      /* compute overwrites what memory it can have after each reduction: what was
-                        freed while another stream uses it shows in the weights */
-    int again_step;  /* in this step all ranks visit one unit twice, and drop what was gathered
-                        ahead: nothing may come to that memory later; -1: none */
+    int other_rank; /* this rank has another learning rate; -1: none */
+    bool peek;      /* a unit's parameters are copied on the device after its reduction: they are
+                       those of before the update */
+    bool evaluate;  /* all units are acquired once more after each step */
+    int drop_step;  /* this step is given up behind its last micro-batch, and made anew; -1: none */
+    int write_step; /* after so many steps all parameters are given new values; -1: never */
+    int n_passes;   /* the same, so many times, each said to be an evaluation's */
+    bool spoil;     /* compute overwrites what memory it can have after each reduction: what was
+                       freed while another stream uses it shows in the weights */
+    int again_step; /* in this step all ranks visit one unit twice, and drop what was gathered
+                       ahead: nothing may come to that memory later; -1: none */
     int fail_stream; /* once it trains, the fail_nth kernel or copy on this stream of the late
                         devices fails: TOY_COMPUTE, ...; -1: none */
     int fail_nth;
