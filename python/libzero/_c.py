@@ -215,6 +215,25 @@ class ParamDesc(Structure):
     ]
 
 
+class StoreExtent(Structure):
+    _fields_ = [("name", c_char_p), ("size_bytes", c_size_t), ("account", c_size_t)]
+
+
+class ExtentsDesc(Structure):
+    _fields_ = [
+        ("name", c_char_p),
+        ("extents", POINTER(StoreExtent)),
+        ("n_extents", c_size_t),
+        ("unit_bytes", c_size_t),
+        ("max_transfers", c_size_t),
+        ("advice", c_void_p),
+    ]
+
+
+class Extents(Structure):
+    _fields_ = [("first", c_size_t), ("n_extents", c_size_t), ("account", c_size_t)]
+
+
 class Message(Structure):
     _fields_ = [
         ("tensor", c_char_p),
@@ -413,8 +432,14 @@ _signatures = {
     "zr_runtime_change_group": (c_int, [c_void_p, c_int, c_double, c_double]),
     "zr_runtime_add_unit": (c_int, [c_void_p, c_char_p, POINTER(c_void_p)]),
     "zr_unit_add_param": (c_int, [c_void_p, POINTER(ParamDesc), POINTER(c_void_p)]),
+    "zr_runtime_add_extents": (c_int, [c_void_p, POINTER(ExtentsDesc), POINTER(Extents)]),
+    "zr_runtime_store": (c_void_p, [c_void_p]),
+    "zr_store_put": (c_int, [c_void_p, c_size_t, c_size_t, c_size_t, c_void_p, POINTER(c_uint64)]),
+    "zr_store_get": (c_int, [c_void_p, c_size_t, c_size_t, c_size_t, c_void_p, POINTER(c_uint64)]),
+    "zr_store_wait": (c_int, [c_void_p, c_uint64]),
     "zr_runtime_commit": (c_int, [c_void_p]),
     "zr_runtime_begin_micro_batches": (c_int, [c_void_p, c_size_t]),
+    "zr_runtime_drop_step": (c_int, [c_void_p]),
     "zr_runtime_begin_evaluation": (c_int, [c_void_p]),
     "zr_unit_acquire": (c_int, [c_void_p, c_int]),
     "zr_unit_release": (c_int, [c_void_p]),

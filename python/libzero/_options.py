@@ -22,6 +22,10 @@ _REFUSED = {
 }
 
 
+#: Options of the drives, which not only state and parameters may be on.
+_OF_DRIVES = ("block_size", "files_per_path", "nvme_capacity", "nvme_path", "nvme_verify", "queue_depth", "submit_batch")
+
+
 class Row(NamedTuple):
     option: Any  # POINTER(Option)
     what: dict[str, Any]  # of zr_options_json
@@ -99,8 +103,19 @@ def _without_gathering(source: Any) -> str:
     return json.dumps(found)
 
 
-def configure(source: Any, keywords: dict[str, Any], n_ranks: int) -> _c.Config:
-    """zr_config_t: the defaults, over them DeepSpeed's JSON, over that the keywords."""
+def size_of(keyword: str, value: Any) -> int:
+    """Bytes of a size such as "8GiB", that a keyword has which is no option of the library's."""
+    config = lib.zr_config_default()
+    row = rows()["host_memory"]
+    check(lib.zr_option_set(row.option, keyword.encode(), _text(value).encode(), byref(_c.LOG), byref(config)))
+    return int(get(config, "host_memory"))
+
+
+def configure(source: Any, keywords: dict[str, Any], n_ranks: int, uses_drives: bool = False) -> _c.Config:
+    """zr_config_t: the defaults, over them DeepSpeed's JSON, over that the keywords.
+
+    uses_drives: options of drives have a meaning, whatever the others say
+    """
     config = lib.zr_config_default()
     _read(config, source)
     for keyword, value in keywords.items():
@@ -111,7 +126,7 @@ def configure(source: Any, keywords: dict[str, Any], n_ranks: int) -> _c.Config:
         if value is not None:
             _set(config, keyword, value)
     for keyword, value in keywords.items():
-        if value is not None:
+        if value is not None and not (uses_drives and keyword in _OF_DRIVES):
             _check_meaning(config, keyword, value)
     check(lib.zr_config_resolve(byref(config), n_ranks, byref(_c.LOG)))
     for keyword, reason in _REFUSED.items():

@@ -29,6 +29,7 @@ from torch import nn
 from . import _c, _options, _torch_optimizer
 from ._c import ArgumentError, StateError, UnsupportedError, byref, c_bool, c_char, c_void_p, check, lib
 from .pretrained import Weights, give_places
+from .stash import MAX_TRANSFERS, UNIT_BYTES, Stash, View
 from .units import UnitPlan, check_params, plan_units
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -123,6 +124,8 @@ class Engine:
         `lr` where they differ. What is in none has the configuration's. None: one group
     pretrained: a folder of Hugging Face's with safetensors, or such a file: values of all parameters, of which each rank
         reads what it keeps. The model may have been built in libzero.init(), without values
+    offload_activations: "nvme": what autograd saves for backward is on the drives of nvme_path meanwhile, up to
+        activations_capacity bytes ("8GiB") of it, but for what is small. "cpu": it is in host memory, as without
     units: names of modules, or patterns such as "model.layers.*", that are gathered as a whole; None: the
         elements of module lists
     Other keywords are options; libzero.options() lists them, and they go over the file's.
@@ -140,6 +143,8 @@ class Engine:
         optimizer: Any = None,
         lr_scheduler: Any = None,
         pretrained: str | os.PathLike[str] | None = None,
+        offload_activations: str = "none",
+        activations_capacity: int | str | None = None,
         **keywords: Any,
     ) -> None:
         if not isinstance(model, nn.Module):
@@ -157,7 +162,9 @@ class Engine:
         self._runtime = c_void_p()
         rank = self._open_rank()
         self.rank, self.world_size = rank.rank, rank.n_ranks
-        self._config = _options.configure(config, keywords, rank.n_ranks)
+        self._config = _options.configure(config, keywords, rank.n_ranks, offload_activations == "nvme")
+        self._stash: Stash | None = None  # of activations on drives
+        self._stash_bytes = self._read_activations(offload_activations, activations_capacity)
         self.module = model
         self.stage = int(self._get("stage"))
         self.dtype = _DTYPES[self._get("dtype")]
@@ -168,6 +175,7 @@ class Engine:
         n_shards = lib.zr_config_n_shards(byref(self._config), rank.n_ranks)
         self._moves = self.stage == 3 and (n_shards > 1 or is_offloaded)
         self._gathers = self.stage == 3 and n_shards > 1  # with other ranks
+        self._hooks_saving = self._moves or self._stash_bytes > 0
         if pretrained is not None:
             give_places(model, self.dtype)
         self._check_params()
@@ -188,6 +196,7 @@ class Engine:
         self._held_by_use: list[_Unit] = []
         self._live: dict[int, _Param] = {}  # by address: parameters that are gathered
         self._absent: dict[int, _Param] = {}  # by address: what stands for those that are not
+        self._own: set[int] = set()  # addresses of parameters that are always there
         try:
             self._build(plans, None)
         except BaseException:
@@ -195,6 +204,23 @@ class Engine:
             raise
         self._add_hooks()
         _c._runtimes.append(self)
+
+    def _read_activations(self, where: str, capacity: int | str | None) -> int:
+        """Bytes of activations that may be on drives."""
+        if where not in ("none", "cpu", "nvme"):
+            raise ArgumentError(f"offload_activations={where!r}: activations may stay ('none', 'cpu': in host memory) or be on drives ('nvme')")
+        if where != "nvme":
+            if capacity is not None:
+                raise ArgumentError("activations_capacity has no effect: it is room on drives, with offload_activations='nvme'")
+            return 0
+        if not self._get("nvme_path"):
+            raise ArgumentError("offload_activations='nvme' requires nvme_path, a folder on a drive")
+        if capacity is None:
+            raise ArgumentError("offload_activations='nvme' requires activations_capacity, how much of the drive they may take, such as '8GiB'")
+        size = _options.size_of("activations_capacity", capacity) // UNIT_BYTES * UNIT_BYTES
+        if not size:
+            raise ArgumentError(f"activations_capacity is {capacity}; at least {UNIT_BYTES} bytes are needed")
+        return size
 
     # ---- what a plan of it does otherwise (planning.py) ----
 
@@ -341,13 +367,25 @@ class Engine:
         fills: list[Any] = []  # until commit has returned
         self._units = [self._add_unit(plan, group_of, fills) for plan in plans]
         self._params = {id(p.tensor): p for u in self._units for p in u.params}
+        extents = self._add_activations() if self._stash_bytes else None
         check(lib.zr_runtime_commit(self._runtime))
+        if extents is not None:
+            self._stash = Stash(lib.zr_runtime_store(self._runtime), extents.first, self._stash_bytes)
         self._weights = None  # its files are closed; what a checkpoint has comes next
         # Units that come last are completed first, or nearly so.
         self._order = [u for u in reversed(self._units) if u.is_trainable]
         with torch.no_grad():
             for unit in self._units:
                 self._adopt(unit)
+
+    def _add_activations(self) -> _c.Extents:
+        """Reserve room on drives for them."""
+        extent = _c.StoreExtent(b"activations", self._stash_bytes, 0)
+        desc = _c.ExtentsDesc(b"activations", ctypes.pointer(extent), 1, UNIT_BYTES, MAX_TRANSFERS, None)
+        extents = _c.Extents()
+        check(lib.zr_runtime_add_extents(self._runtime, byref(desc), byref(extents)))
+        self._names = (desc.name, extent.name)  # until commit has returned, and longer
+        return extents
 
     def _share_initial_values(self, rank: Any) -> None:
         """Everybody's parameters and buffers become those of rank 0."""
@@ -413,6 +451,7 @@ class Engine:
         check(lib.zr_unit_acquire(unit.handle, _c.FORWARD))
         for p in unit.params:
             self._show(p)
+            self._own.add(p.key)
         check(lib.zr_unit_release(unit.handle))
 
     # ---- hooks ----
@@ -597,11 +636,23 @@ class Engine:
                 f"parameter {param.name} is used while its unit {param.unit.name!r} is not gathered: use it in the "
                 "forward of the engine's module, or in `with engine.gathered([parameter]):`"
             )
-        return tensor.detach() if tensor.grad_fn is not None else tensor
+        if self._stash is not None and address not in self._own:
+            view = self._stash.save(tensor)
+            if view is not None:
+                return view
+        return (tensor.detach() if tensor.grad_fn is not None else tensor), tensor._version
 
     def _unpack(self, saved: Any) -> torch.Tensor:
-        if type(saved) is not _Saved:
-            return saved
+        if type(saved) is tuple:
+            tensor, version = saved
+            if tensor._version != version:  # with hooks, autograd does not look
+                raise RuntimeError(
+                    "one of the variables needed for gradient computation has been modified by an inplace operation: a tensor of "
+                    f"shape {tuple(tensor.shape)} is at version {tensor._version}, expected version {version}"
+                )
+            return tensor
+        if type(saved) is View:
+            return saved.kept.stash.restore(saved)
         param = saved.param
         if param.unit.n_held == 0:
             self._keep(param.unit)
@@ -611,7 +662,7 @@ class Engine:
         return tensor.as_strided(saved.size, saved.stride, saved.offset)
 
     def _saving(self) -> Any:
-        if not self._moves:
+        if not self._hooks_saving:
             return contextlib.nullcontext()
         return torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
 
@@ -624,7 +675,8 @@ class Engine:
         """The module's forward."""
         self._check("forward")
         if not self._moves:
-            return self.module(*inputs, **keywords)
+            with self._saving():
+                return self.module(*inputs, **keywords)
         with self.in_forward():
             return self.module(*inputs, **keywords)
 
@@ -633,7 +685,8 @@ class Engine:
         """Code in it may call the module, or its parts, by themselves: parameters are gathered as they are used."""
         self._check("in_forward")
         if self._phase != _OUTSIDE or not self._moves:
-            yield
+            with self._saving():
+                yield
             return
         if torch.is_grad_enabled() and self.module.training and self._syncs:
             self._begin("forward")
@@ -984,9 +1037,11 @@ class Engine:
         """With a new runtime: one begins with what a checkpoint has, or its first values."""
         plans = [UnitPlan(u.name, [(p.name, p.tensor) for p in u.params]) for u in self._units]
         self._remove_hooks()
+        self._close_stash()
         lib.zr_runtime_destroy(byref(self._runtime))
         self._live.clear()
         self._absent.clear()
+        self._own.clear()
         try:
             self._build(plans, checkpoint)
             self._add_hooks()
@@ -1016,9 +1071,15 @@ class Engine:
         self._remove_hooks()
         for p in self._params.values():
             p.tensor.data = p.absent
+        self._close_stash()
         lib.zr_runtime_destroy(byref(self._runtime))
         if self in _c._runtimes:
             _c._runtimes.remove(self)
+
+    def _close_stash(self) -> None:
+        stash, self._stash = self._stash, None
+        if stash is not None:
+            stash.close()
 
     def __enter__(self) -> Engine:
         return self

@@ -66,6 +66,13 @@ static void model(void) {
     FIELD(zr_param_desc_t, ParamDesc, frozen);
     FIELD(zr_param_desc_t, ParamDesc, fill);
     FIELD(zr_param_desc_t, ParamDesc, encoding);
+    SIZE(zr_store_extent_t, StoreExtent);
+    FIELD(zr_store_extent_t, StoreExtent, size_bytes);
+    SIZE(zr_extents_desc_t, ExtentsDesc);
+    FIELD(zr_extents_desc_t, ExtentsDesc, unit_bytes);
+    FIELD(zr_extents_desc_t, ExtentsDesc, advice);
+    SIZE(zr_extents_t, Extents);
+    FIELD(zr_extents_t, Extents, account);
     SIZE(zr_message_t, Message);
     FIELD(zr_message_t, Message, dtype);
     FIELD(zr_message_t, Message, traffic);

@@ -14,6 +14,7 @@ import unittest
 
 try:
     import torch
+    from torch.multiprocessing.reductions import StorageWeakRef
 except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
@@ -653,6 +654,162 @@ class Written(unittest.TestCase):
                 engine.backward(engine(*next(models.batches("mlp", RANK, N_RANKS))))
                 with self.assertRaisesRegex(libzero.StateError, "within a step"), engine.gathered(modifier_rank=0):
                     pass
+
+
+class Viewing(torch.autograd.Function):
+    """Saves a tensor, and what is made of it: a transposed view, a slice, a piece of another shape, one of other strides."""
+
+    @staticmethod
+    def views(w):
+        return w, w.t(), w[1:3], w.view(-1)[3:9], w[:, ::2], w.unfold(0, 2, 2), w[2, 1]
+
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, *Viewing.views(w))
+        return x @ w
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, *views = ctx.saved_tensors
+        for saved, now in zip(views, Viewing.views(views[0]), strict=True):
+            assert torch.equal(saved, now), (saved, now)
+            assert not saved.isnan().any()
+        return grad @ views[1], x.t() @ grad
+
+
+class ViewsAreSaved(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(5)
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x, y):
+        for layer in self.layers:
+            x = torch.tanh(Viewing.apply(x, layer.weight) + layer.bias)
+            x = Viewing.apply(x.repeat(4, 1), x[:8].t() @ x[:8] if len(x) > 7 else layer.weight)  # of activations, too
+        return x.square().mean()
+
+
+class Saved(unittest.TestCase):
+    """What autograd saves: views of parameters and of activations come back as they were; activations may be on drives."""
+
+    ON_DRIVES = {"offload_activations": "nvme", "activations_capacity": "32MiB", "nvme_path": NVME["nvme_path"]}
+
+    def setUp(self):
+        from libzero import stash
+
+        self.least, stash.LEAST_BYTES = stash.LEAST_BYTES, 64
+
+    def tearDown(self):
+        from libzero import stash
+
+        stash.LEAST_BYTES = self.least
+
+    def run_each(self, make, name, n_steps=2, **more):
+        results = set()
+        for place in (STAGES[0], STAGES[3], {"stage": 3, "offload_params": "nvme", **NVME}):
+            for options in ({}, self.ON_DRIVES) if place["stage"] else (self.ON_DRIVES,):
+                with libzero.initialize(make(), **{**HYPER, **place, **options, **more}) as engine:
+                    losses = train_engine(engine, name, n_steps)
+                    results.add((tuple(losses), engine.weights_xxh3()))
+                    if options:
+                        self.assertGreater(engine._stash.n_bytes["put"], 0)
+                        self.assertEqual(engine._stash._free, [(0, 32 << 20)])  # all was given back
+        self.assertEqual(len(results), 1)
+
+    def test_views(self):
+        self.run_each(ViewsAreSaved, "mlp")
+
+    def test_llama(self):
+        self.run_each(lambda: models.make("llama"), "llama")
+
+    def test_conv(self):
+        """With ReLU in place."""
+        self.run_each(lambda: models.make("conv"), "conv")
+
+    def test_recomputation(self):
+        self.run_each(lambda: Checkpointed(True), "mlp")
+        self.run_each(lambda: Checkpointed(False), "mlp")
+
+    def test_aliases_are_written_once(self):
+        class Shares(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.weight = torch.nn.Parameter(torch.ones(1))
+
+            def forward(self, x):
+                x = x * self.weight
+                parts = [x.t(), x[1:], x.view(-1), x]
+                return sum((part * part.detach()).sum() for part in parts)
+
+        x, plain = torch.rand(300, 333), Shares()
+        plain(x).backward()
+        with libzero.initialize(Shares(), stage=1, **self.ON_DRIVES) as engine:
+            loss = engine(x)
+            self.assertEqual(engine._stash.n_bytes["put"], 2 * 4 * x.numel())  # x, and x * weight
+            engine.backward(loss)
+            self.assertEqual(engine._stash.n_bytes["got"], 2 * 4 * x.numel())
+            self.assertTrue(engine.step())
+            if N_RANKS == 1:
+                self.assertEqual(engine.get_global_grad_norm(), plain.weight.grad.item())
+
+    def test_memory_is_given_back(self):
+        """While backward is far, what was saved takes none."""
+        class Deep(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layers = torch.nn.ModuleList(torch.nn.Linear(64, 64) for _ in range(12))
+                self.seen = []
+
+            def forward(self, x):
+                for layer in self.layers:
+                    x = torch.tanh(layer(x))
+                    self.seen.append(StorageWeakRef(x.untyped_storage()))
+                return x.square().mean()
+
+        for options, least, most in (({}, 12, 12), (self.ON_DRIVES, 0, 6)):
+            model = Deep()
+            with libzero.initialize(model, stage=0, **options) as engine:
+                loss = engine(torch.rand(1000, 64))
+                n_alive = sum(not ref.expired() for ref in model.seen)
+                engine.backward(loss)
+                engine.step()
+            self.assertGreaterEqual(n_alive, least)
+            self.assertLessEqual(n_alive, most)
+
+    def test_changed_in_place(self):
+        """As without hooks, it is an error, and not a wrong gradient."""
+        class Changes(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.weight = torch.nn.Parameter(torch.ones(4000))
+
+            def forward(self, x):
+                x = x * self.weight
+                y = x.sigmoid()
+                z = y * y
+                y.mul_(2)
+                return z.sum()
+
+        for options in ({"stage": 3, "offload_params": "cpu"}, {"stage": 0, **self.ON_DRIVES}):
+            with libzero.initialize(Changes(), **options) as engine:
+                with self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
+                    engine.backward(engine(torch.rand(4000)))
+
+    def test_refused(self):
+        for options, error, words in [
+            ({"offload_activations": "moon"}, libzero.ArgumentError, "moon"),
+            ({"offload_activations": "nvme"}, libzero.ArgumentError, "requires nvme_path"),
+            ({"offload_activations": "nvme", "nvme_path": "/tmp"}, libzero.ArgumentError, "requires activations_capacity"),
+            ({"activations_capacity": "1GiB"}, libzero.ArgumentError, "no effect"),
+            ({**self.ON_DRIVES, "activations_capacity": "12 cows"}, libzero.ArgumentError, "activations_capacity"),
+        ]:
+            with self.assertRaisesRegex(error, words):
+                libzero.initialize(models.make("mlp"), **options)
+        with libzero.initialize(models.make("llama"), **{**self.ON_DRIVES, "activations_capacity": "128KiB"}) as engine:
+            with self.assertRaisesRegex(libzero.BudgetError, "larger activations_capacity"):
+                engine(*next(models.batches("llama", RANK, N_RANKS)))
+        libzero.initialize(models.make("mlp"), offload_activations="cpu").close()
 
 
 class Pretrained(unittest.TestCase):
