@@ -742,13 +742,36 @@ class Engine:
             for unit in list(self._kept):
                 self._drop(unit)
         except BaseException as error:
-            self._failed = f"{type(error).__name__} in backward"
+            self._give_step_up(error)
             raise
         finally:
             self._phase = _OUTSIDE
         if self._syncs:
             self._is_open = False
             self._n_done += self._n_open
+
+    def _give_step_up(self, error: BaseException) -> None:
+        """After an exception in backward: the micro-batches of this step are dropped, and the next backward begins it anew.
+
+        Units are reduced to the last, so that ranks stay together whose exceptions came at other places.
+        """
+        try:
+            if isinstance(error, _c.Error) and not isinstance(error, (StateError, UnsupportedError)):
+                raise error  # the library's
+            self._give_all_back()
+            if self._syncs and self._is_open:
+                for unit in self._order:
+                    if not unit.reduced:
+                        self._acquire_gradients(unit)
+                        check(lib.zr_unit_reduce(unit.handle))
+                        unit.reduced = True
+                        self._drop(unit)
+            check(lib.zr_runtime_drop_step(self._runtime))
+        except _c.Error:
+            self._failed = f"{type(error).__name__} in backward"
+        for p in self._params.values():
+            p.tensor.grad = None
+        self._is_open, self._n_done = False, 0
 
     def _expect(self, loss: torch.Tensor) -> None:
         """How many gradients each unit waits for: of the parameters that the loss depends on."""

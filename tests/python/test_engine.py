@@ -285,6 +285,87 @@ class Behaviour(unittest.TestCase):
         self.assertEqual(self.each_stage(lambda: models.make("gpt2"), train),
                          self.each_stage(lambda: models.make("gpt2"), undisturbed, STAGES[:1]))
 
+    def test_exception_in_backward(self):
+        """The step is given up, with its micro-batches so far, and can be made again as if it had not been."""
+        def train(engine, fails):
+            batches = models.batches("mlp", RANK, N_RANKS)
+            for i in range(4):
+                two = [next(batches), next(batches)]
+                for failing in ((0, 1) if fails else ()):
+                    layer = engine.module.blocks[1][0]
+                    with contextlib.ExitStack() as stack:
+                        if failing:
+                            engine.backward(engine(*two[0]))
+                        stack.callback(layer.register_full_backward_hook(self.fail).remove)
+                        with self.assertRaisesRegex(KeyError, "no cheese"):
+                            engine.backward(engine(*two[failing]))
+                    with self.assertRaisesRegex(libzero.StateError, "no backward"):
+                        engine.step()
+                for batch in two:
+                    engine.backward(engine(*batch))
+                    engine.step()
+
+        for reentrant in (None, False, True):
+            results = [self.each_stage(lambda: Checkpointed(reentrant), lambda e: train(e, fails), grad_accum=2, reduce="every-micro-batch")
+                       for fails in (False, True)]
+            self.assertEqual(*results)
+
+    def fail(self, *_):
+        raise KeyError("no cheese")
+
+    def test_modules_in_dictionaries(self):
+        """Found by a name that the batch says; outputs and inputs are dictionaries."""
+        class Heads(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                torch.manual_seed(3)
+                self.heads = torch.nn.ModuleDict({n: torch.nn.Linear(8, 4) for n in ("a", "b", "c")})
+
+            def forward(self, batch):
+                return {n: torch.nn.functional.mse_loss(self.heads[n](batch["x"]), batch["y"]) for n in batch["names"]}
+
+        def train(engine):
+            batches, losses = models.batches("mlp", RANK, N_RANKS), []
+            for names in ("abc", "cb", "ac"):
+                x, y = next(batches)
+                found = engine({"x": x, "y": y, "names": names})
+                engine.backward(sum(found.values()))
+                engine.step()
+                losses.append({n: v.item() for n, v in found.items()})
+            return losses
+
+        self.each_stage(Heads, train)
+
+    def test_mixed_dtypes(self):
+        """Parameters and activations in bf16 with parts in fp32, as norms are, and buffers and inputs of other dtypes."""
+        class Mixed(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                torch.manual_seed(3)
+                self.first, self.norm, self.last = torch.nn.Linear(8, 8), torch.nn.LayerNorm(8), torch.nn.Linear(8, 4)
+                self.register_buffer("scale", torch.full((8,), 0.5, dtype=torch.float64))
+                self.register_buffer("places", torch.arange(8).flip(0))
+
+            def forward(self, x, y):
+                x = self.first(x.to(self.first.weight.dtype))
+                x = torch.nn.functional.layer_norm(x.float(), (8,), self.norm.weight.float(), self.norm.bias.float())
+                x = (x.double() * self.scale)[:, self.places].to(self.last.weight.dtype)
+                return torch.nn.functional.mse_loss(self.last(x).float(), y)
+
+        for dtype in ("fp32", "bf16"):
+            def train(engine):
+                self.assertEqual(engine.module.scale.dtype, torch.float64)
+                return train_engine(engine, "mlp", 5)
+
+            losses, _ = self.each_stage(Mixed, train, dtype=dtype)
+            self.assertLess(losses[4], losses[0])
+        half = Mixed()
+        half.first.bfloat16()
+        with self.assertRaisesRegex(libzero.ArgumentError, "parameter first.weight is torch.bfloat16.*set dtype"):
+            libzero.initialize(half)
+        with libzero.initialize(half, dtype="bf16") as engine:
+            train_engine(engine, "mlp", 1)
+
     def test_evaluation_between(self):
         def train(engine):
             batches, seen = models.batches("llama", RANK, N_RANKS), []
