@@ -419,6 +419,12 @@ static zr_status_t check_present(const zr_store_t *store, const call_t *call) {
     return ZR_OK;
 }
 
+void zr_store_presume_put(zr_store_t *store) {
+    size_t n_extents = store->backend->keeps_nothing ? store->info.n_extents : 0;
+    for (size_t i = 0; i < n_extents; i++)
+        memset(store->is_present + store->chunks[i].first, 1, store->chunks[i].n_chunks);
+}
+
 static zr_status_t find_free_slot(zr_store_t *store, const call_t *call, size_t *slot_p) {
     for (size_t i = 0; i < store->options.max_transfers; i++) {
         if (store->transfers[i].state == ZR_TRANSFER_FREE) {

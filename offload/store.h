@@ -267,6 +267,10 @@ uint64_t zr_store_file_offset(const zr_store_t *store, size_t extent);
  * where none are made. */
 const uint64_t *zr_store_checksums(const zr_store_t *store, size_t extent, size_t *n_chunks_p);
 
+/** Of a store that keeps nothing ("sim"): all chunks count as put. Others stay as they are. For
+ * plans, which leave out initial values. */
+void zr_store_presume_put(zr_store_t *store);
+
 /**
  * Let transfers go on, without blocking: take what has ended, hand over what is next. Whoever
  * computes for long while transfers are in flight calls this now and then.

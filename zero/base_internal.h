@@ -46,6 +46,7 @@ typedef struct zr_base {
     zr_stream_t *transfer; /* collectives; == compute without overlap_comm */
     zr_event_t *order;     /* scratch: orders one stream behind another */
     zr_progress_t progress;
+    bool has_no_values; /* zr_runtime_leave_out_values */
 } zr_base_t;
 
 /* ---- what follows from the configuration ---- */

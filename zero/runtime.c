@@ -297,6 +297,10 @@ static zr_status_t plan_memory(const zr_base_t *base) {
     return base->config.plan_memory ? zr_allocator_replay_start(base->allocator, &options) : ZR_OK;
 }
 
+void zr_runtime_leave_out_values(zr_runtime_t *runtime) {
+    runtime->base.has_no_values = !zr_base_has_data(&runtime->base);
+}
+
 static zr_status_t create_events(const zr_state_t *state, zr_unit_t *unit) {
     zr_device_t *device = unit->base->device;
     ZR_TRY(zr_event_create(device, &unit->gathered));
@@ -325,18 +329,21 @@ static zr_status_t commit(zr_runtime_t *runtime) {
     if (runtime->restore.checkpoint != NULL && runtime->base.rank == 0)
         ZR_TRY(zr_carried_open(runtime->restore.checkpoint, &runtime->base.log,
                                &runtime->saves.carried));
-    ZR_TRY(zr_state_begin_fill(state));
-    ZR_TRY(zr_params_begin_fill(params));
+    bool is_filled = !runtime->base.has_no_values;
+    if (!is_filled && runtime->nvme.store != NULL)
+        zr_store_presume_put(runtime->nvme.store);
+    ZR_TRY(is_filled ? zr_state_begin_fill(state) : ZR_OK);
+    ZR_TRY(is_filled ? zr_params_begin_fill(params) : ZR_OK);
     for (size_t i = 0; i < runtime->model.n_units; i++) {
         zr_unit_t *unit = runtime->model.units[i];
         ZR_TRY(allocate_params(params, unit));
         ZR_TRY(allocate_training(runtime, unit));
         ZR_TRY(create_events(state, unit));
-        for (int kind = 0; kind < N_FLATS; kind++)
+        for (int kind = 0; kind < N_FLATS && is_filled; kind++)
             ZR_TRY(zr_initial_place(runtime, unit, kind));
     }
-    ZR_TRY(zr_state_end_fill(state));
-    ZR_TRY(zr_params_end_fill(params));
+    ZR_TRY(is_filled ? zr_state_end_fill(state) : ZR_OK);
+    ZR_TRY(is_filled ? zr_params_end_fill(params) : ZR_OK);
     zr_restore_end(&runtime->restore);
     ZR_TRY(zr_saves_reserve(&runtime->saves, state));
     ZR_TRY(plan_memory(&runtime->base));

@@ -53,6 +53,10 @@ ZR_NODISCARD zr_status_t zr_rt_check_param(const zr_param_t *param, const char *
 /** inspect.c: how many of n_left elements from `first` are of one shard, and fit staging. */
 size_t zr_unit_piece_length(const zr_unit_t *unit, int kind, size_t first, size_t n_left);
 
+/** Before commit, of a simulated rank: initial values are not brought to where they live, which
+ * takes time and changes no memory. */
+void zr_runtime_leave_out_values(zr_runtime_t *runtime);
+
 /** initial.c: bring initial values of a flat buffer to where they live. */
 ZR_NODISCARD zr_status_t zr_initial_place(zr_runtime_t *runtime, zr_unit_t *unit, int kind);
 

@@ -8,6 +8,7 @@
 #include "kernels/kernels.h"
 #include "zero/plan/steps_internal.h"
 #include "zero/plan/watch_internal.h"
+#include "zero/runtime_internal.h"
 
 /* The simulated rank. */
 typedef struct planned_rank {
@@ -43,6 +44,7 @@ static zr_status_t open_rank(planned_rank_t *rank) {
         return fail_memory(request);
     ZR_TRY(zr_comm_create_sim(0, request->n_ranks, &comm_options, &rank->comm));
     ZR_TRY(zr_runtime_create(&config, rank->comm, rank->device, &request->log, &rank->runtime));
+    zr_runtime_leave_out_values(rank->runtime);
     zr_allocator_use_plans(zr_runtime_allocator(rank->runtime), request->plans);
     return ZR_OK;
 }
