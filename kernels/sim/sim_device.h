@@ -27,6 +27,7 @@ typedef struct zr_sim_device {
     bool has_beside;           /* a host: its streams beside the thread do not hold it */
     double wait_seconds;       /* of the thread, for such streams */
     zr_sim_range_t *ranges;
+    uint64_t n_addresses;   /* that were handed out */
     size_t mapped_bytes[2]; /* by tier */
 } zr_sim_device_t;
 
@@ -53,5 +54,3 @@ zr_status_t zr_sim_range_move(zr_device_t *device, zr_tier_t tier, void *from, v
                               size_t size_bytes);
 /* Whether an address is one of this device, or of the one that it stands beside (sim_memory.c). */
 bool zr_sim_has_address(const zr_sim_device_t *sim, const void *address);
-
-

@@ -1,29 +1,25 @@
 /*
- * Addresses without memory: ranges are reserved from the system, so that each is unique and no
- * other memory's, and stay inaccessible. Mapping counts bytes, against those of the hardware.
+ * Addresses without memory: ranges are handed out one behind the other, from where no process has
+ * memory, so that touching them is a fault. Mapping counts bytes, against those of the hardware.
  */
-#include <errno.h>
 #include <stdint.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 
 #include "kernels/sim/sim_device.h"
 
-/* Of a range that starts at a multiple of the granule; NULL: no addresses. */
-static char *reserve_addresses(size_t size_bytes, size_t granule_bytes) {
-    size_t with_slack;
-    if (__builtin_add_overflow(size_bytes, granule_bytes, &with_slack))
-        return NULL;
-    char *pages =
-        mmap(NULL, with_slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (pages == MAP_FAILED)
-        return NULL;
-    size_t before = (granule_bytes - (uintptr_t)pages % granule_bytes) % granule_bytes;
-    if (before > 0)
-        munmap(pages, before);
-    munmap(pages + before + size_bytes, with_slack - before - size_bytes);
-    return pages + before;
+/* Processors have 47 or 48 bits of addresses, or 56 and more, of which the system gives those above
+ * 47 only to who asks for them. */
+#define FIRST_ADDRESS ((uint64_t)1 << 55)
+#define N_ADDRESSES ((uint64_t)1 << 55)
+
+/* Of a range that starts at a multiple of the granule; 0: no addresses. */
+static uint64_t take_addresses(zr_sim_device_t *sim, size_t size_bytes) {
+    size_t granule = sim->base.info.granule_bytes;
+    uint64_t begin = (sim->n_addresses + granule - 1) / granule * granule;
+    if (size_bytes > N_ADDRESSES - begin)
+        return 0;
+    sim->n_addresses = begin + size_bytes;
+    return FIRST_ADDRESS + begin;
 }
 
 zr_status_t zr_sim_range_reserve(zr_device_t *device, zr_tier_t tier, size_t size_bytes,
@@ -33,13 +29,14 @@ zr_status_t zr_sim_range_reserve(zr_device_t *device, zr_tier_t tier, size_t siz
     if (range == NULL)
         return zr_fail(&device->log, ZR_ERR_MEMORY, "no memory to note a range (%zu bytes)",
                        sizeof(*range));
-    char *base = reserve_addresses(size_bytes, device->info.granule_bytes);
-    if (base == NULL) {
-        zr_log_write(&device->log, ZR_LOG_INFO, "%s memory: no range of %zu bytes of addresses: %s",
-                     zr_tier_name(tier), size_bytes, strerror(errno));
+    uint64_t first = take_addresses(sim, size_bytes);
+    if (first == 0) {
+        zr_log_write(&device->log, ZR_LOG_INFO, "%s memory: no range of %zu bytes of addresses",
+                     zr_tier_name(tier), size_bytes);
         free(range);
         return ZR_ERR_BUDGET;
     }
+    char *base = (char *)(uintptr_t)first;
     *range =
         (zr_sim_range_t){.next = sim->ranges, .base = base, .size_bytes = size_bytes, .tier = tier};
     sim->ranges = range;
@@ -72,10 +69,8 @@ void zr_sim_range_release(zr_device_t *device, zr_tier_t tier, void *base, size_
     zr_sim_device_t *sim = (zr_sim_device_t *)device;
     zr_sim_range_t **link = find_range(sim, base);
     zr_sim_range_t *range = *link;
+    (void)tier, (void)size_bytes;
     count_mapped(sim, range, -(ptrdiff_t)range->mapped_bytes);
-    if (munmap(base, size_bytes) != 0)
-        zr_log_write(&device->log, ZR_LOG_ERROR, "%s memory: releasing %zu bytes at %p: %s",
-                     zr_tier_name(tier), size_bytes, base, strerror(errno));
     *link = range->next;
     free(range);
 }

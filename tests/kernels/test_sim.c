@@ -304,17 +304,20 @@ TEST(test_host_beside) {
 
 /* ---- memory --------------------------------------------------------------------------------- */
 
-/* What a child that reads an address dies of; 0: of nothing. */
-static int touch(const char *address) {
+/* Whether a child that reads an address dies of it: which of two signals it is depends on the
+ * register that has the address. */
+static bool is_fault(const char *address) {
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
         signal(SIGSEGV, SIG_DFL);
+        signal(SIGBUS, SIG_DFL);
         _exit(*(volatile const char *)address & 0);
     }
     int status = 0;
     assert_int_equal(waitpid(child, &status, 0), child);
-    return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+    int cause = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+    return cause == SIGSEGV || cause == SIGBUS;
 }
 
 TEST(test_addresses_are_nothing) {
@@ -324,8 +327,8 @@ TEST(test_addresses_are_nothing) {
     assert_ok(zr_range_map(m.device, ZR_TIER_DEVICE, m.memory, 0, MEMORY_BYTES));
     assert_ok(zr_range_reserve(m.device, ZR_TIER_HOST, MEMORY_BYTES, &host));
     assert_ok(zr_range_map(m.device, ZR_TIER_HOST, host, 0, MEMORY_BYTES));
-    assert_int_equal(touch(m.memory), SIGSEGV);
-    assert_int_equal(touch(host), SIGSEGV);
+    assert_true(is_fault(m.memory));
+    assert_true(is_fault(host));
     /* Reading from it gives zeros, but no copy writes where there is nothing. */
     assert_ok(zr_copy_async(m.a, &loss, m.memory, sizeof(loss), ZR_COPY_DEVICE_TO_HOST));
     assert_true(loss == 0.0);
