@@ -68,12 +68,20 @@ static void list_unlink(zr_block_t **first, zr_block_t *block) {
 }
 
 /* Put a free or unmapped block where it can be found. */
+/* Whole granules of a free block. */
+static size_t idle_in(const zr_arena_t *arena, const zr_block_t *block) {
+    size_t begin = round_up(block->offset_bytes, arena->granule_bytes);
+    size_t end = round_down(end_of(block), arena->granule_bytes);
+    return arena->is_backed && end > begin ? end - begin : 0;
+}
+
 static void enlist(zr_arena_t *arena, zr_block_t *block) {
     if (block->state == ZR_BLOCK_UNMAPPED) {
         list_push(&arena->unmapped, block);
         return;
     }
     int power, step;
+    arena->idle_bytes += idle_in(arena, block);
     zr_arena_bin_of(block->size_bytes, &power, &step);
     list_push(&arena->bins[power][step], block);
     arena->bin_steps[power] |= UINT32_C(1) << step;
@@ -86,6 +94,7 @@ static void delist(zr_arena_t *arena, zr_block_t *block) {
         return;
     }
     int power, step;
+    arena->idle_bytes -= idle_in(arena, block);
     zr_arena_bin_of(block->size_bytes, &power, &step);
     list_unlink(&arena->bins[power][step], block);
     if (arena->bins[power][step] != NULL)
@@ -505,21 +514,28 @@ static size_t idle_stretch(const zr_arena_t *arena, const zr_block_t *block,
     return end > begin ? end - begin : 0;
 }
 
+/* Of a block, within a place. */
+static size_t idle_in_place(const zr_arena_t *arena, const zr_block_t *block,
+                            const zr_growth_t *place) {
+    size_t low = max_size(round_up(block->offset_bytes, arena->granule_bytes),
+                          round_down(place->begin_bytes, arena->granule_bytes));
+    size_t high = min_size(round_down(end_of(block), arena->granule_bytes),
+                           round_up(place->end_bytes, arena->granule_bytes));
+    return block->state == ZR_BLOCK_FREE && high > low ? high - low : 0;
+}
+
+/* A place is a run of blocks that are free or unmapped, so few are looked at. */
 size_t zr_arena_idle_bytes(const zr_arena_t *arena, const zr_growth_t *keep) {
-    size_t idle_bytes = 0;
-    for (const zr_block_t *block = arena->first; arena->is_backed && block != NULL;
-         block = block->next) {
-        size_t begin = round_up(block->offset_bytes, arena->granule_bytes);
-        size_t end = round_down(end_of(block), arena->granule_bytes);
-        if (block->state != ZR_BLOCK_FREE || end <= begin)
-            continue;
-        idle_bytes += end - begin;
-        if (keep == NULL)
-            continue;
-        size_t low = max_size(begin, round_down(keep->begin_bytes, arena->granule_bytes));
-        size_t high = min_size(end, round_up(keep->end_bytes, arena->granule_bytes));
-        idle_bytes -= high > low ? high - low : 0;
-    }
+    size_t idle_bytes = arena->idle_bytes;
+    const zr_block_t *block = keep != NULL ? keep->block : NULL;
+    if (keep == NULL || !arena->is_backed)
+        return idle_bytes;
+    for (block = block != NULL ? block : arena->first;
+         block->prev != NULL && end_of(block->prev) + arena->granule_bytes > keep->begin_bytes;)
+        block = block->prev;
+    for (; block != NULL && block->offset_bytes < keep->end_bytes + arena->granule_bytes;
+         block = block->next)
+        idle_bytes -= idle_in_place(arena, block, keep);
     return idle_bytes;
 }
 
@@ -579,7 +595,8 @@ zr_status_t zr_arena_move(zr_arena_t *arena, zr_growth_t *growth, zr_arena_t *fr
     const zr_growth_t *keep = from == arena ? growth : NULL;
     *moved_p = *lost_p = 0;
     for (zr_block_t *block = from->last;
-         block != NULL && *moved_p < size_bytes && growth->size_bytes > 0; block = block->prev) {
+         block != NULL && from->idle_bytes > 0 && *moved_p < size_bytes && growth->size_bytes > 0;
+         block = block->prev) {
         size_t offset, idle = 0;
         if (block->state == ZR_BLOCK_FREE)
             idle = idle_stretch(from, block, keep, &offset);

@@ -43,6 +43,7 @@ struct zr_arena {
     uint64_t bin_powers;                           /* bit set: some bin of that power is not */
 
     zr_byte_count_t live; /* requested bytes of LIVE blocks; kept by the allocator */
+    size_t idle_bytes;    /* whole granules of FREE blocks; 0 when not backed */
     size_t mapped_bytes;  /* sum over blocks that are not UNMAPPED; 0 when not backed */
     size_t mapped_peak_bytes;
     size_t n_map_calls, n_unmap_calls, n_move_calls; /* moves: into it */

@@ -207,21 +207,33 @@ static bool check_lists(const zr_allocator_t *allocator, const zr_arena_t *arena
     return true;
 }
 
+/* Whole granules of a free block. */
+static size_t idle_of(const zr_arena_t *arena, const zr_block_t *block) {
+    size_t granule = arena->granule_bytes, end = block->offset_bytes + block->size_bytes;
+    size_t first = (block->offset_bytes + granule - 1) / granule, last = end / granule;
+    bool is_idle = arena->is_backed && block->state == ZR_BLOCK_FREE && last > first;
+    return is_idle ? (last - first) * granule : 0;
+}
+
 static bool check_arena(const zr_allocator_t *allocator, const zr_arena_t *arena, sums_t *sums) {
     sums->n_free = sums->n_unmapped = sums->arena_live = 0;
-    size_t offset = 0, mapped = 0;
+    size_t offset = 0, mapped = 0, idle = 0;
     const zr_block_t *last = NULL;
     for (const zr_block_t *block = arena->first; block != NULL; block = block->next) {
         if (!check_block(allocator, arena, block, offset, sums))
             return false;
         if (arena->is_backed && block->state != ZR_BLOCK_UNMAPPED)
             mapped += block->size_bytes;
+        idle += idle_of(arena, block);
         offset += block->size_bytes;
         last = block;
     }
     if (last != arena->last || offset != arena->size_bytes)
         return broken(allocator, "%s: blocks end at %zu of %zu bytes", arena->name, offset,
                       arena->size_bytes);
+    if (idle != arena->idle_bytes)
+        return broken(allocator, "%s: %zu bytes are idle, %zu are counted", arena->name, idle,
+                      arena->idle_bytes);
     if (mapped != arena->mapped_bytes)
         return broken(allocator, "%s: %zu bytes are mapped, %zu are counted", arena->name, mapped,
                       arena->mapped_bytes);
