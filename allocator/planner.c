@@ -259,35 +259,52 @@ zr_status_t zr_plan_run(zr_heap_t *counted_in, const zr_plan_buffer_t *buffers, 
     return status;
 }
 
-static zr_status_t make_plan(zr_heap_t *counted_in, const zr_plan_buffer_t *buffers,
-                             size_t n_buffers, const zr_plan_options_t *options, size_t *offsets_p,
-                             zr_plan_result_t *result_p) {
+/* In a heap of its own, to know how much it takes. */
+static zr_status_t make_plan(const zr_plan_question_t *question, size_t *offsets_p,
+                             zr_plan_answer_t *answer_p) {
+    const zr_plan_options_t *options = question->options;
     zr_plan_clock_t clock = clock_start(options);
-    zr_status_t status = zr_plan_run(counted_in, buffers, n_buffers, options->capacity_bytes, 0,
-                                     &clock, offsets_p, result_p);
+    zr_heap_t *heap = zr_heap_create(NULL);
+    zr_status_t status = heap != NULL ? ZR_OK : ZR_ERR_MEMORY;
+    ZR_THEN(status, zr_plan_run(heap, question->buffers, question->n_buffers,
+                                options->capacity_bytes, 0, &clock, offsets_p, &answer_p->result));
+    if (status == ZR_OK) {
+        answer_p->heap_bytes = zr_heap_count(heap).peak;
+        answer_p->result.n_steps = clock.n_steps;
+        answer_p->result.seconds = zr_plan_clock_now(&clock) - clock.begin;
+    }
+    zr_heap_destroy(&heap);
     if (status != ZR_OK)
         return zr_fail(&options->log, status, "no memory to plan %s",
-                       zr_count_text(n_buffers, "buffer").text);
-    result_p->n_steps = clock.n_steps;
-    result_p->seconds = zr_plan_clock_now(&clock) - clock.begin;
+                       zr_count_text(question->n_buffers, "buffer").text);
     return ZR_OK;
+}
+
+static zr_status_t find_plan(zr_plan_question_t *question, size_t *offsets_p,
+                             zr_plan_answer_t *answer_p) {
+    if (!zr_plan_cache_knows(question->options))
+        return make_plan(question, offsets_p, answer_p);
+    if (zr_plan_cache_find(question, offsets_p, answer_p))
+        return ZR_OK;
+    zr_status_t status = make_plan(question, offsets_p, answer_p);
+    zr_plan_cache_end(question, offsets_p, status == ZR_OK ? answer_p : NULL);
+    return status;
 }
 
 zr_status_t zr_plan_offsets_in(zr_heap_t *counted_in, const zr_plan_buffer_t *buffers,
                                size_t n_buffers, const zr_plan_options_t *options,
                                size_t *offsets_p, zr_plan_result_t *result_p) {
     zr_plan_options_t defaults = zr_plan_options_default();
-    zr_plan_result_t result = {0};
-    options = options == NULL ? &defaults : options;
-    ZR_TRY(check_input(buffers, n_buffers, offsets_p, &options->log));
-    bool is_known = zr_plan_cache_knows(options) &&
-                    zr_plan_cache_find(options, buffers, n_buffers, offsets_p, &result);
-    if (!is_known)
-        ZR_TRY(make_plan(counted_in, buffers, n_buffers, options, offsets_p, &result));
-    if (!is_known && zr_plan_cache_knows(options))
-        zr_plan_cache_add(options, buffers, n_buffers, offsets_p, &result);
+    zr_plan_question_t question = {.options = options == NULL ? &defaults : options,
+                                   .buffers = buffers,
+                                   .n_buffers = n_buffers};
+    zr_plan_answer_t answer = {0};
+    ZR_TRY(check_input(buffers, n_buffers, offsets_p, &question.options->log));
+    ZR_TRY(find_plan(&question, offsets_p, &answer));
+    if (counted_in != NULL)
+        zr_heap_count_passing(counted_in, answer.heap_bytes);
     if (result_p != NULL)
-        *result_p = result;
+        *result_p = answer.result;
     return ZR_OK;
 }
 

@@ -115,14 +115,29 @@ ZR_NODISCARD zr_status_t zr_plan_fold(zr_plan_part_t *part, size_t target, unsig
 
 /* ---- plan_cache.c -------------------------------------------------------------------- */
 
+/** What somebody asks for: who finds nothing makes it, and others who ask for the same wait. */
+typedef struct zr_plan_question {
+    struct zr_plan_question *next; /* of those that are being made */
+    const zr_plan_options_t *options;
+    const zr_plan_buffer_t *buffers;
+    size_t n_buffers;
+    uint64_t hash; /* set when it is asked */
+} zr_plan_question_t;
+
+typedef struct zr_plan_answer {
+    zr_plan_result_t result;
+    size_t heap_bytes; /* that it took to make it, at most */
+} zr_plan_answer_t;
+
 /** Whether there is a cache, and the options have one answer for each input. */
 bool zr_plan_cache_knows(const zr_plan_options_t *options);
-/** The plan of these buffers, if it was made; false: it was not. */
-bool zr_plan_cache_find(const zr_plan_options_t *options, const zr_plan_buffer_t *buffers,
-                        size_t n_buffers, size_t *offsets_p, zr_plan_result_t *result_p);
-/** Keep a plan, where there is memory for it. */
-void zr_plan_cache_add(const zr_plan_options_t *options, const zr_plan_buffer_t *buffers,
-                       size_t n_buffers, const size_t *offsets, const zr_plan_result_t *result);
+/** The plan, if it was made. False: it was not, and the caller makes it, and then calls
+ * zr_plan_cache_end. */
+bool zr_plan_cache_find(zr_plan_question_t *question, size_t *offsets_p,
+                        zr_plan_answer_t *answer_p);
+/** Keep a plan, where there is memory for it; NULL: it could not be made. */
+void zr_plan_cache_end(zr_plan_question_t *question, const size_t *offsets,
+                       const zr_plan_answer_t *answer);
 
 /* ---- planner.c ---------------------------------------------------------------------- */
 

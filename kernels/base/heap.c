@@ -87,6 +87,11 @@ static void count(zr_heap_t *heap, size_t before, size_t now) {
         ;
 }
 
+void zr_heap_count_passing(zr_heap_t *heap, size_t size_bytes) {
+    count(heap, 0, size_bytes);
+    count(heap, size_bytes, 0);
+}
+
 zr_heap_count_t zr_heap_count(const zr_heap_t *heap) {
     return (zr_heap_count_t){atomic_load(&heap->meter->bytes), atomic_load(&heap->meter->peak)};
 }

@@ -55,5 +55,7 @@ typedef struct zr_heap_count {
 
 /** Threads: any. */
 zr_heap_count_t zr_heap_count(const zr_heap_t *heap);
+/** Count, in the peak, bytes that were asked of another heap meanwhile, and are given back. */
+void zr_heap_count_passing(zr_heap_t *heap, size_t size_bytes);
 
 ZR_END_C

@@ -59,8 +59,11 @@ typedef struct zr_run_ask {
     bool group_open; /* sizes of groups that share one copy of what is sharded */
     int least_stage; /* of those that are tried */
     bool has_drives; /* there are, though config.nvme.paths names none */
-    void (*progress)(void *context, size_t n_plans); /* after each plan; NULL: nobody looks */
+    void (*progress)(void *context,
+                     size_t n_plans); /* after each plan, from any of the search's
+                                         threads, one at a time; NULL: nobody looks */
     void *progress_context;
+    size_t n_threads; /* that plan; 0: one per core. Results are the same with any number */
 } zr_run_ask_t;
 
 /** A plan: what was chosen of what is open, and what came of it. */
@@ -94,7 +97,8 @@ typedef struct plan_rows {
 #define ZR_RUN_ABOUT_AS_FAST 0.98
 
 /**
- * Plan them all.
+ * Plan them all, on all cores: the model's maker and the functions of its lengths are called from
+ * several threads at a time.
  *
  * @param rows_p  free with zr_run_rows_free
  * @return ZR_OK, also when nothing fits; what a plan fails for, other than memory: logged

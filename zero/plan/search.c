@@ -1,20 +1,39 @@
 /*
- * Plans are made one by one, as zr_run_plan does: there is nothing clever here, since each takes
- * milliseconds. One that does not fit is made again with memory enough, to see what it needs.
+ * Plans are made as zr_run_plan does. Those of a placement depend on each other, as micro-batches
+ * are tried for as long as they gain; placements do not, and are planned on all cores. One that
+ * does not fit is made again with memory enough, to see what it needs.
  */
 #include "zero/plan/run_search.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "zero/plan/jobs_internal.h"
+
 #define MOST_MICRO_BATCH ((size_t)1024)
 #define LEAST_GAIN 1.01 /* of twice the micro-batch, or of groups, or they are not tried */
+
+/* A placement: its rows depend on each other, and on no others. */
+typedef struct chain {
+    zr_run_row_t first;
+    zr_run_rows_t rows;
+} chain_t;
+
+/* What threads tell of together. */
+typedef struct progress {
+    pthread_mutex_t lock; /* guards the rest, and calls of the ask's progress */
+    size_t n_plans;
+} progress_t;
 
 typedef struct search {
     const zr_run_ask_t *ask;
     const zr_log_t *log;
     zr_plan_cache_t *plans; /* of memory, that plans share; NULL: each is made */
     zr_run_rows_t rows;
+    chain_t *chains; /* [n_chains] */
+    size_t n_chains, chains_capacity;
+    progress_t *progress;
 } search_t;
 
 bool zr_run_row_uses_nvme(const zr_run_ask_t *ask, const zr_run_row_t *row) {
@@ -83,6 +102,15 @@ static zr_status_t settle(search_t *search, zr_run_request_t *run, zr_run_row_t 
     return ZR_OK;
 }
 
+static void tell_progress(const search_t *search) {
+    const zr_run_ask_t *ask = search->ask;
+    if (ask->progress == NULL)
+        return;
+    pthread_mutex_lock(&search->progress->lock);
+    ask->progress(ask->progress_context, ++search->progress->n_plans);
+    pthread_mutex_unlock(&search->progress->lock);
+}
+
 static zr_status_t plan_order(search_t *search, zr_run_row_t *row) {
     zr_run_request_t run;
     ZR_TRY(make_run(search, row, &run));
@@ -94,6 +122,7 @@ static zr_status_t plan_order(search_t *search, zr_run_row_t *row) {
         row->tokens_per_s = (double)run.n_ranks * (double)row->micro_batch *
                             (double)run.config.grad_accum * (double)run.seq /
                             row->one.plan.step_seconds;
+    tell_progress(search);
     return ZR_OK;
 }
 
@@ -124,8 +153,6 @@ static zr_status_t add_row(search_t *search, const zr_run_row_t *row) {
         rows->capacity = capacity;
     }
     rows->all[rows->n++] = *row;
-    if (search->ask->progress != NULL)
-        search->ask->progress(search->ask->progress_context, rows->n);
     return ZR_OK;
 }
 
@@ -146,7 +173,21 @@ static zr_status_t plan_micro_batches(search_t *search, zr_run_row_t row) {
     return ZR_OK;
 }
 
-static zr_status_t plan_recomputation(search_t *search, zr_run_row_t row) {
+static zr_status_t add_chain(search_t *search, const zr_run_row_t *first) {
+    if (search->n_chains == search->chains_capacity) {
+        size_t capacity = search->n_chains == 0 ? 64 : 2 * search->n_chains;
+        chain_t *grown = realloc(search->chains, capacity * sizeof(*grown));
+        if (grown == NULL)
+            return zr_fail(search->log, ZR_ERR_MEMORY, "no memory for %s",
+                           zr_count_text(capacity, "placement").text);
+        search->chains = grown;
+        search->chains_capacity = capacity;
+    }
+    search->chains[search->n_chains++] = (chain_t){.first = *first};
+    return ZR_OK;
+}
+
+static zr_status_t list_recomputation(search_t *search, zr_run_row_t row) {
     const zr_run_ask_t *ask = search->ask;
     for (int recompute = 0; recompute <= 1; recompute++) {
         row.recompute = recompute == 1;
@@ -156,12 +197,12 @@ static zr_status_t plan_recomputation(search_t *search, zr_run_row_t row) {
             continue;
         if (zr_run_row_uses_nvme(ask, &row) && !has_drives(ask))
             continue;
-        ZR_TRY(plan_micro_batches(search, row));
+        ZR_TRY(add_chain(search, &row));
     }
     return ZR_OK;
 }
 
-static zr_status_t plan_placements(search_t *search, zr_run_row_t row) {
+static zr_status_t list_placements(search_t *search, zr_run_row_t row) {
     const zr_run_ask_t *ask = search->ask;
     const zr_config_t *config = &ask->run.config;
     for (int optimizer = 0; optimizer <= ZR_OFFLOAD_NVME; optimizer++)
@@ -172,9 +213,54 @@ static zr_status_t plan_placements(search_t *search, zr_run_row_t row) {
                 continue;
             row.optimizer = (zr_offload_device_t)optimizer;
             row.params = (zr_offload_device_t)params;
-            ZR_TRY(plan_recomputation(search, row));
+            ZR_TRY(list_recomputation(search, row));
         }
     return ZR_OK;
+}
+
+/* A job of a thread. Of neighbours in the list one often waits for the plan of memory that the
+ * other makes, so jobs next to each other are of both halves. */
+static zr_status_t plan_chain(void *context, size_t index, const zr_log_t *log) {
+    const search_t *search = context;
+    size_t half = (search->n_chains + 1) / 2;
+    chain_t *chain = &search->chains[index / 2 + (index % 2 == 0 ? 0 : half)];
+    search_t own = {.ask = search->ask,
+                    .log = log,
+                    .plans = search->plans,
+                    .rows = chain->rows,
+                    .progress = search->progress};
+    own.rows.n = own.rows.n_tried = 0; /* it may be the second time */
+    zr_status_t status = plan_micro_batches(&own, chain->first);
+    chain->rows = own.rows;
+    return status;
+}
+
+/* In the order of the list, whichever was planned first. */
+static zr_status_t join_chains(search_t *search) {
+    for (size_t i = 0; i < search->n_chains; i++) {
+        const zr_run_rows_t *rows = &search->chains[i].rows;
+        for (size_t k = 0; k < rows->n; k++)
+            ZR_TRY(add_row(search, &rows->all[k]));
+        search->rows.n_tried += rows->n_tried;
+    }
+    return ZR_OK;
+}
+
+static zr_status_t plan_chains(search_t *search) {
+    const zr_run_ask_t *ask = search->ask;
+    bool is_recorded = ask->run.spans != NULL || ask->run.trace != NULL;
+    zr_run_jobs_t jobs = {.n = search->n_chains,
+                          .run = plan_chain,
+                          .context = search,
+                          .n_threads = is_recorded ? 1 : ask->n_threads};
+    zr_status_t status = zr_run_jobs(&jobs, search->log);
+    ZR_THEN(status, join_chains(search));
+    for (size_t i = 0; i < search->n_chains; i++)
+        zr_run_rows_free(&search->chains[i].rows);
+    free(search->chains);
+    search->chains = NULL;
+    search->n_chains = search->chains_capacity = 0;
+    return status;
 }
 
 /* ---- the choice ------------------------------------------------------------------------------ */
@@ -352,9 +438,10 @@ static zr_status_t plan_stages(search_t *search) {
     const zr_run_ask_t *ask = search->ask;
     for (int stage = ask->least_stage; stage <= 3; stage++)
         if (ask->stage_open || stage == ask->run.config.stage)
-            ZR_TRY(plan_placements(
+            ZR_TRY(list_placements(
                 search,
                 (zr_run_row_t){.group_size = ask->run.config.shard_group_size, .stage = stage}));
+    ZR_TRY(plan_chains(search));
     if (search->rows.n == 0)
         return zr_fail(search->log, ZR_ERR_ARGUMENT,
                        "nothing to plan: what is asked for is on drives, and of this machine none "
@@ -363,9 +450,14 @@ static zr_status_t plan_stages(search_t *search) {
 }
 
 zr_status_t zr_run_search(const zr_run_ask_t *ask, const zr_log_t *log, zr_run_rows_t *rows_p) {
-    search_t search = {.ask = ask, .log = log, .plans = zr_plan_cache_create(ZR_RUN_KEPT_BYTES)};
+    progress_t progress = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    search_t search = {.ask = ask,
+                       .log = log,
+                       .plans = zr_plan_cache_create(ZR_RUN_KEPT_BYTES),
+                       .progress = &progress};
     zr_status_t status = plan_stages(&search);
     zr_plan_cache_destroy(&search.plans);
+    pthread_mutex_destroy(&progress.lock);
     if (status != ZR_OK) {
         zr_run_rows_free(&search.rows);
         return status;

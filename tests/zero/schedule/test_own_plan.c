@@ -165,6 +165,68 @@ TEST(a_search_recommends_what_fits) {
     zr_run_rows_free(&rows);
 }
 
+static void assert_same_row(const zr_run_row_t *a, const zr_run_row_t *b) {
+    const zr_run_plan_t *x = &a->one.plan, *y = &b->one.plan;
+    assert_true(zr_run_row_is_alike(a, b) && a->micro_batch == b->micro_batch);
+    assert_memory_equal(&a->one.fits, &b->one.fits, sizeof(a->one.fits));
+    assert_memory_equal(x->tiers, y->tiers, sizeof(x->tiers));
+    assert_memory_equal(&x->metadata, &y->metadata, sizeof(x->metadata));
+    assert_memory_equal(&x->times, &y->times, sizeof(x->times));
+    assert_true(a->tokens_per_s == b->tokens_per_s);
+}
+
+TEST(a_search_is_the_same_with_any_number_of_threads) {
+    own_run_t run = run_of(0);
+    assert_ok(zr_config_resolve(&run.config, 4, NULL));
+    zr_run_ask_t ask = {.run = request_of(&run, 4),
+                        .stage_open = true,
+                        .optimizer_open = true,
+                        .recompute_open = true,
+                        .micro_batch_open = true};
+    zr_log_t log = {.sink = drop_message, .level = ZR_LOG_ERROR};
+    zr_run_rows_t alone, rows;
+    ask.n_threads = 1;
+    assert_ok(zr_run_search(&ask, &log, &alone));
+    assert_true(alone.n > 4 * 2 * 2);
+    for (ask.n_threads = 2; ask.n_threads <= 9; ask.n_threads += 7) {
+        assert_ok(zr_run_search(&ask, &log, &rows));
+        assert_int_equal(rows.n, alone.n);
+        assert_int_equal(rows.n_tried, alone.n_tried);
+        assert_int_equal(rows.recommended, alone.recommended);
+        for (size_t i = 0; i < rows.n; i++)
+            assert_same_row(&rows.all[i], &alone.all[i]);
+        zr_run_rows_free(&rows);
+    }
+    zr_run_rows_free(&alone);
+}
+
+static zr_status_t fail_to_make(const void *context, zr_runtime_t *runtime,
+                                const zr_activation_options_t *activations, zr_model_t **model_p) {
+    (void)context, (void)model_p;
+    return zr_fail(zr_runtime_log(runtime), ZR_ERR_UNSUPPORTED, "no model %s recomputation",
+                   activations->recompute ? "with" : "without");
+}
+
+static void add_message(void *context, zr_log_level_t level, int rank, const char *message) {
+    (void)level, (void)rank;
+    strncat(context, message, 256);
+}
+
+TEST(a_search_tells_the_first_error_once) {
+    own_run_t run = run_of(0);
+    assert_ok(zr_config_resolve(&run.config, 4, NULL));
+    zr_run_ask_t ask = {.run = request_of(&run, 4), .stage_open = true, .recompute_open = true};
+    ask.run.model.make = fail_to_make;
+    for (ask.n_threads = 1; ask.n_threads <= 8; ask.n_threads++) {
+        char messages[1024] = "";
+        zr_log_t log = {.sink = add_message, .context = messages, .level = ZR_LOG_ERROR};
+        zr_run_rows_t rows;
+        assert_int_equal(zr_run_search(&ask, &log, &rows), ZR_ERR_UNSUPPORTED);
+        assert_string_equal(messages, "no model without recomputation");
+        assert_string_equal(zr_last_error(), messages);
+    }
+}
+
 static bool set_model(const void *context, size_t index, zr_run_request_t *request) {
     own_options_t options = *(const own_options_t *)context;
     options.n_mids = 1 + index;
