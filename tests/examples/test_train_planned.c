@@ -3,14 +3,16 @@
  * planned peaks are the measured ones, to the byte, in every tier and tag, with sequences of
  * varying length, too; and the plan fits where the run does.
  *
- *   test_train_planned [llama] [N [FIRST]]   N configurations, from number FIRST; of models of the
- *                                            Llama family, with any of their switches
+ *   test_train_planned [llama] [documents] [N [FIRST]]
+ *
+ * N configurations, from number FIRST; of models of the Llama family, with any of their switches;
+ * all with documents, else every fourth.
  */
 #include "tests/common/test.h"
 #include "tests/examples/run_train.h"
 
 static size_t n_cases = 24, first_case = 1;
-static bool nvme, is_llama;
+static bool nvme, is_llama, are_documents;
 
 static size_t throw(uint64_t * dice, size_t n) {
     *dice += 0x9e3779b97f4a7c15u;
@@ -91,8 +93,8 @@ static void choose_llama(uint64_t *dice, char *text, size_t seq) {
 /* What is evaluated between steps, the rest of a micro-batch too, needs nothing that is not
  * planned.
  */
-static void choose_evaluations(uint64_t *dice, char *text) {
-    add(text, " --val-data val");
+static void choose_evaluations(uint64_t *dice, char *text, const char *val) {
+    add(text, " --val-data %s", val);
     if (throw(dice, 3))
         add(text, " --eval-every %zu", 1 + throw(dice, 4));
     if (throw(dice, 2))
@@ -103,13 +105,15 @@ static void choose_evaluations(uint64_t *dice, char *text) {
 static void choose(uint64_t seed, char *text) {
     uint64_t dice = seed * 1000003;
     size_t heads = 1 + throw(&dice, 3), seq = 4 + throw(&dice, 28), stage = throw(&dice, 4);
+    bool has_documents = are_documents || seed % 4 == 2;
     text[0] = '\0';
     if (is_llama)
         choose_llama(&dice, text, seq);
     else
         add(text, "--model layers=%zu,channels=%zu,heads=%zu,seq=%zu,vocab=256",
             1 + throw(&dice, 4), heads * (4 + 4 * throw(&dice, 5)), heads, seq);
-    add(text, " --data text --json --quiet --sub-group %zu", (size_t)1024 << throw(&dice, 4));
+    add(text, " --data %s --json --quiet --sub-group %zu", has_documents ? "documents" : "text",
+        (size_t)1024 << throw(&dice, 4));
     size_t ranks = 1 + throw(&dice, 3);
     const char *dtype = throw(&dice, 2) ? "bf16" : "fp32";
     if (seed % 3 == 0) /* several groups of 1 or of 2 ranks */
@@ -120,7 +124,7 @@ static void choose(uint64_t seed, char *text) {
     add(text, " --steps %zu --micro-batch %zu --grad-accum %zu", 1 + throw(&dice, 7),
         1 + throw(&dice, 3), 1 + throw(&dice, 3));
     add(text, " --clip %zu --memory-plan %s", throw(&dice, 2), throw(&dice, 4) ? "on" : "off");
-    if (throw(&dice, 3) == 0)
+    if (throw(&dice, 3) == 0 && !has_documents)
         add(text, " --seq-min %zu --seed %zu", 1 + throw(&dice, seq), throw(&dice, 99));
     if (throw(&dice, 3) == 0)
         add(text, " --reduce every-micro-batch --prefetch %zu", throw(&dice, 20000));
@@ -135,7 +139,7 @@ static void choose(uint64_t seed, char *text) {
     if (throw(&dice, 3) == 0)
         add(text, " --overlap-comm on");
     if (throw(&dice, 2))
-        choose_evaluations(&dice, text);
+        choose_evaluations(&dice, text, has_documents ? "val-documents" : "val");
 }
 
 /* ---- comparing ------------------------------------------------------------------------------- */
@@ -235,10 +239,29 @@ TEST(people_are_told) {
     assert_true(n_lines >= 6);
 }
 
+/* Of 1 to 30 bytes each, half of which have no loss. */
+static void write_documents(const char *name, size_t n) {
+    static uint32_t words[256 + 3000];
+    memset(words, 0, sizeof(words));
+    words[0] = 20261123;
+    words[1] = 1;
+    words[2] = (uint32_t)n;
+    for (size_t i = 0, left = 0; i < n; i++, left--) {
+        bool begins = left == 0;
+        if (begins)
+            left = 1 + i * 7 % 30;
+        words[256 + i] =
+            (uint32_t)(97 + i * i % 26) | (uint32_t)begins << 30 | (uint32_t)(left % 2) << 31;
+    }
+    write_file(name, words, (256 + n) * sizeof(*words));
+}
+
 static int prepare(void **state) {
     if (make_folder(state) != 0)
         return -1;
     nvme = has_nvme();
+    write_documents("documents", 3000);
+    write_documents("val-documents", 150);
     write_file("val",
                "other words, which nobody learns, and of them a few hundred bytes at most; "
                "what is said here is not said again, so that windows differ from each other",
@@ -250,6 +273,11 @@ int main(int argc, char **argv) {
     is_llama = argc > 1 && strcmp(argv[1], "llama") == 0;
     if (is_llama) {
         n_cases = 12;
+        argc--;
+        argv++;
+    }
+    are_documents = argc > 1 && strcmp(argv[1], "documents") == 0;
+    if (are_documents) {
         argc--;
         argv++;
     }
