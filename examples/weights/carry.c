@@ -112,11 +112,12 @@ static zr_status_t check_id(const tokens_t *t, const char *token, const json_t *
     if (!json_is_number(id))
         return zr_fail(t->log, ZR_ERR_FORMAT, "%s: token \"%.60s\": its id is no number", t->path,
                        token);
-    return zr_fail(t->log, ZR_ERR_FORMAT,
-                   "%s: token \"%.60s\" has the id %.0f, and the model has %s (vocab_size of "
-                   HF_CONFIG_NAME "); remove the token, or give the model more rows where it was "
-                   "made",
-                   t->path, token, number, zr_count_text(t->vocab, "word").text);
+    return zr_fail(
+        t->log, ZR_ERR_FORMAT,
+        "%s: token \"%.60s\" has the id %.0f, and the model has %s (vocab_size of " HF_CONFIG_NAME
+        "); remove the token, or give the model more rows where it was "
+        "made",
+        t->path, token, number, zr_count_text(t->vocab, "word").text);
 }
 
 /* {"token": id} */
@@ -146,13 +147,11 @@ static zr_status_t check_tokenizer(const tokens_t *t, const json_t *root) {
     return ZR_OK;
 }
 
-zr_status_t carry_check_json(const char *name, const char *text, size_t n_bytes, size_t vocab,
-                             const char *path, const zr_log_t *log) {
-    tokens_t of_file = {.path = path, .vocab = vocab, .log = log}, *t = &of_file;
+static zr_status_t check_json(const tokens_t *t, const char *name, const char *text,
+                              size_t n_bytes) {
     json_error_t error;
     /* Numbers of any size: model_max_length is 1e30 where there is no limit. */
-    json_t *root =
-        json_loadb(text, n_bytes, JSON_DECODE_INT_AS_REAL | JSON_ALLOW_NUL, &error);
+    json_t *root = json_loadb(text, n_bytes, JSON_DECODE_INT_AS_REAL | JSON_ALLOW_NUL, &error);
     if (root == NULL)
         return zr_fail(t->log, ZR_ERR_FORMAT, "%s: line %d, column %d: %s", t->path, error.line,
                        error.column, error.text);
@@ -165,6 +164,80 @@ zr_status_t carry_check_json(const char *name, const char *text, size_t n_bytes,
     return status;
 }
 
+/* ---- tokenizers of SentencePiece --------------------------------------------------------- */
+
+typedef struct bytes {
+    const unsigned char *at, *end;
+} bytes_t;
+
+/* A number of protobuf's: 7 bits a byte, the lowest first. */
+static bool take_number(bytes_t *bytes, uint64_t *number_p) {
+    *number_p = 0;
+    for (unsigned shift = 0; shift < 64 && bytes->at < bytes->end; shift += 7) {
+        unsigned char byte = *bytes->at++;
+        *number_p |= (uint64_t)(byte & 0x7F) << shift;
+        if ((byte & 0x80) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Pass over a field's value; of what has a length, it comes before. False: it is cut off, or of a
+ * kind that there is not. */
+static bool pass_value(bytes_t *bytes, uint64_t kind) {
+    uint64_t n_bytes = kind == 1 ? 8 : 4, ignored;
+    if (kind == 0)
+        return take_number(bytes, &ignored);
+    if (kind != 1 && kind != 2 && kind != 5)
+        return false;
+    if (kind == 2 && !take_number(bytes, &n_bytes))
+        return false;
+    if (n_bytes > (uint64_t)(bytes->end - bytes->at))
+        return false;
+    bytes->at += n_bytes;
+    return true;
+}
+
+/* A message of protobuf, whose field 1 are the pieces: a piece's id is its place among them. */
+static zr_status_t check_pieces(const tokens_t *t, const char *text, size_t n_bytes) {
+    enum { PIECE = 1 << 3 | 2 };
+    bytes_t bytes = {(const unsigned char *)text, (const unsigned char *)text + n_bytes};
+    size_t n_pieces = 0;
+    bool is_whole = true;
+    while (is_whole && bytes.at < bytes.end) {
+        uint64_t key = 0;
+        is_whole = take_number(&bytes, &key) && key >= 1 << 3 && pass_value(&bytes, key & 7);
+        n_pieces += key == PIECE;
+    }
+    if (!is_whole || n_pieces == 0)
+        return zr_fail(t->log, ZR_ERR_FORMAT,
+                       "%s: it is no model of SentencePiece, or is cut off; remove it where the "
+                       "tokenizer is another file",
+                       t->path);
+    if (n_pieces > t->vocab)
+        return zr_fail(t->log, ZR_ERR_FORMAT,
+                       "%s: it has %s, and the model %zu words (vocab_size of " HF_CONFIG_NAME ")",
+                       t->path, zr_count_text(n_pieces, "piece").text, t->vocab);
+    return ZR_OK;
+}
+
+static bool is_of_pieces(const char *name) {
+    static const char *const models[] = {"tokenizer.model", "tokenizer.model.v3", "spiece.model",
+                                         "sentencepiece.bpe.model"};
+    for (size_t i = 0; i < sizeof(models) / sizeof(models[0]); i++)
+        if (strcmp(models[i], name) == 0)
+            return true;
+    return false;
+}
+
+zr_status_t carry_check_text(const char *name, const char *text, size_t n_bytes, size_t vocab,
+                             const char *path, const zr_log_t *log) {
+    tokens_t of_file = {.path = path, .vocab = vocab, .log = log};
+    if (is_of_pieces(name))
+        return check_pieces(&of_file, text, n_bytes);
+    return files_name_ends(name, ".json") ? check_json(&of_file, name, text, n_bytes) : ZR_OK;
+}
+
 /* ---- a folder ---------------------------------------------------------------------------- */
 
 zr_status_t carry_check(const char *folder, size_t vocab, const zr_log_t *log) {
@@ -173,8 +246,8 @@ zr_status_t carry_check(const char *folder, size_t vocab, const zr_log_t *log) {
         char *path, *text;
         size_t n_bytes = 0;
         status = read_file(folder, names[i], log, &path, &text, &n_bytes);
-        if (status == ZR_OK && text != NULL && files_name_ends(names[i], ".json"))
-            status = carry_check_json(names[i], text, n_bytes, vocab, path, log);
+        if (status == ZR_OK && text != NULL)
+            status = carry_check_text(names[i], text, n_bytes, vocab, path, log);
         free(text);
         free(path);
     }
@@ -191,8 +264,8 @@ static void say_left_out(const char *folder, const zr_log_t *log) {
         if (name[0] == '.' || is_carried(name) || files_name_ends(name, ".safetensors") ||
             strcmp(name, HF_INDEX_NAME) == 0 || used + strlen(name) + 8 > sizeof(list))
             continue;
-        used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%s", used > 0 ? ", " : "",
-                                 name);
+        used +=
+            (size_t)snprintf(list + used, sizeof(list) - used, "%s%s", used > 0 ? ", " : "", name);
     }
     if (stream != NULL)
         closedir(stream);

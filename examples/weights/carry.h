@@ -18,9 +18,9 @@
 ZR_NODISCARD zr_status_t carry_check(const char *folder, size_t vocab, const zr_log_t *log);
 #define CARRY_MAX_BYTES ((uint64_t)64 << 20)
 
-/** The part of it that is of a file's text: JSON, and which ids a tokenizer has, where the name is
- * that of one. ZR_ERR_FORMAT, logged, once; ZR_ERR_MEMORY. */
-ZR_NODISCARD zr_status_t carry_check_json(const char *name, const char *text, size_t n_bytes,
+/** The part of it that is of a file's content: JSON, and which ids a tokenizer has, where the name
+ * is that of one. ZR_ERR_FORMAT, logged, once; ZR_ERR_MEMORY. */
+ZR_NODISCARD zr_status_t carry_check_text(const char *name, const char *text, size_t n_bytes,
                                           size_t vocab, const char *path, const zr_log_t *log);
 
 /** Write those of a folder into a checkpoint; what else is in the folder is said. */

@@ -27,9 +27,11 @@ zr_status_t origin_print(const weights_t *weights, const zr_log_t *log, char **t
                      json_string(element_kind_name(origin->kinds[i])));
     json_t *head =
         origin->has_head ? json_string(element_kind_name(origin->head_kind)) : json_null();
-    json_t *object = JSON_OBJECT({"prefix", json_boolean(origin->has_prefix)}, {"head", head},
-                                 {"dtype", json_string(element_kind_name(most))},
-                                 {"others", others});
+    json_t *object =
+        JSON_OBJECT({"prefix", json_boolean(origin->has_prefix)}, {"head", head},
+                    {"dtype", json_string(element_kind_name(most))}, {"others", others});
+    if (origin->is_bare)
+        json_put(&object, "bare", json_true());
     *text_p = object != NULL ? json_dumps(object, JSON_INDENT(1)) : NULL;
     json_decref(object);
     return *text_p != NULL ? ZR_OK : zr_fail(log, ZR_ERR_MEMORY, "no memory for " ORIGIN_NAME);
@@ -57,6 +59,7 @@ static bool read_origin(const json_t *object, const zr_model_tensors_t *tensors,
         !read_kind(json_object_get(object, "dtype"), &most))
         return false;
     origin->has_prefix = json_is_true(prefix);
+    origin->is_bare = json_is_true(json_object_get(object, "bare"));
     origin->has_head = !json_is_null(head);
     if (origin->has_head && !read_kind(head, &origin->head_kind))
         return false;

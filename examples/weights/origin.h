@@ -3,6 +3,8 @@
  * an export gives them back with the same names and dtypes.
  *
  *   {"prefix": true, "head": "bf16", "dtype": "bf16", "others": {"ln_f.weight": "fp32"}}
+ *
+ * and "bare": true of names that lack the prefix which they have here.
  */
 #pragma once
 

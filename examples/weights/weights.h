@@ -27,6 +27,7 @@ typedef struct weights_backend {
 typedef struct weights_origin {
     element_kind_t *kinds;    /* [of the tensors]; NULL: they are not of Hugging Face */
     bool has_prefix;          /* of names, where models of this kind may have one (hf_names.h) */
+    bool is_bare;             /* names lack the prefix that they have here */
     bool has_head;            /* a tied head's weight is there beside the embedding */
     element_kind_t head_kind; /* of it */
 } weights_origin_t;
@@ -50,7 +51,8 @@ struct weights {
  *               files, or one file of llm.c; what they are is found by what is in them
  * @param model  NULL, or what the files do not say: a shape, which must agree with what they do
  * @return ZR_OK; ZR_ERR_ARGUMENT when a path is none of these; ZR_ERR_FORMAT or ZR_ERR_UNSUPPORTED
- *         when what is there is damaged, hostile or another model; ZR_ERR_IO; ZR_ERR_MEMORY. Logged.
+ *         when what is there is damaged, hostile or another model; ZR_ERR_IO; ZR_ERR_MEMORY.
+ * Logged.
  *
  * Threads: one.
  */

@@ -33,9 +33,21 @@ typedef struct full_name {
 
 static full_name_t name_in_file(const hf_weights_t *hf, const char *name) {
     full_name_t full;
+    if (hf->base.origin.is_bare)
+        name = hf_bare_name(hf->names, name);
     snprintf(full.text, sizeof(full.text), "%s%s",
              strcmp(name, HF_HEAD_NAME) == 0 ? "" : hf->prefix, name);
     return full;
+}
+
+/* The name here of one in a file; NULL: it lacks the prefix that those have. */
+static const char *name_here(const hf_weights_t *hf, const char *in_file, full_name_t *full) {
+    size_t n_prefix = strlen(hf->prefix);
+    if (strncmp(in_file, hf->prefix, n_prefix) != 0)
+        return NULL;
+    snprintf(full->text, sizeof(full->text), "%s%s",
+             hf->base.origin.is_bare ? hf->names->own_prefix : "", in_file + n_prefix);
+    return full->text;
 }
 
 static safetensors_place_t place_of(const hf_weights_t *hf, const char *name) {
@@ -161,18 +173,20 @@ static zr_status_t find_shape(hf_weights_t *hf, const char *path, const zr_model
 /* ---- the tensors ------------------------------------------------------------------------- */
 
 static zr_status_t find_prefix(hf_weights_t *hf, const char *path) {
-    const char *prefix = hf->names->prefix, *embedding = hf->names->embedding;
-    if (prefix == NULL)
-        return ZR_OK;
-    bool bare = place_of(hf, embedding).tensor != NULL;
-    hf->prefix = prefix;
-    bool prefixed = place_of(hf, embedding).tensor != NULL;
+    const hf_names_t *names = hf->names;
+    const char *bare_name = hf_bare_name(names, names->embedding);
+    const char *prefix = names->own_prefix != NULL ? names->own_prefix : names->prefix;
+    full_name_t full_name;
+    snprintf(full_name.text, sizeof(full_name.text), "%s%s", prefix, bare_name);
+    bool bare = safetensors_set_find(&hf->set, bare_name).tensor != NULL;
+    bool prefixed = safetensors_set_find(&hf->set, full_name.text).tensor != NULL;
     if (bare == prefixed)
         return zr_fail(&hf->log, ZR_ERR_FORMAT,
-                       "%s: it has %s %s and %s%s; the weights of one model have one of them", path,
-                       bare ? "both" : "neither", embedding, prefix, embedding);
-    hf->prefix = prefixed ? prefix : "";
-    hf->base.origin.has_prefix = prefixed;
+                       "%s: it has %s %s %s %s; the weights of one model have one of them", path,
+                       bare ? "both" : "neither", bare_name, bare ? "and" : "nor", full_name.text);
+    hf->base.origin.has_prefix = prefixed && names->own_prefix == NULL;
+    hf->base.origin.is_bare = bare && names->own_prefix != NULL;
+    hf->prefix = hf->base.origin.has_prefix ? prefix : "";
     return ZR_OK;
 }
 
@@ -261,12 +275,12 @@ static bool is_buffer(const hf_weights_t *hf, const char *name) {
 }
 
 static zr_status_t check_other(hf_weights_t *hf, const char *path, const char *name) {
-    size_t n_prefix = strlen(hf->prefix);
-    bool has_prefix = strncmp(name, hf->prefix, n_prefix) == 0;
+    full_name_t full;
+    const char *here = name_here(hf, name, &full);
     if (strcmp(name, HF_HEAD_NAME) == 0 ||
-        (has_prefix && zr_model_tensors_find(&hf->base.tensors, name + n_prefix) != NULL))
+        (here != NULL && zr_model_tensors_find(&hf->base.tensors, here) != NULL))
         return ZR_OK;
-    if (has_prefix && is_buffer(hf, name + n_prefix)) {
+    if (here != NULL && is_buffer(hf, here)) {
         hf->base.n_ignored++;
         return ZR_OK;
     }

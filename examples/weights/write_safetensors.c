@@ -23,7 +23,7 @@
 typedef struct writing {
     pieces_t pieces;
     zr_log_t log;
-    size_t n_tensors; /* the model's, and a tied head's */
+    size_t n_tensors;              /* the model's, and a tied head's */
     safetensors_tensor_t *tensors; /* [n_tensors] all of them, in order */
     size_t *files;                 /* [n_tensors] which file each is in */
     size_t n_files;
@@ -72,7 +72,10 @@ static zr_status_t describe(writing_t *w, size_t index) {
     memcpy(out->dims, tensor->dims, sizeof(tensor->dims));
     out->n_elems = tensor->n_elems;
     out->size_bytes = (uint64_t)tensor->n_elems * out->type->size_bytes;
-    if (asprintf(&out->name, "%s%s", prefix_of(w, name), name) < 0) {
+    const char *prefix = prefix_of(w, name);
+    if (w->pieces.weights->origin.is_bare)
+        name = hf_bare_name(hf_names_of(&w->pieces.weights->shape), name);
+    if (asprintf(&out->name, "%s%s", prefix, name) < 0) {
         out->name = NULL;
         return zr_fail(&w->log, ZR_ERR_MEMORY, "no memory for the names of tensors");
     }
@@ -274,8 +277,8 @@ zr_status_t weights_write_safetensors(weights_t *weights, const weights_export_t
     ZR_TRY(pieces_create(weights, options, log, &w.pieces));
     zr_status_t status = write_all(&w);
     if (status == ZR_OK)
-        *report_p = (weights_report_t){
-            .n_files = w.n_files, .n_bytes = w.n_bytes, .dtype = dtype_of(&w)};
+        *report_p =
+            (weights_report_t){.n_files = w.n_files, .n_bytes = w.n_bytes, .dtype = dtype_of(&w)};
     for (size_t i = 0; w.tensors != NULL && i < w.n_tensors; i++)
         free(w.tensors[i].name);
     free(w.tensors);

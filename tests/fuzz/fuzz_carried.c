@@ -13,8 +13,7 @@
 #define VOCAB 11
 
 static void ask_id(const json_t *id) {
-    FUZZ_REQUIRE(json_is_number(id) && json_number_value(id) >= 0 &&
-                 json_number_value(id) < VOCAB);
+    FUZZ_REQUIRE(json_is_number(id) && json_number_value(id) >= 0 && json_number_value(id) < VOCAB);
 }
 
 static void ask_map(json_t *map) {
@@ -41,11 +40,25 @@ static void ask_tokenizer(const char *name, const char *text, size_t n_bytes) {
 static void try_tokenizer(const char *name, const char *text, size_t n_bytes) {
     int n_errors;
     zr_log_t log = fuzz_log(&n_errors);
-    zr_status_t status = carry_check_json(name, text, n_bytes, VOCAB, "fuzz", &log);
+    zr_status_t status = carry_check_text(name, text, n_bytes, VOCAB, "fuzz", &log);
     FUZZ_REQUIRE(status == ZR_OK || status == ZR_ERR_FORMAT);
     FUZZ_REQUIRE(n_errors == (status != ZR_OK));
     if (status == ZR_OK)
         ask_tokenizer(name, text, n_bytes);
+}
+
+/* In the plainest way: how often a piece begins, of those that lie one behind the other. */
+static void try_pieces(const char *bytes, size_t n_bytes) {
+    int n_errors;
+    zr_log_t log = fuzz_log(&n_errors);
+    zr_status_t status = carry_check_text("tokenizer.model", bytes, n_bytes, VOCAB, "fuzz", &log);
+    size_t n = 0, at = 0;
+    FUZZ_REQUIRE(status == ZR_OK || status == ZR_ERR_FORMAT);
+    FUZZ_REQUIRE(n_errors == (status != ZR_OK));
+    for (; at + 1 < n_bytes && bytes[at] == '\n' && bytes[at + 1] >= 0; n++)
+        at += 2 + (size_t)bytes[at + 1];
+    FUZZ_REQUIRE(status != ZR_OK || n <= VOCAB);
+    FUZZ_REQUIRE(at != n_bytes || n == 0 || (status == ZR_OK) == (n <= VOCAB));
 }
 
 static void ask_origin(const weights_t *weights, const zr_log_t *log) {
@@ -54,6 +67,7 @@ static void ask_origin(const weights_t *weights, const zr_log_t *log) {
     FUZZ_REQUIRE(origin_print(weights, log, &text) == ZR_OK);
     FUZZ_REQUIRE(origin_parse(text, strlen(text), "fuzz", log, &again) == ZR_OK);
     FUZZ_REQUIRE(again.origin.has_prefix == weights->origin.has_prefix);
+    FUZZ_REQUIRE(again.origin.is_bare == weights->origin.is_bare);
     FUZZ_REQUIRE(again.origin.has_head == weights->origin.has_head);
     FUZZ_REQUIRE(memcmp(again.origin.kinds, weights->origin.kinds,
                         weights->tensors.n * sizeof(*again.origin.kinds)) == 0);
@@ -83,6 +97,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes) {
     const char *text = (const char *)bytes + 1;
     if (n_bytes == 0)
         return 0;
+    if (bytes[0] == 'S') { /* of SentencePiece */
+        try_pieces(text, n_bytes - 1);
+        return 0;
+    }
     switch (bytes[0] % 4) {
     case 0:
         try_tokenizer("tokenizer.json", text, n_bytes - 1);

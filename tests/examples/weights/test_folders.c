@@ -33,6 +33,7 @@ typedef struct change {
     float spoil;
     bool has_head; /* beside a tied embedding */
     bool head_differs;
+    bool is_bare;   /* names without "model.", as models without a head have them */
     bool is_mixed;  /* dtypes in turn; else fp32 */
     size_t n_files; /* 0 and 1: one without an index */
     size_t cut;     /* bytes that the last file lacks */
@@ -55,7 +56,9 @@ static void add(making_t *m, const char *name, const zr_model_tensor_t *of) {
     if (change->left_out != NULL && strcmp(change->left_out, name) == 0)
         return;
     bool is_renamed = change->renamed != NULL && strcmp(change->renamed, name) == 0;
-    snprintf(m->names[m->n], sizeof(m->names[0]), "%s", is_renamed ? change->to : name);
+    bool is_stripped = change->is_bare && of->name[0] == 'm'; /* "model.norm.weight" */
+    const char *own = is_stripped ? name + strlen("model.") : name;
+    snprintf(m->names[m->n], sizeof(m->names[0]), "%s", is_renamed ? change->to : own);
     *tensor = (safetensors_tensor_t){
         .name = m->names[m->n], .type = element_type_of(kind), .n_dims = of->n_dims, .n_elems = 1};
     memcpy(tensor->dims, of->dims, sizeof(of->dims));
@@ -190,8 +193,9 @@ static safetensors_set_t open_set(const char *folder) {
     char one[256], index[256];
     snprintf(one, sizeof(one), "%s/" HF_WEIGHTS_NAME, folder);
     snprintf(index, sizeof(index), "%s/" HF_INDEX_NAME, folder);
-    assert_ok(made_file_is_there(index) ? safetensors_set_open_index(index, &log, &set)
-                                        : safetensors_set_open(&(const char *){one}, 1, &log, &set));
+    assert_ok(made_file_is_there(index)
+                  ? safetensors_set_open_index(index, &log, &set)
+                  : safetensors_set_open(&(const char *){one}, 1, &log, &set));
     return set;
 }
 
@@ -264,24 +268,55 @@ TEST(test_round_trips_of_each_type) {
         }
 }
 
+static void refuse(const char *config, const change_t *change, const char *said) {
+    make_folder("in", config, change);
+    zr_status_t status = import("in", "c");
+    if (status == ZR_OK || strstr(captured.text, said) == NULL)
+        fail_msg("%s, and not \"%s\": %s", zr_status_name(status), said, captured.text);
+    assert_false(made_file_is_there("c"));
+    remove_all("in c");
+}
+
+/* Models of embeddings have no head, and no "model." in front of names: so they come back. */
+TEST(test_names_without_a_prefix) {
+    change_t bare = {.is_bare = true, .is_mixed = true};
+    for (size_t i = 0; i < N_OF(types); i++) {
+        weights_report_t report;
+        weights_export_t options = {.path = "out", .as_origin = true};
+        make_folder("in", types[i], &bare);
+        if (import("in", "c") != ZR_OK || export("c", &options, &report) != ZR_OK)
+            fail_msg("%s: %s", types[i], captured.text);
+        assert_same_tensors("in", "out");
+        remove_all("in out c");
+    }
+    bare.is_mixed = false;
+    bare.added = "model.norm.weight";
+    refuse(LLAMA, &bare, "tensor \"model.norm.weight\" is no part of a model");
+    bare.added = "model.embed_tokens.weight";
+    refuse(LLAMA, &bare, "it has both embed_tokens.weight and model.embed_tokens.weight");
+    bare.added = NULL;
+    bare.left_out = "model.embed_tokens.weight";
+    refuse(LLAMA, &bare, "it has neither embed_tokens.weight nor model.embed_tokens.weight");
+}
+
 /* What beside the weights makes a model generate comes back byte by byte; the rest is said. */
 TEST(test_carried_files) {
     weights_report_t report;
     weights_export_t options = {.path = "out", .as_origin = true};
-    static const char *const names[] = {"config.json",           "generation_config.json",
-                                        "tokenizer.json",        "tokenizer.model",
-                                        "tokenizer_config.json", "added_tokens.json",
-                                        "chat_template.jinja",   "merges.txt"};
+    static const char *const names[] = {
+        "config.json",           "generation_config.json", "tokenizer.json",      "tokenizer.model",
+        "tokenizer_config.json", "added_tokens.json",      "chat_template.jinja", "merges.txt"};
     make_folder("in", LLAMA, &(change_t){.n_files = 1});
     put("in", "generation_config.json", "{\"eos_token_id\": [2, 3]}");
-    put("in", "tokenizer.json", "{\"model\": {\"vocab\": {\"a\": 0, \"b\": 9}}, \"added_tokens\": "
-                                "[{\"id\": 10, \"content\": \"<x>\"}]}");
+    put("in", "tokenizer.json",
+        "{\"model\": {\"vocab\": {\"a\": 0, \"b\": 9}}, \"added_tokens\": "
+        "[{\"id\": 10, \"content\": \"<x>\"}]}");
     put("in", "tokenizer_config.json",
         "{\"model_max_length\": 1000000000000000019884624838656}\n\n");
     put("in", "added_tokens.json", "{\"<x>\": 10}");
     put("in", "chat_template.jinja", "{{ messages }}");
     put("in", "merges.txt", "#version: 0.2\n\xff\xfe b\n");
-    made_file("in/tokenizer.model", "\n\0\1binary", 9);
+    made_file("in/tokenizer.model", "\n\0\n\3\0\xff\1", 7); /* two pieces, of any bytes */
     put("in", "README.md", "of other weights");
     assert_ok(import("in", "c"));
     assert_has(captured.text, "not carried along from in: README.md");
@@ -305,7 +340,8 @@ TEST(test_another_dtype) {
     assert_ok(import("in", "c"));
     assert_ok(export("c", &options, &report));
     assert_string_equal(report.dtype, "bf16");
-    json_t *written = json_load_file("out/config.json", 0, NULL), *came = json_loads(config, 0, NULL);
+    json_t *written = json_load_file("out/config.json", 0, NULL),
+           *came = json_loads(config, 0, NULL);
     assert_string_equal(json_string_value(json_object_get(written, "torch_dtype")), "bfloat16");
     json_object_set_new(written, "torch_dtype", json_string("float32"));
     assert_true(json_equal(written, came));
@@ -321,12 +357,13 @@ TEST(test_another_dtype) {
 TEST(test_the_cache_of_hugging_face) {
     make_folder("in", LLAMA, &(change_t){.n_files = 1});
     put("in", "tokenizer.json", "{}");
-    assert_int_equal(system("mkdir -p hub/blobs hub/snapshots/rev && mv in/config.json hub/blobs/1 "
-                            "&& mv in/model.safetensors hub/blobs/2 && mv in/tokenizer.json "
-                            "hub/blobs/3 && cd hub/snapshots/rev && ln -s ../../blobs/1 config.json "
-                            "&& ln -s ../../blobs/2 model.safetensors && "
-                            "ln -s ../../blobs/3 tokenizer.json"),
-                     0);
+    assert_int_equal(
+        system("mkdir -p hub/blobs hub/snapshots/rev && mv in/config.json hub/blobs/1 "
+               "&& mv in/model.safetensors hub/blobs/2 && mv in/tokenizer.json "
+               "hub/blobs/3 && cd hub/snapshots/rev && ln -s ../../blobs/1 config.json "
+               "&& ln -s ../../blobs/2 model.safetensors && "
+               "ln -s ../../blobs/3 tokenizer.json"),
+        0);
     if (import("hub/snapshots/rev", "c") != ZR_OK)
         fail_msg("%s", captured.text);
     assert_true(made_file_is_there("c/step-00000000/tokenizer.json"));
@@ -371,15 +408,6 @@ TEST(test_configurations_of_models_that_were_not_imported) {
 
 /* ---- hostile folders ------------------------------------------------------------------------- */
 
-static void refuse(const char *config, const change_t *change, const char *said) {
-    make_folder("in", config, change);
-    zr_status_t status = import("in", "c");
-    if (status == ZR_OK || strstr(captured.text, said) == NULL)
-        fail_msg("%s, and not \"%s\": %s", zr_status_name(status), said, captured.text);
-    assert_false(made_file_is_there("c"));
-    remove_all("in c");
-}
-
 #define Q_PROJ "model.layers.1.self_attn.q_proj.weight"
 
 TEST(test_tensors_that_are_refused) {
@@ -405,8 +433,7 @@ TEST(test_tensors_that_are_refused) {
 }
 
 TEST(test_buffers_are_passed_over) {
-    make_folder("in", LLAMA,
-                &(change_t){.added = "model.layers.1.self_attn.rotary_emb.inv_freq"});
+    make_folder("in", LLAMA, &(change_t){.added = "model.layers.1.self_attn.rotary_emb.inv_freq"});
     assert_ok(import("in", "c"));
     assert_has(captured.text, "1 tensor of rotary positions (inv_freq) are not read");
     remove_all("in c");
@@ -437,14 +464,17 @@ TEST(test_files_that_are_refused) {
     refuse_after(&two, "truncate -s 100 " INDEX, INDEX ": its JSON");
     refuse_after(&two, "truncate -s 20M " INDEX, "at most 16777216 are read");
     refuse_after(&one, "rm in/model.safetensors && mkfifo in/model.safetensors", "is no file");
-    refuse_after(&one, "rm in/model.safetensors && ln -s loop in/model.safetensors && "
-                       "ln -s model.safetensors in/loop",
+    refuse_after(&one,
+                 "rm in/model.safetensors && ln -s loop in/model.safetensors && "
+                 "ln -s model.safetensors in/loop",
                  "has neither model.safetensors nor");
-    refuse_after(&one, "printf '\\377\\377\\377\\377\\377\\377\\377\\177' | dd of=in/model.safetensors "
-                       "conv=notrunc 2>/dev/null",
+    refuse_after(&one,
+                 "printf '\\377\\377\\377\\377\\377\\377\\377\\177' | dd of=in/model.safetensors "
+                 "conv=notrunc 2>/dev/null",
                  "in/model.safetensors: no safetensors file, or cut off");
-    refuse_after(&one, "truncate -s 40M in/model.safetensors && printf '\\0\\0\\0\\2\\0\\0\\0\\0' | "
-                       "dd of=in/model.safetensors conv=notrunc 2>/dev/null",
+    refuse_after(&one,
+                 "truncate -s 40M in/model.safetensors && printf '\\0\\0\\0\\2\\0\\0\\0\\0' | "
+                 "dd of=in/model.safetensors conv=notrunc 2>/dev/null",
                  "its header has 33554432 bytes; at most 16777216 are read");
     refuse_after(&one, "truncate -s 2M in/config.json", "in/config.json has 2097152 bytes");
     refuse_after(&one, "truncate -s 50 in/config.json", "in/config.json");
@@ -452,8 +482,9 @@ TEST(test_files_that_are_refused) {
                  "in/config.json: model_type is gemma; supported are");
     refuse_after(&one, "sed -i 's/\"hidden_size\": 16/\"hidden_size\": 32/' in/config.json",
                  "has the shape [11, 16]; in a model with");
-    refuse_after(&one, "sed -i 's/\"hidden_size\": 16/\"hidden_size\": 16, \"hidden_size\": 16/' "
-                       "in/config.json",
+    refuse_after(&one,
+                 "sed -i 's/\"hidden_size\": 16/\"hidden_size\": 16, \"hidden_size\": 16/' "
+                 "in/config.json",
                  "duplicate");
     refuse_after(&one, "rm in/config.json", "there is no config.json beside it");
 }
@@ -488,6 +519,40 @@ TEST(test_tokenizers_that_are_refused) {
     }
 }
 
+/* A file of SentencePiece with so many pieces of a letter, and a field behind them. */
+static size_t make_pieces(char *bytes, size_t n) {
+    size_t used = 0;
+    for (size_t i = 0; i < n; i++, used += 5)
+        memcpy(bytes + used, "\n\3\n\1a", 5);
+    memcpy(bytes + used, "\22\2\30\1", 4);
+    return used + 4;
+}
+
+TEST(test_pieces_that_are_too_many) {
+    static const char *const names[] = {"tokenizer.model", "spiece.model"};
+    char bytes[128];
+    for (size_t i = 0; i < N_OF(names); i++)
+        for (size_t n = 10; n <= 12; n++) {
+            char path[64];
+            make_folder("in", LLAMA, &(change_t){.n_files = 1});
+            snprintf(path, sizeof(path), "in/%s", names[i]);
+            made_file(path, bytes, make_pieces(bytes, n));
+            assert_int_equal(import("in", "c"), n > 11 ? ZR_ERR_FORMAT : ZR_OK);
+            if (n > 11)
+                assert_has(captured.text, "it has 12 pieces, and the model 11 words");
+            remove_all("in c");
+        }
+    for (size_t n = 0; n < make_pieces(bytes, 3); n++) {
+        make_folder("in", LLAMA, &(change_t){.n_files = 1});
+        made_file("in/tokenizer.model", bytes, n);
+        bool is_whole = n == 5 || n == 10 || n == 15; /* without the field behind */
+        assert_int_equal(import("in", "c"), is_whole ? ZR_OK : ZR_ERR_FORMAT);
+        if (!is_whole)
+            assert_has(captured.text, "in/tokenizer.model: it is no model of SentencePiece");
+        remove_all("in c");
+    }
+}
+
 /* What would hand on a file that nobody meant to, or never ends. */
 TEST(test_carried_files_that_are_refused) {
     change_t one = {.n_files = 1};
@@ -495,12 +560,14 @@ TEST(test_carried_files_that_are_refused) {
     refuse_after(&one, "ln -s ../secret in/merges.txt",
                  "in/merges.txt is a link that leads out of the folder, to ");
     refuse_after(&one, "ln -s /dev/zero in/tokenizer.model", "leads out of the folder");
-    refuse_after(&one, "mkdir -p in/x/blobs && ln -s ../blobs/s in/x/y && ln -s $PWD/secret "
-                       "in/tokenizer.model",
+    refuse_after(&one,
+                 "mkdir -p in/x/blobs && ln -s ../blobs/s in/x/y && ln -s $PWD/secret "
+                 "in/tokenizer.model",
                  "leads out of the folder");
     refuse_after(&one, "mkfifo in/merges.txt", "in/merges.txt is no file");
     refuse_after(&one, "mkdir in/merges.txt", "in/merges.txt is no file");
-    refuse_after(&one, "truncate -s 65M in/merges.txt", "in/merges.txt has 68157440 bytes; at most");
+    refuse_after(&one, "truncate -s 65M in/merges.txt",
+                 "in/merges.txt has 68157440 bytes; at most");
     make_folder("in", LLAMA, &one);
     assert_int_equal(system("echo x > in/other && ln -s other in/merges.txt"), 0);
     assert_ok(import("in", "c"));

@@ -125,7 +125,7 @@ TEST(test_tensors_that_are_refused) {
                   "1 of the 16 tensors of a model with " TEXT
                   " are missing, \"h.0.mlp.c_fc.bias\"");
     refuse_change(&(change_t){.model = TEXT, .left_out = "wte.weight"},
-                  "neither wte.weight and transformer.wte.weight");
+                  "neither wte.weight nor transformer.wte.weight");
     refuse_change(
         &(change_t){.model = TEXT, .renamed = "ln_f.bias", .to = "transformer.wte.weight"},
         "both wte.weight and transformer.wte.weight");
