@@ -7,13 +7,16 @@
 #include "examples/train/train.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "examples/common/device.h"
+#include "examples/common/files.h"
 #include "examples/common/process.h"
 #include "examples/data/data.h"
 #include "examples/train/agree.h"
@@ -25,6 +28,8 @@
 #include "examples/train/report.h"
 #include "examples/train/sum.h"
 #include "examples/train/trace.h"
+#include "examples/weights/carry.h"
+#include "examples/weights/weights_hf.h"
 #include "models/parts.h"
 
 typedef struct zero_train {
@@ -133,6 +138,14 @@ static zr_status_t stop_recording(rank_t *rank) {
     return zr_allocator_record_stop(zr_runtime_allocator(rank->runtime), &rank->recording);
 }
 
+/* The tokenizer and what else is in the folder of --model goes into checkpoints, so that what is
+ * exported of them is a whole folder. */
+static bool carries_folder(const run_t *run) {
+    const train_options_t *o = run->options;
+    return run->start.checkpoint == NULL && o->checkpoint.dir != NULL && !o->evaluation.only &&
+           files_is_folder(o->model);
+}
+
 static zr_status_t create_model(rank_t *rank) {
     const train_options_t *o = rank->run->options;
     bool trains = !o->evaluation.only;
@@ -153,6 +166,8 @@ static zr_status_t create_model(rank_t *rank) {
         ZR_TRY(zr_runtime_expect_saves(rank->runtime, o->checkpoint.is_async));
     if (rank->run->start.checkpoint != NULL)
         ZR_TRY(zr_runtime_restore(rank->runtime, rank->run->start.checkpoint));
+    else if (rank->number == 0 && carries_folder(rank->run))
+        ZR_TRY(carry_into_run(o->model, rank->runtime, &rank->log));
     ZR_TRY(zr_model_commit(rank->model));
     zr_runtime_model_size(rank->runtime, &rank->result.size);
     if (rank->result.size.trainable_elems == 0 && trains)
@@ -977,13 +992,36 @@ static zr_status_t open_data(run_t *run) {
                    data_kind(run->val), data_kind(run->data));
 }
 
+/* Whoever names a folder with weights means them. */
+static void warn_of_weights(const run_t *run) {
+    static const char *const names[] = {HF_WEIGHTS_NAME, HF_INDEX_NAME};
+    const train_options_t *o = run->options;
+    bool is_told_here = !o->is_launched || o->launch.rank == 0;
+    if (run->start.checkpoint != NULL || !files_is_folder(o->model) || !is_told_here)
+        return;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        char path[PATH_MAX];
+        int n = snprintf(path, sizeof(path), "%s/%s", o->model, names[i]);
+        if (n > 0 && (size_t)n < sizeof(path) && access(path, F_OK) == 0)
+            zr_log_write(&run->log, ZR_LOG_WARNING,
+                         "--model %s: its weights (%s) are not read, and training begins with "
+                         "random ones; to go on from them: zero-checkpoint import %s "
+                         "--checkpoint-dir DIR, and zero-train --checkpoint-dir DIR --resume",
+                         o->model, names[i], o->model);
+    }
+}
+
 static zr_status_t open_inputs(run_t *run) {
     const train_options_t *o = run->options;
     ZR_TRY(open_data(run));
     ZR_TRY(train_files_check(o, run->data, run->val, &run->log));
     bool are_here = train_launch_n_here(o) == o->n_ranks;
-    return train_checkpoint_open(o, run->data, run->val, are_here ? NULL : run->ranks[0].comm,
-                                 &run->log, &run->start);
+    ZR_TRY(train_checkpoint_open(o, run->data, run->val, are_here ? NULL : run->ranks[0].comm,
+                                 &run->log, &run->start));
+    warn_of_weights(run);
+    return carries_folder(run)
+               ? carry_check(o->model, zr_model_shape_sizes(&o->shape).vocab, &run->log)
+               : ZR_OK;
 }
 
 static zr_status_t open_log(run_t *run) {

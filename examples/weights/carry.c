@@ -273,7 +273,9 @@ static void say_left_out(const char *folder, const zr_log_t *log) {
         zr_log_write(log, ZR_LOG_INFO, "not carried along from %s: %s", folder, list);
 }
 
-zr_status_t carry_import(const char *folder, zr_checkpoint_writer_t *writer, const zr_log_t *log) {
+/* Into one or the other; the other is NULL. */
+static zr_status_t carry_all(const char *folder, zr_checkpoint_writer_t *writer,
+                             zr_runtime_t *runtime, const zr_log_t *log) {
     zr_status_t status = ZR_OK;
     size_t n_carried = 0;
     for (size_t i = 0; i < N_NAMES && status == ZR_OK; i++) {
@@ -281,7 +283,8 @@ zr_status_t carry_import(const char *folder, zr_checkpoint_writer_t *writer, con
         size_t n_bytes = 0;
         status = read_file(folder, names[i], log, &path, &text, &n_bytes);
         if (status == ZR_OK && text != NULL) {
-            status = zr_checkpoint_writer_carry(writer, names[i], text, n_bytes);
+            status = writer != NULL ? zr_checkpoint_writer_carry(writer, names[i], text, n_bytes)
+                                    : zr_runtime_carry(runtime, names[i], text, n_bytes);
             n_carried++;
         }
         free(text);
@@ -290,6 +293,14 @@ zr_status_t carry_import(const char *folder, zr_checkpoint_writer_t *writer, con
     if (status == ZR_OK && n_carried > 0)
         say_left_out(folder, log);
     return status;
+}
+
+zr_status_t carry_import(const char *folder, zr_checkpoint_writer_t *writer, const zr_log_t *log) {
+    return carry_all(folder, writer, NULL, log);
+}
+
+zr_status_t carry_into_run(const char *folder, zr_runtime_t *runtime, const zr_log_t *log) {
+    return carry_all(folder, NULL, runtime, log);
 }
 
 /* ---- from a checkpoint ------------------------------------------------------------------- */

@@ -26,6 +26,9 @@ ZR_NODISCARD zr_status_t carry_check_text(const char *name, const char *text, si
 /** Write those of a folder into a checkpoint; what else is in the folder is said. */
 ZR_NODISCARD zr_status_t carry_import(const char *folder, zr_checkpoint_writer_t *writer,
                                       const zr_log_t *log);
+/** Let a run that begins write them into its checkpoints: zr_runtime_carry. */
+ZR_NODISCARD zr_status_t carry_into_run(const char *folder, zr_runtime_t *runtime,
+                                        const zr_log_t *log);
 
 /** Read a file that a checkpoint carries; *text_p is NULL where it has none. Free it. */
 ZR_NODISCARD zr_status_t carry_read(const zr_checkpoint_t *checkpoint, const char *name,

@@ -214,8 +214,8 @@ static zr_status_t write_config(const writing_t *w, const char *folder) {
     zr_status_t status = ZR_OK;
     if (text == NULL)
         status = hf_config_make(&weights->shape, kind_of(w, 0), &w->log, &text, &n_bytes);
-    else if (!options->as_origin)
-        status = hf_config_set_dtype(options->kind, &w->log, &text, &n_bytes);
+    else if (!options->as_origin || weights->origin.kinds == NULL)
+        status = hf_config_set_dtype(kind_of(w, 0), &w->log, &text, &n_bytes);
     ZR_THEN(status, write_bytes(w, folder, HF_CONFIG_NAME, text, n_bytes));
     free(text);
     return status;

@@ -106,6 +106,33 @@ TEST(a_configuration_is_enough) {
     assert_not_said("hf", "wte");
 }
 
+/* What lies beside the configuration goes through checkpoints, also those of a run that goes on,
+ * and comes back with the weights. */
+TEST(a_folder_is_given_back_whole) {
+    static const char tokenizer[] = "{\"model\": {\"vocab\": {\"a\": 0, \"b\": 255}}}";
+    static const char too_many[] = "{\"model\": {\"vocab\": {\"a\": 0, \"b\": 256}}}";
+    assert_int_equal(system("rm -rf hf && mkdir hf"), 0);
+    write_file("hf/config.json", CONFIG, strlen(CONFIG));
+    write_file("hf/tokenizer.json", too_many, strlen(too_many));
+    assert_ran(2, "--model hf" DATA "--steps 1 --checkpoint-dir ckpt");
+    assert_said("too many", "hf/tokenizer.json: token \"b\" has the id 256");
+    write_file("hf/tokenizer.json", tokenizer, strlen(tokenizer));
+    write_file("hf/chat_template.jinja", "{{ messages }}", 14);
+    assert_ran(0, "--model hf" DATA "--steps 1 --ranks 2 --stage 3 --checkpoint-dir ckpt");
+    assert_not_said("hf", "are not read");
+    assert_int_equal(system("mv hf gone"), 0);
+    assert_ran(0, DATA "--steps 2 --checkpoint-dir ckpt --resume");
+    expect_run("", ZERO_CHECKPOINT, "export ckpt -o tuned", 0);
+    assert_int_equal(system("cmp gone/tokenizer.json tuned/tokenizer.json && "
+                            "cmp gone/chat_template.jinja tuned/chat_template.jinja && "
+                            "test -f tuned/model.safetensors"),
+                     0);
+    assert_ran(0, "--model tuned" DATA "--steps 1");
+    assert_said("tuned",
+                "its weights (model.safetensors) are not read|zero-checkpoint import tuned");
+    assert_int_equal(system("rm -r ckpt gone tuned"), 0);
+}
+
 /* A model of this size in seconds, and sequences that are trained on, not all that it could see. */
 TEST(usual_models_are_planned) {
     json_t *object = plan_json(

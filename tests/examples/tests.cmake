@@ -105,8 +105,9 @@ if(TARGET zero-train)
   zr_test_properties(test_train_planned_llama LABELS asan)
   zr_add_test(examples/test_zero_train_models.c LABELS asan)
   target_compile_definitions(test_zero_train_models PRIVATE
-    ZERO_TRAIN="$<TARGET_FILE:zero-train>" ZERO_PLAN="$<TARGET_FILE:zero-plan>")
-  add_dependencies(test_zero_train_models zero-train zero-plan)
+    ZERO_TRAIN="$<TARGET_FILE:zero-train>" ZERO_PLAN="$<TARGET_FILE:zero-plan>"
+    ZERO_CHECKPOINT="$<TARGET_FILE:zero-checkpoint>")
+  add_dependencies(test_zero_train_models zero-train zero-plan zero-checkpoint)
   zr_add_test(examples/test_train_plan.c LINK zero_train_core LABELS asan)
   zr_add_test(examples/test_plan_line.c LINK zero_plan_core LABELS asan)
   zr_add_test(examples/test_plan_cost.c LINK zero_plan_core NO_SANITIZERS)

@@ -1,4 +1,5 @@
-/* See carried_internal.h. A file is read once, in pieces: verified, and copied where it is to go. */
+/* See carried_internal.h. A file is read once, in pieces: verified, and copied where it is to go.
+ */
 #include "zero/checkpoint/carried_internal.h"
 
 #include <stdlib.h>
@@ -7,6 +8,7 @@
 
 #include <xxhash.h>
 
+#include "offload/store.h"
 #include "zero/checkpoint/reader_internal.h"
 
 #define PIECE_BYTES ((size_t)64 << 10)
@@ -54,8 +56,7 @@ static zr_status_t read_file(const zr_checkpoint_t *checkpoint, size_t index, co
                              char *bytes) {
     zr_file_t file = {.fd = -1};
     ZR_TRY(open_file(checkpoint, index, log, &file));
-    zr_status_t status =
-        pass(&file, &checkpoint->found.manifest.carried[index], bytes, NULL, log);
+    zr_status_t status = pass(&file, &checkpoint->found.manifest.carried[index], bytes, NULL, log);
     zr_file_close(&file);
     return status;
 }
@@ -89,8 +90,9 @@ bool zr_checkpoint_find_carried(const zr_checkpoint_t *checkpoint, const char *n
 zr_status_t zr_checkpoint_read_carried(const zr_checkpoint_t *checkpoint, size_t index,
                                        const zr_log_t *log, void *bytes) {
     if (index >= checkpoint->found.manifest.n_carried || bytes == NULL)
-        return zr_fail(log, ZR_ERR_ARGUMENT, "%s carries %s; there is no number %zu, or no memory "
-                                             "for it",
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "%s carries %s; there is no number %zu, or no memory "
+                       "for it",
                        checkpoint->found.path,
                        zr_count_text(checkpoint->found.manifest.n_carried, "file").text, index);
     return read_file(checkpoint, index, log, bytes);
@@ -98,17 +100,22 @@ zr_status_t zr_checkpoint_read_carried(const zr_checkpoint_t *checkpoint, size_t
 
 /* ---- from one to the next -------------------------------------------------------------------- */
 
+static zr_status_t no_memory(const char *whose, const zr_log_t *log) {
+    return zr_fail(log, ZR_ERR_MEMORY, "%s: no memory for the files that it carries", whose);
+}
+
 zr_status_t zr_carried_open(const zr_checkpoint_t *checkpoint, const zr_log_t *log,
                             zr_carried_t *carried_p) {
     const zr_manifest_t *manifest = &checkpoint->found.manifest;
-    zr_carried_t carried = {.files = calloc(manifest->n_carried + 1, sizeof(*carried.files))};
-    if (carried.files == NULL)
-        return zr_fail(log, ZR_ERR_MEMORY, "%s: no memory for the files that it carries",
-                       checkpoint->found.path);
+    size_t n = manifest->n_carried;
+    zr_carried_t carried = {.about = calloc(n + 1, sizeof(*carried.about)),
+                            .sources = calloc(n + 1, sizeof(*carried.sources))};
     zr_status_t status = ZR_OK;
-    for (size_t i = 0; i < manifest->n_carried && status == ZR_OK; i++) {
-        carried.files[i].about = manifest->carried[i];
-        status = open_file(checkpoint, i, log, &carried.files[i].file);
+    if (carried.about == NULL || carried.sources == NULL)
+        status = no_memory(checkpoint->found.path, log);
+    for (size_t i = 0; i < n && status == ZR_OK; i++) {
+        carried.about[i] = manifest->carried[i];
+        status = open_file(checkpoint, i, log, &carried.sources[i].file);
         carried.n_files += status == ZR_OK;
     }
     if (status == ZR_OK)
@@ -118,20 +125,70 @@ zr_status_t zr_carried_open(const zr_checkpoint_t *checkpoint, const zr_log_t *l
     return status;
 }
 
+zr_status_t zr_carried_describe(const char *name, const void *bytes, size_t n_bytes,
+                                const zr_manifest_carried_t *others, size_t n_others,
+                                const zr_log_t *log, zr_manifest_carried_t *about_p) {
+    const char *problem = NULL;
+    if (name == NULL || !zr_manifest_is_carried_name(name))
+        problem = "it needs a name of 1 to 63 letters, digits, '-', '_' and '.', no dot in front, "
+                  "not rank-..., nor " ZR_MANIFEST_NAME;
+    for (size_t i = 0; i < n_others && problem == NULL; i++)
+        if (strcmp(others[i].name, name) == 0)
+            problem = "there is one of this name already";
+    if (problem == NULL &&
+        (n_others >= ZR_MANIFEST_MAX_CARRIED || n_bytes > ZR_MANIFEST_MAX_CARRIED_BYTES))
+        problem = "a checkpoint carries at most 64 files of 1 GiB each";
+    if (problem != NULL)
+        return zr_fail(log, ZR_ERR_ARGUMENT, "file \"%.200s\": %s", name != NULL ? name : "",
+                       problem);
+    *about_p =
+        (zr_manifest_carried_t){.n_bytes = n_bytes, .xxh3 = zr_store_checksum(bytes, n_bytes)};
+    memcpy(about_p->name, name, strlen(name));
+    return ZR_OK;
+}
+
+zr_status_t zr_carried_add(zr_carried_t *carried, zr_heap_t *heap, const char *name,
+                           const void *bytes, size_t n_bytes, const zr_log_t *log) {
+    size_t n = carried->n_files;
+    zr_manifest_carried_t about;
+    ZR_TRY(zr_carried_describe(name, bytes, n_bytes, carried->about, n, log, &about));
+    void *all = realloc(carried->about, (n + 1) * sizeof(*carried->about));
+    if (all == NULL)
+        return no_memory(name, log);
+    carried->about = all;
+    all = realloc(carried->sources, (n + 1) * sizeof(*carried->sources));
+    if (all == NULL)
+        return no_memory(name, log);
+    carried->sources = all;
+    char *copy = zr_heap_alloc(heap, n_bytes + 1, 1);
+    if (copy == NULL)
+        return no_memory(name, log);
+    if (n_bytes > 0)
+        memcpy(copy, bytes, n_bytes);
+    carried->about[n] = about;
+    carried->sources[n] = (struct zr_carried_source){.file = {.fd = -1}, .bytes = copy};
+    carried->n_files++;
+    return ZR_OK;
+}
+
 void zr_carried_close(zr_carried_t *carried) {
     for (size_t i = 0; i < carried->n_files; i++)
-        zr_file_close(&carried->files[i].file);
-    free(carried->files);
+        zr_file_close(&carried->sources[i].file);
+    free(carried->about);
+    free(carried->sources);
     *carried = (zr_carried_t){0};
 }
 
-static zr_status_t write_file(const struct zr_carried_open *carried, int folder_fd,
-                              const char *folder, const zr_log_t *log) {
-    zr_file_t from = carried->file, to = {.fd = -1};
+static zr_status_t write_file(const struct zr_carried_source *source,
+                              const zr_manifest_carried_t *about, int folder_fd, const char *folder,
+                              const zr_log_t *log) {
+    zr_file_t from = source->file, to = {.fd = -1};
     from.folder = "the checkpoint that the run went on from";
-    from.name = carried->about.name;
-    ZR_TRY(zr_file_create(folder_fd, folder, carried->about.name, log, &to));
-    zr_status_t status = pass(&from, &carried->about, NULL, &to, log);
+    from.name = about->name;
+    ZR_TRY(zr_file_create(folder_fd, folder, about->name, log, &to));
+    zr_status_t status = source->bytes != NULL
+                             ? zr_file_write(&to, 0, source->bytes, (size_t)about->n_bytes, log)
+                             : pass(&from, about, NULL, &to, log);
     ZR_THEN(status, zr_file_sync_and_close(&to, log));
     zr_file_close(&to);
     return status;
@@ -144,12 +201,12 @@ zr_status_t zr_carried_write(const zr_carried_t *carried, const char *folder,
         return ZR_OK;
     manifest->carried = calloc(carried->n_files, sizeof(*manifest->carried));
     if (manifest->carried == NULL)
-        return zr_fail(log, ZR_ERR_MEMORY, "%s: no memory for the files that it carries", folder);
+        return no_memory(folder, log);
     ZR_TRY(zr_folder_open(folder, log, &folder_fd));
     zr_status_t status = ZR_OK;
     for (size_t i = 0; i < carried->n_files && status == ZR_OK; i++) {
-        manifest->carried[manifest->n_carried++] = carried->files[i].about;
-        status = write_file(&carried->files[i], folder_fd, folder, log);
+        manifest->carried[manifest->n_carried++] = carried->about[i];
+        status = write_file(&carried->sources[i], &carried->about[i], folder_fd, folder, log);
     }
     close(folder_fd);
     return status;

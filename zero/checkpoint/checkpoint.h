@@ -31,6 +31,19 @@ ZR_BEGIN_C
  */
 ZR_NODISCARD zr_status_t zr_runtime_expect_saves(zr_runtime_t *runtime, bool goes_on);
 
+/**
+ * Carry a file for other programs along, such as a tokenizer: it is written into each checkpoint that
+ * this run saves. Before commit, on rank 0; on others it does nothing. Not where zr_runtime_restore
+ * is called, whose checkpoint has its own.
+ *
+ * @param name   as of zr_checkpoint_writer_carry
+ * @param bytes  [n_bytes] copied
+ * @return ZR_OK; ZR_ERR_STATE after commit, or with a checkpoint; ZR_ERR_ARGUMENT as of
+ *         zr_checkpoint_writer_carry; ZR_ERR_MEMORY
+ */
+ZR_NODISCARD zr_status_t zr_runtime_carry(zr_runtime_t *runtime, const char *name,
+                                          const void *bytes, size_t n_bytes);
+
 typedef struct zr_save_options {
     const char *folder;       /* of the checkpoints; made when it is not there */
     const char *trainer_json; /* an object of JSON: what the trainer needs to go on (its position in
@@ -321,7 +334,8 @@ ZR_NODISCARD zr_status_t zr_checkpoint_list(const char *folder, const zr_log_t *
  * Before commit, which reads; and on every rank.
  *
  * @param checkpoint  borrowed until commit has returned; any ranks, stage, placement, dtype
- * @return ZR_OK; ZR_ERR_STATE after commit. Commit then also returns what zr_checkpoint_read does,
+ * @return ZR_OK; ZR_ERR_STATE after commit and zr_runtime_carry. Commit then also returns what
+ *         zr_checkpoint_read does,
  *         and ZR_ERR_ARGUMENT when a parameter has no tensor, a tensor no parameter, their shapes
  *         differ, or its arrays are another optimizer's; one that has masters alone, as the writer
  *         makes them, is of any

@@ -10,8 +10,23 @@
 zr_status_t zr_runtime_restore(zr_runtime_t *runtime, const zr_checkpoint_t *checkpoint) {
     if (runtime->committed)
         return zr_fail(&runtime->base.log, ZR_ERR_STATE, "zr_runtime_restore after commit");
+    if (runtime->saves.carried.n_files > 0)
+        return zr_fail(&runtime->base.log, ZR_ERR_STATE,
+                       "zr_runtime_restore after zr_runtime_carry: the checkpoint's own files are "
+                       "carried along");
     runtime->restore.checkpoint = checkpoint;
     return ZR_OK;
+}
+
+zr_status_t zr_runtime_carry(zr_runtime_t *runtime, const char *name, const void *bytes,
+                             size_t n_bytes) {
+    zr_base_t *base = &runtime->base;
+    if (runtime->committed || runtime->restore.checkpoint != NULL)
+        return zr_fail(&base->log, ZR_ERR_STATE, "zr_runtime_carry after %s",
+                       runtime->committed ? "commit" : "zr_runtime_restore");
+    if (base->rank != 0 || !zr_base_has_data(base))
+        return ZR_OK;
+    return zr_carried_add(&runtime->saves.carried, base->heap, name, bytes, n_bytes, &base->log);
 }
 
 /* ---- which tensor is whose ------------------------------------------------------------------- */

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "offload/store.h"
+#include "zero/checkpoint/carried_internal.h"
 #include "zero/checkpoint/file_internal.h"
 #include "zero/checkpoint/folder_internal.h"
 
@@ -263,11 +264,6 @@ zr_status_t zr_checkpoint_writer_add(zr_checkpoint_writer_t *writer, const zr_pa
 
 /* ---- files that are carried along ------------------------------------------------------------ */
 
-static zr_status_t refuse_file(const zr_checkpoint_writer_t *writer, const char *name,
-                               const char *reason) {
-    return zr_fail(&writer->log, ZR_ERR_ARGUMENT, "file \"%.200s\": %s", name, reason);
-}
-
 static zr_status_t write_carried(const zr_checkpoint_writer_t *writer, const char *name,
                                  const void *bytes, size_t n_bytes) {
     int folder_fd = -1;
@@ -285,21 +281,12 @@ zr_status_t zr_checkpoint_writer_carry(zr_checkpoint_writer_t *writer, const cha
                                        const void *bytes, size_t n_bytes) {
     zr_manifest_t *m = &writer->manifest;
     ZR_TRY(check_going_on(writer));
-    if (name == NULL || !zr_manifest_is_carried_name(name))
-        return refuse_file(writer, name == NULL ? "" : name,
-                           "it needs a name of 1 to 63 letters, digits, '-', '_' and '.', no dot "
-                           "in front, not rank-..., nor " ZR_MANIFEST_NAME);
-    for (size_t i = 0; i < m->n_carried; i++)
-        if (strcmp(m->carried[i].name, name) == 0)
-            return refuse_file(writer, name, "there is one of this name already");
-    if (m->n_carried == ZR_MANIFEST_MAX_CARRIED || n_bytes > ZR_MANIFEST_MAX_CARRIED_BYTES)
-        return refuse_file(writer, name, "a checkpoint carries at most 64 files of 1 GiB each");
+    zr_manifest_carried_t about;
+    ZR_TRY(
+        zr_carried_describe(name, bytes, n_bytes, m->carried, m->n_carried, &writer->log, &about));
     if (!make_room(&m->carried, m->n_carried, sizeof(*m->carried)))
         return no_memory(writer);
-    zr_manifest_carried_t *carried = &m->carried[m->n_carried];
-    *carried =
-        (zr_manifest_carried_t){.n_bytes = n_bytes, .xxh3 = zr_store_checksum(bytes, n_bytes)};
-    memcpy(carried->name, name, strlen(name));
+    m->carried[m->n_carried] = about;
     zr_status_t status = write_carried(writer, name, bytes, n_bytes);
     writer->has_failed = status != ZR_OK;
     m->n_carried += status == ZR_OK;
