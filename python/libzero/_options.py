@@ -10,6 +10,7 @@ import os
 import pathlib
 import tempfile
 import warnings
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from . import _c
@@ -21,6 +22,16 @@ _REFUSED = {
     "order": "PyTorch takes each micro-batch through all layers",
 }
 
+
+#: Keys of DeepSpeed's that change no result, and have no meaning here: section, key, why. They are ignored with a note.
+_IGNORED = {
+    ("zero_optimization", "allgather_bucket_size"): "a bucket is a unit here",
+    ("zero_optimization", "reduce_bucket_size"): "a bucket is a unit here",
+    ("zero_optimization", "round_robin_gradients"): "a shard is a contiguous slice of its unit",
+    ("zero_optimization", "stage3_param_persistence_threshold"): "every parameter is sharded",
+    ("zero_optimization", "stage3_gather_16bit_weights_on_model_save"): "engine.state_dict() has whole weights",
+    ("zero_optimization", "stage3_gather_fp16_weights_on_model_save"): "engine.state_dict() has whole weights",
+}  # fmt: skip
 
 #: Options of the drives, which not only state and parameters may be on.
 _OF_DRIVES = ("block_size", "files_per_path", "nvme_capacity", "nvme_path", "nvme_verify", "queue_depth", "submit_batch")
@@ -78,29 +89,53 @@ def _check_meaning(config: _c.Config, keyword: str, value: Any) -> None:
         raise _c.ArgumentError(message)
 
 
-def _read(config: _c.Config, source: Any) -> None:
-    """DeepSpeed's JSON: a file, or a dictionary."""
+def _read(config: _c.Config, source: Any, notes: list[str]) -> dict[str, Any]:
+    """DeepSpeed's JSON: a file, or a dictionary. Returns it, without what has no meaning here, of which notes say why."""
     if source is None:
-        return
+        return {}
     name = "config" if isinstance(source, dict) else os.fspath(source)
+    text = json.dumps(source) if isinstance(source, dict) else pathlib.Path(source).read_text()
+    found = _parse(text)
+    n_notes = len(notes)
+    for (section, key), reason in _IGNORED.items():
+        if isinstance(found.get(section), dict) and found[section].get(key, "auto") != "auto":
+            notes.append(f"{section}.{key}={json.dumps(found[section].pop(key))} is ignored: {reason}")
     with tempfile.NamedTemporaryFile("w", prefix="config-", suffix=".json") as file:
-        file.write(_without_gathering(source))
+        file.write(text if len(notes) == n_notes else json.dumps(found))
         file.flush()
         try:
             check(lib.zr_config_read_json(file.name.encode(), byref(_c.LOG), byref(config)))
         except _c.Error as error:
             raise type(error)(str(error).replace(file.name, name)) from None
+    return found
 
 
-def _without_gathering(source: Any) -> str:
-    """The JSON's text. That whole weights are gathered when they are saved is so here, and a key need not ask for it."""
-    text = json.dumps(source) if isinstance(source, dict) else pathlib.Path(source).read_text()
-    if "16bit_weights_on_model_save" not in text:
-        return text
-    found = json.loads(text)
-    if isinstance(found.get("zero_optimization"), dict):
-        found["zero_optimization"].pop("stage3_gather_16bit_weights_on_model_save", None)
-    return json.dumps(found)
+def _parse(text: str) -> dict[str, Any]:
+    """Nothing of what is no JSON object: the library says what is wrong with it."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _automatic(found: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    """Keys of a file whose value is "auto"."""
+    for key, value in found.items():
+        if isinstance(value, dict):
+            yield from _automatic(value, f"{prefix}{key}.")
+        elif value == "auto" or (isinstance(value, list) and "auto" in value):
+            yield prefix + key
+
+
+def _note_automatic(config: _c.Config, found: dict[str, Any], notes: list[str]) -> None:
+    """What became of "auto"."""
+    became = []
+    for key in _automatic(found):
+        values = [f"{k} {get(config, k) or None}" for k, row in rows().items() if (row.what["key"] or "").split("[")[0] == key]
+        became += values or ([f"{key} false"] if key == "fp16.enabled" else [])
+    if became:
+        notes.append('"auto" in the configuration became: ' + ", ".join(became))
 
 
 def size_of(keyword: str, value: Any) -> int:
@@ -111,13 +146,17 @@ def size_of(keyword: str, value: Any) -> int:
     return int(get(config, "host_memory"))
 
 
-def configure(source: Any, keywords: dict[str, Any], n_ranks: int, uses_drives: bool = False) -> _c.Config:
+def configure(
+    source: Any, keywords: dict[str, Any], n_ranks: int, uses_drives: bool = False, notes: list[str] | None = None
+) -> _c.Config:
     """zr_config_t: the defaults, over them DeepSpeed's JSON, over that the keywords.
 
     uses_drives: options of drives have a meaning, whatever the others say
+    notes: gets what became of "auto", and what is ignored
     """
     config = lib.zr_config_default()
-    _read(config, source)
+    notes = [] if notes is None else notes
+    found = _read(config, source, notes)
     for keyword, value in keywords.items():
         if keyword not in rows():
             near = difflib.get_close_matches(keyword, rows(), 1)
@@ -129,6 +168,7 @@ def configure(source: Any, keywords: dict[str, Any], n_ranks: int, uses_drives: 
         if value is not None and not (uses_drives and keyword in _OF_DRIVES):
             _check_meaning(config, keyword, value)
     check(lib.zr_config_resolve(byref(config), n_ranks, byref(_c.LOG)))
+    _note_automatic(config, found, notes)
     for keyword, reason in _REFUSED.items():
         if get(config, keyword) != rows()[keyword].what["default"]:
             raise _c.UnsupportedError(

@@ -162,7 +162,10 @@ class Engine:
         self._runtime = c_void_p()
         rank = self._open_rank()
         self.rank, self.world_size = rank.rank, rank.n_ranks
-        self._config = _options.configure(config, keywords, rank.n_ranks, offload_activations == "nvme")
+        notes: list[str] = []
+        self._config = _options.configure(config, keywords, rank.n_ranks, offload_activations == "nvme", notes)
+        for note in notes if rank.rank == 0 else []:
+            _c.logger.warning("%s", note)
         self._stash: Stash | None = None  # of activations on drives
         self._stash_bytes = self._read_activations(offload_activations, activations_capacity)
         self.module = model

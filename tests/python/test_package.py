@@ -76,6 +76,34 @@ class Options(unittest.TestCase):
                 self.configure(**keywords)
             self.assertIn(words, str(raised.exception))
 
+    def test_hugging_face(self):
+        """Configurations of its documents are taken as they are, and notes say what "auto" became."""
+        params = {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"}
+        warmup = {"warmup_min_lr": "auto", "warmup_max_lr": "auto", "warmup_num_steps": "auto"}
+        loss_scale = {"loss_scale": 0, "loss_scale_window": 1000, "initial_scale_power": 16, "hysteresis": 2, "min_loss_scale": 1}
+        shared = {
+            "fp16": {"enabled": "auto", **loss_scale}, "bf16": {"enabled": "auto"}, "optimizer": {"type": "AdamW", "params": params},
+            "scheduler": {"type": "WarmupLR", "params": warmup}, "gradient_accumulation_steps": "auto", "gradient_clipping": "auto",
+            "steps_per_print": 2000, "train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto", "wall_clock_breakdown": False}
+        on_cpu = {"device": "cpu", "pin_memory": True}
+        second = {
+            "stage": 2, "offload_optimizer": on_cpu, "allgather_partitions": True, "allgather_bucket_size": 2e8, "overlap_comm": True,
+            "reduce_scatter": True, "reduce_bucket_size": 2e8, "contiguous_gradients": True, "round_robin_gradients": True}
+        third = {
+            "stage": 3, "offload_optimizer": on_cpu, "offload_param": on_cpu, "overlap_comm": True, "contiguous_gradients": True,
+            "sub_group_size": 1e9, "reduce_bucket_size": "auto", "stage3_prefetch_bucket_size": "auto",
+            "stage3_param_persistence_threshold": "auto", "stage3_max_live_parameters": 1e9, "stage3_max_reuse_distance": 1e9,
+            "stage3_gather_16bit_weights_on_model_save": True}
+        for zero, n_ignored in ((second, 3), (third, 1)):
+            notes = []
+            config = _options.configure({**shared, "zero_optimization": zero}, {"lr": 2e-5}, 2, notes=notes)
+            for keyword, text in [("stage", str(zero["stage"])), ("lr", "2e-05"), ("dtype", "fp32"), ("train_batch_size", "2")]:
+                self.assertEqual(_options.get(config, keyword), text)
+            self.assertEqual(sum("is ignored" in note for note in notes), n_ignored)
+            for words in ("lr 2e-05", "beta2 0.95", "dtype fp32", "fp16.enabled false", "micro_batch 1", "grad_accum 1", "clip 0"):
+                self.assertIn(words, notes[-1])
+            self.assertIn(f"train_batch_size {_options.get(config, 'train_batch_size')}", notes[-1])
+
     def test_all_messages(self):
         """Of a file that is wrong in two places, both are told."""
         with self.assertRaises(libzero.Error) as raised:
