@@ -1,32 +1,38 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, on a machine that has one: build, run the suite on cuda, train, measure,
-# look for races and bad accesses. Ten minutes at most, offline, and one JSON file of results.
+# Everything that needs a GPU, on a machine that has one: a smoke test, measurements, the suite on cuda,
+# training, races and bad accesses. Ten minutes at most, offline, and one JSON file of results.
 #
-#   bash tests/gpu.sh [--dry-run] [--build FOLDER] [--out FILE] [--packages FOLDER]
+#   bash tests/gpu.sh [--dry-run] [--build FOLDER] [--out FILE] [--packages FOLDER] [--programs FOLDER]
 #
-#   --dry-run   print the parts, their limits in seconds and their commands; run nothing
+#   --dry-run   print the parts, when each is expected to begin and how long it takes, and their commands;
+#               run nothing
 #   --build     where to build (default: build/gpu)
 #   --out       the file of results (default: FOLDER/gpu.json); what parts print lies in FOLDER/gpu/
 #   --packages  a folder of Debian packages that the machine lacks and cannot fetch: they are unpacked
-#               in the build folder, and used from there (docs/gpu.md says which)
+#               in the build folder, and used from there (tests/gpu_pack.sh collects them)
+#   --programs  a folder of programs that tests/gpu_pack.sh has built elsewhere, for this kind of GPU: they are
+#               used instead of a build where they start here
 #
-# Exit code: 0 when all that could be run passed, 1 when something failed, 2 for bad usage, 77
-# without a GPU. Parts come in the order of what they are worth. All their limits together are less than
-# the ten minutes; what one leaves of its own, those behind it may use. The file of results is written
-# anew behind each, so that there is always one.
+# Exit code: 0 when all that could be run passed, 1 when something failed, 2 for bad usage. Without a GPU it prints
+# what --dry-run prints, runs its own test, and ends with 77, or with 1 when that test fails.
+#
+# Parts come in the order of what they are worth. A part may take twice as long as expected, and never longer
+# than to the end. Those that only add to what is known, such as compute-sanitizer, are "incomplete" when their time
+# has passed, which is no failure. The file of results is written anew behind each part, and when the script is ended.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 . cmake/install.sh
 
-build=build/gpu out='' packages='' is_dry=false
+build=build/gpu out='' packages='' programs='' is_dry=false
 while [ $# -gt 0 ]; do
     case $1 in
     --dry-run) is_dry=true ;;
     --build) build=${2:?--build needs a folder} && shift ;;
     --out) out=${2:?--out needs a file} && shift ;;
     --packages) packages=${2:?--packages needs a folder} && shift ;;
+    --programs) programs=${2:?--programs needs a folder} && shift ;;
     *)
-        echo "gpu.sh: $1 is unknown; --dry-run, --build FOLDER, --out FILE and --packages FOLDER are possible" >&2
+        echo "gpu.sh: $1 is unknown; --dry-run, --build FOLDER, --out FILE, --packages FOLDER and --programs FOLDER are possible" >&2
         exit 2
         ;;
     esac
@@ -34,9 +40,12 @@ while [ $# -gt 0 ]; do
 done
 out=${out:-$build/gpu.json}
 logs=$build/gpu
-total_seconds=585
-limits=0 # of all parts so far, together
-n_passed=0 n_failed=0 n_left_out=0
+total_seconds=550 # ending the last part and writing results take some more
+expected=0        # when the next part is expected to begin
+may_be_incomplete=false
+was_ended=false
+running='' # the process group of the part that runs
+n_passed=0 n_failed=0 n_left_out=0 n_incomplete=0
 parts='' # JSON objects, with commas between them
 
 # ---- parts ------------------------------------------------------------------------------------
@@ -72,6 +81,7 @@ note() {
     case $2 in
     passed) n_passed=$((n_passed + 1)) ;;
     'left out'*) n_left_out=$((n_left_out + 1)) ;;
+    incomplete*) n_incomplete=$((n_incomplete + 1)) ;;
     *) n_failed=$((n_failed + 1)) ;;
     esac
     write_results
@@ -101,56 +111,64 @@ runs_still() {
 # run_limited LIMIT COMMAND...: run it for so many seconds, then end it and what it has started. 124:
 # it was ended; 125: it did not even end then, as a process that hangs in a driver, and is left behind.
 run_limited() {
-    local limit=$1 pid timer tries code
+    local limit=$1 timer tries code
     shift
     setsid "$@" &
-    pid=$!
+    running=$!
     sleep "$limit" &
     timer=$!
-    wait -n "$pid" "$timer"
+    wait -n "$running" "$timer"
     code=$?
-    if kill "$timer" 2>/dev/null; then
+    if ! $was_ended && kill "$timer" 2>/dev/null; then
         wait "$timer" 2>/dev/null
+        running=''
         return $code
     fi
-    kill -TERM -- "-$pid" 2>/dev/null
-    for ((tries = 0; tries < 80; tries++)); do
-        [ "$tries" -ne 20 ] || kill -KILL -- "-$pid" 2>/dev/null
-        runs_still "$pid" || return 124
+    kill "$timer" 2>/dev/null
+    kill -TERM -- "-$running" 2>/dev/null
+    for ((tries = 0; tries < 50; tries++)); do
+        [ "$tries" -ne 20 ] || kill -KILL -- "-$running" 2>/dev/null
+        runs_still "$running" || break
         sleep 0.1
     done
-    return 125
+    ((tries < 50)) && code=124 || code=125
+    running=''
+    return $code
 }
 
-# part NAME LIMIT COMMAND...: run it for LIMIT seconds, and as many more of those that the parts before it
-# have left of theirs.
+# Ended from outside: the part that runs is ended, and what there is is written.
+trap 'was_ended=true' TERM INT HUP
+
+# part NAME SECONDS COMMAND...: run it. It is expected to take so many seconds, and may take twice as many, and 5 more.
 part() {
-    local name=$1 left=$((total_seconds - SECONDS)) spare=$((limits - SECONDS)) began=$SECONDS code
-    local limit=${ZR_GPU_PART_SECONDS:-$2} # the test of this script is not to wait so long
+    local name=$1 left=$((total_seconds - SECONDS)) began=$SECONDS code late='timed out'
+    local seconds=$2 limit=${ZR_GPU_PART_SECONDS:-$((2 * $2 + 5))} # the test of this script has its own
     shift 2
-    limits=$((limits + limit))
     if $is_dry; then
-        zr_say "$name ($limit s): $*"
+        zr_say "$name (at $expected s, about $seconds s, at most $limit s$( ((expected < total_seconds)) || echo ", if time is left")): $*"
+        expected=$((expected + seconds))
         return 0
     fi
     if [ "$left" -lt 5 ]; then
         leave_out "$name" "no time is left"
         return 1
     fi
-    [ "$spare" -le 0 ] || limit=$((limit + (spare < limit ? spare : limit)))
     limit=$((limit < left ? limit : left))
+    $may_be_incomplete && late=incomplete
     run_limited "$limit" "$@" >"$logs/$name.out" 2>"$logs/$name.err"
     code=$?
+    $was_ended && late='was ended from outside'
     case $code in
     0) note "$name" passed $((SECONDS - began)) "$*" "$limit" ;;
     77) leave_out "$name" "skipped: $(tail -n 1 "$logs/$name.out")" ;;
-    124) note "$name" "timed out" $((SECONDS - began)) "$*" "$limit" ;;
-    125) note "$name" "timed out, and cannot be ended" $((SECONDS - began)) "$*" "$limit" ;;
+    124) note "$name" "$late" $((SECONDS - began)) "$*" "$limit" ;;
+    125) note "$name" "$late, and cannot be ended" $((SECONDS - began)) "$*" "$limit" ;;
     *)
         note "$name" "failed with $code" $((SECONDS - began)) "$*" "$limit"
         tail -n 15 "$logs/$name.err" "$logs/$name.out" >&2
         ;;
     esac
+    $was_ended && finish
     return $code
 }
 
@@ -197,6 +215,19 @@ use_wheels() {
     done < <(python3 -c 'import nvidia; print(*nvidia.__path__, sep="\n")' 2>/dev/null)
 }
 
+# Programs that were built elsewhere, with the libraries that they were linked with: whether they start here.
+use_programs() {
+    [ -n "$programs" ] || return 1
+    local lib
+    lib=$(realpath -m "$programs/lib")
+    LD_LIBRARY_PATH=$lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "$programs/bin/zero-train" --version >/dev/null || {
+        zr_say "the programs in $programs do not start here, and are built anew"
+        return 1
+    }
+    export LD_LIBRARY_PATH=$lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    build=$programs
+}
+
 # For this GPU alone, and no more than is run.
 build_all() {
     zr_configure . "$build" -DZR_CUDA=ON "-DZR_CUDA_ARCHITECTURES=$architecture" || return
@@ -204,7 +235,7 @@ build_all() {
         echo "no CUDA toolkit: $(sed -n 's/^ZR_CUDA_REASON:[A-Z]*=//p' "$build/CMakeCache.txt")" >&2
         return 1
     }
-    zr_build "$build" -j"$(nproc)" zero-train zero-bench gpu_suite
+    zr_build "$build" -j"$(nproc)" zero-train zero-bench zero-plan zero-capacity gpu_suite
 }
 
 # What is skipped has not seen the GPU: a failure here, but NCCL may be missing.
@@ -217,15 +248,22 @@ run_suite() {
     return 1
 }
 
+# Whether anything works at all: the device, products, attention, one training step.
+smoke() {
+    part smoke-device 5 "$build/tests/test_device" cuda
+    part smoke-products 8 "$build/tests/test_nn_matmul" cuda
+    part smoke-attention 12 "$build/tests/test_nn_attention" cuda
+    part smoke-step 10 "$build/bin/zero-train" --model gpt2 --dtype bf16 --device cuda --json --data docs \
+        --steps 1 --micro-batch 4
+}
+
 # Kernels under compute-sanitizer: errors end with 1.
 sanitize() {
-    local tool test limit
+    local tool test
     for tool in memcheck racecheck; do
-        limit=20
-        [ $tool = memcheck ] || limit=25
         for test in test_kernels test_nn_rows test_nn_attention; do
             if $is_dry || command -v compute-sanitizer >/dev/null; then
-                part "$tool-$test" $limit compute-sanitizer --tool "$tool" --error-exitcode 1 \
+                part "$tool-$test" 15 compute-sanitizer --tool "$tool" --error-exitcode 1 \
                     "$build/tests/$test" cuda
             else
                 leave_out "$tool-$test" "no compute-sanitizer here"
@@ -234,28 +272,139 @@ sanitize() {
     done
 }
 
-# bench NAME LIMIT COMMAND OPTION...: zero-bench on the GPU.
-bench() {
-    local name=$1 limit=$2 command=$3
+# part_of NAME SECONDS FUNCTION ARGUMENT...: a part that is a function of this script.
+part_of() {
+    local name=$1 seconds=$2 function=$3
     shift 3
-    part "bench-$name" "$limit" "$build/bin/zero-bench" "$command" --device cuda --json "$@"
+    part "$name" "$seconds" bash -c "$function \"\$@\"" "$function" "$@"
 }
 
-# What there is to know first of the GPU's speed: the update and the other kernels against its copy, a
-# layer's products and whole steps against its own products. GPT-2 1.5B needs about 60 GB.
+# bench NAME SECONDS COMMAND OPTION...: zero-bench on the GPU.
+bench() {
+    local name=$1 seconds=$2 command=$3
+    shift 3
+    part "bench-$name" "$seconds" "$build/bin/zero-bench" "$command" --device cuda --json "$@"
+}
+
+# plan_of MODEL MICRO_BATCH ACCUMULATION: as bench's steps are, on this GPU as it was measured.
+plan_of() {
+    "$build/bin/zero-plan" --hardware "$logs/hardware.json" --dtype bf16 --stage 0 --offload-optimizer none \
+        --recompute none --json --ranks 1 --model "$1" --micro-batch "$2" --grad-accum "$3" --seq 1024 2>>"$logs/plans.err"
+}
+
+# compare_plan NAME: step time and peak of a step that was measured beside those that were planned. The peaks have to agree
+# to 2% or 64 MiB (the plan's batches are read from files); how far off the time is is a result.
+compare_plan() {
+    local planned planned_peak measured peak
+    planned=$(sed -n 's/^ *"step_ms": \([0-9.e+-]*\),$/\1/p' "$logs/plan-$1.out" | head -n 1)
+    planned_peak=$(sed -n 's/^ *"reserved": \([0-9]*\),$/\1/p' "$logs/plan-$1.out" | head -n 1)
+    measured=$(value_of "bench-$1" step_ms)
+    peak=$(value_of "bench-$1" peak_device_bytes)
+    printf '{"planned_step_ms": %s, "step_ms": %s, "planned_peak_bytes": %s, "peak_bytes": %s}\n' \
+        "${planned:-null}" "${measured:-null}" "${planned_peak:-null}" "${peak:-null}"
+    awk -v peak="$peak" -v planned="$planned_peak" 'BEGIN {
+        off = peak > planned ? peak - planned : planned - peak
+        exit !(peak > 0 && planned > 0 && (off <= 0.02 * planned || off <= 64 * 2 ^ 20)) }'
+}
+
+# bench_step NAME SECONDS MODEL MICRO_BATCH ACCUMULATION: a step, measured and planned.
+bench_step() {
+    bench "$1" "$2" step --dtype bf16 --model "$3" --seq 1024 --micro-batch "$4" --grad-accum "$5" || return
+    $is_dry && return
+    plan_of "$3" "$4" "$5" >"$logs/plan-$1.out"
+    part_of "planned-$1" 1 compare_plan "$1"
+}
+
+# The largest micro-batch of a model that a plan fits into this GPU.
+largest_micro_batch() {
+    local least=1 most=256 middle
+    while ((most - least > 1)); do
+        middle=$(((least + most) / 2))
+        if plan_of "$1" "$middle" 1 | grep -q '"fits": true'; then least=$middle; else most=$middle; fi
+    done
+    echo "$least"
+}
+
+# Where the time of a step goes: the kernels of a trace, with how often each ran and its share.
+sum_kernels() {
+    set -o pipefail
+    awk '/"cat":"work"/ {
+            name = $0; sub(/.*"name":"/, "", name); sub(/".*/, "", name)
+            time = $0; sub(/.*"dur":/, "", time); sub(/[,}].*/, "", time)
+            bytes = 0
+            if ($0 ~ /"bytes":/) { bytes = $0; sub(/.*"bytes":/, "", bytes); sub(/[,}].*/, "", bytes) }
+            n[name]++; us[name] += time; moved[name] += bytes; all += time
+        }
+        END { for (name in n)
+                  printf "%6.2f%% %12.1f us %6d times %8.1f GB/s  %s\n", 100 * us[name] / all, us[name], n[name],
+                         (us[name] > 0 ? moved[name] / us[name] / 1e3 : 0), name }' "$1" | sort -rn
+}
+
+# trace NAME SECONDS MODEL MICRO_BATCH: a step's kernels, and what cuBLASLt says that it has chosen.
+trace() {
+    part "trace-$1" "$2" env CUBLASLT_LOG_LEVEL=2 CUBLASLT_LOG_FILE="$logs/cublaslt-$1.log" "$build/bin/zero-train" \
+        --model "$3" --dtype bf16 --device cuda --json --data docs --steps 3 --micro-batch "$4" --warmup 1 \
+        --trace "$logs/trace-$1.json" --trace-steps 3:3 || return
+    $is_dry || part_of "kernels-$1" 2 sum_kernels "$logs/trace-$1.json"
+}
+
+# What there is to know first of the GPU's speed: what a plan needs to know, the update and the other kernels against
+# the GPU's copy, a layer's products and whole steps against its own products. GPT-2 1.5B needs about 60 GB.
 measure() {
-    bench adam-bf16 12 adam --dtype bf16 --elems 200000003
-    bench kernels-bf16 12 kernels --dtype bf16 --channels 1600 --tokens 65536
-    bench matmul-bf16 12 matmul --dtype bf16 --channels 1600 --tokens 16384
-    bench step-124m 20 step --dtype bf16 --model gpt2 --seq 1024 --micro-batch 16
-    bench step-1.5b 50 step --dtype bf16 --model gpt2-xl --seq 1024 --micro-batch 12
+    local micro_batch=64
+    bench hardware 25 hardware --save-hardware "$logs/hardware.json"
+    bench_step step-124m 10 gpt2 16 1
+    bench_step step-1.5b 25 gpt2-xl 12 1
+    bench adam-bf16 5 adam --dtype bf16 --elems 200000003
+    bench kernels-bf16 6 kernels --dtype bf16 --channels 1600 --tokens 65536
+    bench matmul-bf16 6 matmul --dtype bf16 --channels 1600 --tokens 16384
+    trace 124m 12 gpt2 16
+    trace 1.5b 25 gpt2-xl 12
+    $is_dry || micro_batch=$(largest_micro_batch gpt2-xl)
+    bench_step step-1.5b-accumulated 35 gpt2-xl 12 8
+    bench_step step-1.5b-largest 35 gpt2-xl "$micro_batch" 1
+}
+
+# The same step in PyTorch, where it is installed.
+measure_peers() {
+    local model
+    for model in gpt2 gpt2-xl; do
+        if $is_dry || python3 -c 'import torch' 2>/dev/null; then
+            part "pytorch-$model" $([ $model = gpt2 ] && echo 35 || echo 60) python3 tests/gpu_peer.py --model $model \
+                --micro-batch $([ $model = gpt2 ] && echo 16 || echo 12)
+        else
+            leave_out "pytorch-$model" "no PyTorch here"
+        fi
+    done
+}
+
+# State in host memory and on a drive, and a model that fills the GPU and most of host memory.
+offload() {
+    local place
+    for place in cpu nvme; do
+        part "offload-1.5b-$place" 30 "$build/bin/zero-train" --model gpt2-xl --dtype bf16 --device cuda --json --data docs \
+            --stage 0 --steps 3 --warmup 1 --micro-batch 12 --offload-optimizer $place \
+            $([ $place = cpu ] || echo "--nvme-path $logs/drive")
+    done
+    rm -rf "$logs/drive"
+}
+
+fill_all_memory() {
+    local device host
+    device=$(ask_gpu memory.free)
+    device=${device%% *}
+    host=$(awk '/^MemAvailable:/ { print int($2 / 1024) }' /proc/meminfo)
+    part capacity 80 "$build/bin/zero-capacity" --device cuda --json --stage 2 --offload-optimizer auto --seq 1024 \
+        --vocab 50257 --aspect 64 --device-memory "$((${device:-100000} * 94 / 100))MiB" --host-memory "$((host * 80 / 100))MiB" \
+        --verify steps=1
 }
 
 measure_more() {
-    bench step-124m-ranks8 20 step --dtype bf16 --model gpt2 --seq 1024 --micro-batch 2 --ranks 8 \
+    bench step-124m-ranks8 10 step --dtype bf16 --model gpt2 --seq 1024 --micro-batch 2 --ranks 8 \
         --stage 3
-    bench adam-fp32 10 adam --dtype fp32 --elems 200000003
-    bench matmul-fp32 10 matmul --dtype fp32 --channels 1600 --tokens 16384
+    bench adam-fp32 5 adam --dtype fp32 --elems 200000003
+    bench matmul-fp32 6 matmul --dtype fp32 --channels 1600 --tokens 16384
+    part ptx 15 ctest --test-dir "$build" -R '^test_ptx$' --output-on-failure --no-tests=error
 }
 
 # The value of a key on a line of its own, in what a part printed.
@@ -271,6 +420,14 @@ losses_fall() {
               exit !(first ~ /^[0-9]/ && last ~ /^[0-9]/ && last + 0 < first + 0) }'
 }
 
+# What a run of zero-train has reserved, by tier and tag, is to the byte what it has planned before.
+peaks_are_planned() {
+    local measured planned
+    measured=$(sed -n '/^  "peak_bytes": {/,/^  }/p' "$logs/$1.out" | tail -n +2)
+    planned=$(sed -n '/^  "planned_peak_bytes": {/,/^  }/p' "$logs/$1.out" | tail -n +2)
+    [ -n "$measured" ] && [ "$measured" = "$planned" ]
+}
+
 # GPT-2 124M at every stage with several ranks on one GPU: the losses fall, and for a number of ranks
 # all stages end with the same weights.
 train() {
@@ -279,11 +436,12 @@ train() {
         hashes=''
         for stage in 0 1 2 3; do
             name=train-ranks$ranks-stage$stage
-            part "$name" 9 "$build/bin/zero-train" --model gpt2 --dtype bf16 --device cuda --json \
+            part "$name" 4 "$build/bin/zero-train" --model gpt2 --dtype bf16 --device cuda --json \
                 --data docs --ranks "$ranks" --stage "$stage" --steps 6 --micro-batch 4 \
                 --warmup 1 || continue
             $is_dry && continue
             check "$name-losses" "the losses are not finite, or do not fall" losses_fall "$name"
+            check "$name-peaks" "the peaks are not those that were planned" peaks_are_planned "$name"
             hash=$(value_of "$name" weights_xxh3)
             case " $hashes " in *" $hash "*) ;; *) hashes+=" $hash" ;; esac
         done
@@ -306,7 +464,7 @@ losses_agree() {
 compare_with_host() {
     local device
     for device in cuda host; do
-        part "train-$device" 10 "$build/bin/zero-train" --device "$device" --json --data docs \
+        part "train-$device" 5 "$build/bin/zero-train" --device "$device" --json --data docs \
             --model layers=2,channels=128,heads=2,seq=64,vocab=256 --dtype bf16 --steps 20 \
             --micro-batch 4 --warmup 1 --log "$logs/train-$device.log" || return
     done
@@ -319,10 +477,18 @@ write_results() {
     {
         printf '{\n  "date": %s,\n  "commit": %s,\n' "$(quoted "$began_at")" "$(quoted "$commit")"
         printf '  "gpu": %s,\n' "$(quoted "$gpu")"
-        printf '  "seconds": %d,\n  "passed": %d,\n  "failed": %d,\n  "left_out": %d,\n' \
-            "$SECONDS" "$n_passed" "$n_failed" "$n_left_out"
+        printf '  "seconds": %d,\n  "passed": %d,\n  "failed": %d,\n  "left_out": %d,\n  "incomplete": %d,\n' \
+            "$SECONDS" "$n_passed" "$n_failed" "$n_left_out" "$n_incomplete"
         printf '  "parts": [%s\n  ]\n}\n' "$parts"
     } >"$out.new" && mv "$out.new" "$out"
+}
+
+# Say how it went, and end.
+finish() {
+    zr_say "$n_passed passed, $n_failed failed, $n_incomplete incomplete, $n_left_out left out; results: $out"
+    $was_ended && zr_say "ended from outside: what follows was not run"
+    [ "$n_failed" -eq 0 ] && ! $was_ended
+    exit
 }
 
 # ---- in this order ----------------------------------------------------------------------------
@@ -332,30 +498,40 @@ ask_gpu() {
 }
 
 gpu=$(ask_gpu name,driver_version,memory.total)
+is_self_test=false
 if [ -z "$gpu" ]; then
     zr_say "no GPU here: nvidia-smi is missing or finds none"
-    if ! $is_dry; then
-        zr_say "nothing was run, and nothing written"
-        exit 77
-    fi
+    $is_dry || is_self_test=true
+    is_dry=true
 fi
 architecture=$(ask_gpu compute_cap | tr -d .)
 began_at=$(date -u +%Y-%m-%dT%H:%M:%SZ)
 commit=$(git rev-parse HEAD 2>/dev/null)
+export -f build_all run_suite compare_plan value_of sum_kernels zr_configure zr_build zr_say zr_die
 $is_dry || mkdir -p "$logs" "$(dirname "$out")"
-export -f build_all run_suite zr_configure zr_build zr_say zr_die
-export build architecture logs
 $is_dry || use_packages || exit 1
 $is_dry || use_wheels
-if part build 90 bash -c build_all; then
-    part suite 70 bash -c run_suite
+is_built=false
+! $is_dry && use_programs && is_built=true
+export build architecture logs
+if $is_built || part_of build 80 build_all; then
+    smoke
     measure
+    part_of suite 50 run_suite
     train
     compare_with_host
+    may_be_incomplete=true
+    measure_peers
+    offload
+    fill_all_memory
     sanitize
     measure_more
-    part ptx 15 ctest --test-dir "$build" -R '^test_ptx$' --output-on-failure --no-tests=error
+fi
+if $is_self_test; then
+    zr_say "nothing of this was run, and nothing written; now the test of this script, with stand-ins for a GPU"
+    [ -n "${ZR_GPU_SELF_TEST:-}" ] && exit 77
+    bash tests/test_gpu_script.sh . && zr_say "the test of this script passes" && exit 77
+    exit 1
 fi
 $is_dry && exit 0
-zr_say "$n_passed passed, $n_failed failed, $n_left_out left out; results: $out"
-[ "$n_failed" -eq 0 ]
+finish

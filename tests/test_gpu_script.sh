@@ -25,7 +25,7 @@ fake() {
 
 mkdir "$work/bin" "$work/built"
 fake nvidia-smi <<'END'
-case "$FAKE $*" in none*) ;; *compute_cap*) echo 9.0 ;; *) echo "A GPU, 1.2, 3 MiB" ;; esac
+case "$FAKE $*" in none*) ;; *compute_cap*) echo 9.0 ;; *memory.free*) echo "140000 MiB" ;; *) echo "A GPU, 1.2, 3 MiB" ;; esac
 END
 fake ctest <<'END'
 echo '1/2 Test  #9: test_kernels_cuda ....   Passed'
@@ -36,6 +36,7 @@ mkdir -p "$3/usr/lib/x86_64-linux-gnu/pkgconfig"
 echo prefix=/usr >"$3/usr/lib/x86_64-linux-gnu/pkgconfig/$(basename "$2" .deb).pc"
 END
 fake compute-sanitizer <<'END'
+[ "${FAKE:-}" != slow ] || sleep 100
 [ "${FAKE:-}" = race ] || exit 0
 printf 'a "hazard"\t\\ at \303\244\033[0m\nthe end\n'
 exit 1
@@ -51,18 +52,45 @@ END
 fake ninja <<'END'
 [ "${FAKE:-}" != broken ] || exit 1
 [ "${FAKE:-}" != hangs ] || { trap '' TERM; while :; do sleep 1; done; }
-mkdir -p "$2/bin"
+mkdir -p "$2/bin" "$2/tests"
 cp "$0-built/"* "$2/bin/"
+cp "$0-tests/"* "$2/tests/"
 END
 mkdir "$work/bin/ninja-built"
 fake ninja-built/zero-bench <<'END'
-case "$*" in *" --device cuda --json "*) echo '{"ratio": 1}' ;; *) exit 1 ;; esac
+case "$*" in
+*--save-hardware*) echo '{"figures": 1}' ;;
+*" --device cuda --json "*) printf '{\n  "peak_device_bytes": 6000000000,\n  "step_ms": 12.5,\n  "ratio": 1\n}\n' ;;
+*) exit 1 ;;
+esac
+END
+fake ninja-built/zero-plan <<'END'
+peak=6001000000 fits=true micro_batch=1
+[ "${FAKE:-}" != unplanned ] || peak=7000000000
+while [ $# -gt 0 ]; do [ "$1" != --micro-batch ] || micro_batch=$2; shift; done
+[ "$micro_batch" -le 77 ] || fits=false
+printf '{\n "fits": %s,\n  "reserved": %s,\n  "step_ms": 11.0,\n}\n' $fits $peak
+END
+fake ninja-built/zero-capacity </dev/null
+mkdir "$work/bin/ninja-tests"
+for name in test_device test_nn_matmul test_nn_attention; do
+    fake ninja-tests/$name <<'END'
+[ "${FAKE:-}" != smokeless ]
+END
+done
+fake python3 <<'END'
+[ "$1" != tests/gpu_peer.py ] || { echo '{"step_ms": 20}'; exit; }
+case "$1 $2" in '-c import torch') [ "${FAKE:-}" != torchless ] ;; *) exec /usr/bin/env -i PATH=/usr/bin:/bin python3 "$@" ;; esac
 END
 fake ninja-built/zero-train <<'END'
+[ "$1" != --version ] || exit 0
 while [ $# -gt 0 ]; do
-    case $1 in --ranks) ranks=$2 ;; --stage) stage=$2 ;; --log) log=$2 ;; --device) device=$2 ;; esac
+    case $1 in --ranks) ranks=$2 ;; --stage) stage=$2 ;; --log) log=$2 ;; --device) device=$2 ;; --trace) trace=$2 ;; esac
     shift
 done
+[ -z "${trace:-}" ] || printf '{"name":"%s","cat":"work","ph":"X","dur":%s,"args":{"bytes":%s}},\n' matmul 30.5 0 gelu 10 20000 matmul 59.5 0 >"$trace"
+peak=4096
+[ "${FAKE:-}$ranks$stage" != peaks82 ] || peak=8192
 extra=0
 [ "${FAKE:-}$device" != apartcuda ] || extra=2
 [ -z "${log:-}" ] || for i in $(seq 20); do echo "{\"step\": $i, \"loss\": 5.$extra$((i + 20)), \"x\": 1}"; done >"$log"
@@ -70,6 +98,7 @@ hash=abc$ranks last=2.5
 [ "${FAKE:-}$ranks$stage" != differ23 ] || hash=def
 [ "${FAKE:-}$stage" != nan1 ] || last=nan
 printf '{\n  "loss": {\n    "first": 3.5,\n    "last": %s\n  },\n' "$last"
+printf '  "peak_bytes": {\n    "reserved": 4096\n  },\n  "planned_peak_bytes": {\n    "reserved": %s\n  },\n' $peak
 printf '  "weights_xxh3": "%s"\n}\n' "$hash"
 END
 
@@ -77,9 +106,10 @@ END
 # $work/said.
 run() {
     [ -n "${keep:-}" ] || rm -rf "$work/build"
-    FAKE=$1 ZR_GPU_PART_SECONDS=${part_seconds:-100} PATH=$work/bin:$PATH bash "$script" --build "$work/build" --out "$work/out.json" "${@:2}" \
-        >"$work/said" 2>&1
+    FAKE=$1 ZR_GPU_PART_SECONDS=${part_seconds:-100} PATH=$work/bin:$PATH bash -c 'echo $$ >"$0/pid"; exec bash "$@"' "$work" "$script" \
+        --build "$work/build" --out "$work/out.json" "${@:2}" >"$work/said" 2>&1
     code=$?
+    [ -z "${TIMES:-}" ] || echo "$SECONDS $*"
 }
 
 not_in_results() { ! grep -q "$1" "$work/out.json"; }
@@ -89,62 +119,104 @@ counts() {
     grep -q "\"passed\": $1,\$" "$work/out.json" && grep -q "\"failed\": $2,\$" "$work/out.json"
 }
 
+export ZR_GPU_SELF_TEST=1 # what the script does without a GPU is to run this test
+
 run none
 expect "no GPU: 77" test $code -eq 77
 expect "no GPU: says so" grep -q '^no GPU here' "$work/said"
+expect "no GPU: says what it would do" grep -q '^smoke-device (at [0-9]* s, about 5 s, ' "$work/said"
 expect "no GPU: no results" test ! -e "$work/out.json"
 
 FAKE=none PATH=$work/bin:$PATH bash "$script" --dry-run --build "$work/build" >"$work/said" 2>&1
 expect "a dry run ends well" test $? -eq 0
-for part in build suite bench-adam-bf16 bench-kernels-bf16 bench-matmul-fp32 bench-step-1.5b train-ranks8-stage3 racecheck-test_nn_rows; do
-    expect "a dry run lists $part" grep -q "^$part ([0-9]* s): " "$work/said"
-done
+in_order() {
+    local part line=0 next
+    for part; do
+        next=$(grep -n "^$part (at [0-9]* s, about [0-9]* s" "$work/said" | cut -d: -f1)
+        [ "${next:-0}" -gt $line ] || { echo "$part is not listed, or too early" && return 1; }
+        line=$next
+    done
+}
+expect "a dry run lists parts in the order of what they are worth" in_order build smoke-device smoke-step bench-hardware \
+    bench-step-1.5b bench-adam-bf16 trace-1.5b suite train-ranks8-stage3 pytorch-gpt2 offload-1.5b-nvme capacity racecheck-test_nn_rows bench-matmul-fp32
 expect "a dry run makes nothing" test ! -e "$work/build"
+expect "it says what may not be reached" grep -q '^ptx (at [0-9]* s, about [0-9]* s, at most [0-9]* s, if time is left): ' "$work/said"
+expect "a part may take twice as long as expected, and 5 s more" grep -q '^build (at 0 s, about 80 s, at most 165 s): ' "$work/said"
+first_smoke=$(sed -n 's/^smoke-device (at \([0-9]*\) s.*/\1/p' "$work/said") after_smoke=$(sed -n 's/^bench-hardware (at \([0-9]*\) s.*/\1/p' "$work/said")
+expect "the smoke test takes a minute at most" test $((after_smoke - first_smoke)) -le 60
 
-limits=$(sed -n 's/^[^ ]* (\([0-9]*\) s): .*/\1/p' "$work/said" | paste -sd+)
-expect "the limits of all parts, $limits, leave some of ten minutes" test $((limits)) -le 585
-
-# build, suite, 8 benchmarks, 12 runs with their losses, 3 comparisons, 2 runs and their losses, 6 of
-# compute-sanitizer, the PTX
+# With all that it needs: build, 4 of smoke, the hardware, 4 steps with their plans, 3 other benchmarks, 2 traces with their
+# kernels, suite, 12 runs with their losses and peaks, 3 comparisons, 2 runs and their losses, 2 of PyTorch, 2 of offload,
+# capacity, 6 of compute-sanitizer, 3 further benchmarks, the PTX.
+n_all=79
 run well
 expect "all passes" test $code -eq 0
-expect "47 parts pass" counts 47 0
+expect "$n_all parts pass" counts $n_all 0
 expect "what the tests printed is in the results" grep -q '"suite".*"output": "1/2 Test .* Passed"}' "$work/out.json"
-# Parts have 100 seconds here, and up to as many that others have left.
-mapfile -t limits < <(sed -n 's/.*"limit": \([0-9]*\).*/\1/p' "$work/out.json")
-expect "the first part has its own limit: ${limits[0]}" test "${limits[0]}" -eq 100
-expect "others may use what it has left: ${limits[1]}" test "${limits[1]}" -gt 100
-expect "but no more than double theirs" test "$(printf '%s\n' "${limits[@]}" | sort -n | tail -n 1)" -eq 200
+expect "a plan stands beside its step" grep -Fq '"result": {"planned_step_ms": 11.0, "step_ms": 12.5, "planned_peak_bytes": 6001000000, "peak_bytes": 6000000000}' "$work/out.json"
+expect "kernels are added up" grep -Fq '90.00%         90.0 us      2 times      0.0 GB/s  matmul\n 10.00%         10.0 us      1 times      2.0 GB/s  gelu' "$work/out.json"
+expect "the largest micro-batch is what fits" grep -q 'bench-step-1.5b-largest".*--micro-batch 77 ' "$work/out.json"
 if command -v python3 >/dev/null; then
     expect "the results are JSON" python3 -m json.tool "$work/out.json" /dev/null
 fi
+run smokeless
+expect "three parts of smoke fail, and the rest is run" counts $((n_all - 3)) 3
+run torchless
+expect "without PyTorch its two parts are left out" grep -q '"left_out": 2,$' "$work/out.json"
+run unplanned
+expect "peaks that are far from the plan fail" counts $((n_all - 4)) 4
+run peaks
+expect "a run whose peak is not the planned one fails" counts $((n_all - 1)) 1
 run differ
 expect "different weights fail" test $code -eq 1
-expect "one part fails" counts 46 1
+expect "one part fails" counts $((n_all - 1)) 1
 expect "which ones" grep -q 'train-ranks2-hashes: failed: .* abc2 def' "$work/said"
 run nan
-expect "losses that are no numbers fail, at stage 1 of each number of ranks" counts 44 3
+expect "losses that are no numbers fail, at stage 1 of each number of ranks" counts $((n_all - 3)) 3
 run race
-expect "compute-sanitizer's errors fail" counts 41 6
+expect "compute-sanitizer's errors fail" counts $((n_all - 6)) 6
 expect "and are in the results" grep -Fq '"output": "a \"hazard\" \\ at [0m\nthe end"}' "$work/out.json"
 if command -v python3 >/dev/null; then
     expect "which are JSON" python3 -m json.tool "$work/out.json" /dev/null
 fi
+part_seconds=1 run slow
+expect "a sanitizer whose time has passed is incomplete" grep -q '"memcheck-test_kernels", "status": "incomplete"' "$work/out.json"
+expect "which is no failure" counts $((n_all - 6)) 0
+expect "and is counted" grep -q '"incomplete": 6,$' "$work/out.json"
 run skips
-expect "a test that is skipped fails" counts 46 1
+expect "a test that is skipped fails" counts $((n_all - 1)) 1
 run apart
-expect "other losses than the host's fail" counts 46 1
+expect "other losses than the host's fail" counts $((n_all - 1)) 1
 mkdir "$work/debs"
 touch "$work/debs/some.deb"
 run packages --packages "$work/debs"
-expect "packages are unpacked and used" counts 47 0
-part_seconds=3 run hangs
+expect "packages are unpacked and used" counts $n_all 0
+
+mkdir -p "$work/carried/lib"
+cp -r "$work/bin/ninja-built" "$work/carried/bin"
+cp -r "$work/bin/ninja-tests" "$work/carried/tests"
+run broken --programs "$work/carried"
+expect "programs that were carried here are used, and nothing is built" counts $((n_all - 1)) 0
+rm "$work/carried/bin/zero-train"
+run well --programs "$work/carried"
+expect "where they do not start, it is built" counts $n_all 0
+part_seconds=1 run hangs
 expect "a build that hangs, and does not end when asked to, is ended" grep -q 'build: timed out (' "$work/said"
 expect "and the only part" counts 0 1
 nothing_is_left() {
     ! grep -aqs "$work/bin/[n]inja" /proc/[0-9]*/cmdline
 }
 expect "nothing of it is left" nothing_is_left
+rm -rf "$work/build" "$work/pid"
+(
+    while [ ! -e "$work/build/gpu/build.out" ]; do sleep 0.1; done
+    kill -TERM "$(cat "$work/pid")"
+) &
+keep=yes run hangs
+expect "ended from outside, it says so" grep -q '^ended from outside' "$work/said"
+expect "with 1" test $code -eq 1
+expect "and has written what there is" grep -q '"build", "status": "was ended from outside"' "$work/out.json"
+expect "nothing of that is left" nothing_is_left
 run broken
 expect "a build that fails is the only part" counts 0 1
 # What an earlier run in the same folder printed is not of this one.
