@@ -10,7 +10,6 @@
 #include "examples/bench/products.h"
 
 #define HEAD_SIZE 64
-#define N_CHUNKS 4
 #define FEW 8 /* times as many rows are many */
 
 static const zr_dtype_t dtypes[] = {ZR_DTYPE_F32, ZR_DTYPE_BF16};
@@ -30,7 +29,7 @@ machine_sizes_t machine_sizes(const machine_options_t *options, bool is_host) {
     return (machine_sizes_t){.n_rows = is_host ? 512 : 8192,
                              .channels = 768,
                              .seq = 256,
-                             .vocab = 16384,
+                             .vocab = is_host ? 16384 : 50257,
                              .update_elems = (size_t)4 << 20,
                              .comm_bytes = (size_t)28 << 20, /* near those of a layer */
                              .file_bytes = (size_t)256 << 20,
@@ -113,8 +112,8 @@ static zr_status_t queue_head(void *context, zr_stream_t *stream) {
     return zr_nn_lm_head(stream, &model->head, model->workspace);
 }
 
-static void describe_model(model_t *model, const machine_sizes_t *sizes, zr_dtype_t activation,
-                           zr_dtype_t param) {
+static void describe_model(const zr_device_t *device, model_t *model, const machine_sizes_t *sizes,
+                           zr_dtype_t activation, zr_dtype_t param) {
     const zr_nn_qkv_shape_t shape = {.batch = sizes->n_rows / sizes->seq,
                                      .seq = sizes->seq,
                                      .heads = sizes->channels / HEAD_SIZE,
@@ -126,10 +125,10 @@ static void describe_model(model_t *model, const machine_sizes_t *sizes, zr_dtyp
     model->head = (zr_nn_lm_head_t){.n_rows = sizes->n_rows,
                                     .channels = sizes->channels,
                                     .vocab = sizes->vocab,
-                                    .vocab_chunk = sizes->vocab / N_CHUNKS,
                                     .scale = 1.0f / (float)sizes->n_rows,
                                     .activation_dtype = activation,
                                     .param_dtype = param};
+    zr_nn_lm_head_chunks(device, 0, &model->head);
 }
 
 /* The workspace of any of them. */
@@ -153,7 +152,7 @@ static zr_status_t make_model(on_device_t *on, model_t *model, const machine_siz
     size_t n_rows = sizes->n_rows, row = n_rows * sizes->channels;
     size_t table = sizes->vocab * sizes->channels, heads = sizes->channels / HEAD_SIZE;
     ZR_TRY(zr_nn_activation_dtype(on->device, param, &activation));
-    describe_model(model, sizes, activation, param);
+    describe_model(on->device, model, sizes, activation, param);
     size_t act = zr_dtype_size(activation), size = zr_dtype_size(param);
     void *qkv = NULL, *out = NULL, *dout = NULL, *dqkv = NULL, *weight = NULL, *dweight = NULL;
     float *log_sum = NULL;

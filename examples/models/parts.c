@@ -264,12 +264,6 @@ zr_status_t zr_part_norm_backward(zr_visit_t *visit, const zr_part_types_t *type
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
-/* Logits that exist at a time: at most 4 Mi elements, and a quarter of a large vocabulary, but
-   no fewer columns than MIN_CHUNK, below which products are slow. */
-#define LOGITS_ELEMS ((size_t)4 << 20)
-#define LARGE_VOCAB ((size_t)1024)
-#define MIN_CHUNK ((size_t)128)
-
 static const zr_part_types_t *types_of(const zr_visit_t *visit) {
     return &((const zr_part_model_t *)visit->shape)->types;
 }
@@ -342,18 +336,6 @@ zr_status_t zr_part_last_norm_backward(zr_visit_t *visit) {
     return status;
 }
 
-/* Chunks of equal size: all but the last are computed twice, so it should not be a small rest.
- * Where lengths vary, those of the longest: with its own a shorter one could have more logits at a
- * time. */
-static size_t vocab_chunk(size_t vocab, size_t rows, size_t most_rows) {
-    size_t most = LOGITS_ELEMS / (rows > most_rows ? rows : most_rows);
-    most = most < MIN_CHUNK ? MIN_CHUNK : most;
-    size_t n_chunks = (vocab + most - 1) / most;
-    if (n_chunks < 4 && vocab > LARGE_VOCAB)
-        n_chunks = 4;
-    return (vocab + n_chunks - 1) / n_chunks;
-}
-
 /* x to the loss, and to the gradients of x and of the table. */
 static zr_status_t compute_loss(zr_visit_t *visit, bool of_x, bool of_table) {
     const zr_part_model_t *model = visit->shape;
@@ -363,7 +345,6 @@ static zr_status_t compute_loss(zr_visit_t *visit, bool of_x, bool of_table) {
     zr_nn_lm_head_t args = {.n_rows = rows,
                             .channels = tables->channels,
                             .vocab = tables->vocab,
-                            .vocab_chunk = vocab_chunk(tables->vocab, rows, model->most_rows),
                             .x = visit->x,
                             .weight = zr_param_data(tables->words),
                             .targets = visit->batch->inputs[ZR_PART_TARGETS],
@@ -371,6 +352,7 @@ static zr_status_t compute_loss(zr_visit_t *visit, bool of_x, bool of_table) {
                             .scale = (float)visit->batch->loss_scale,
                             .activation_dtype = model->types.activation_dtype,
                             .param_dtype = model->types.param_dtype};
+    zr_nn_lm_head_chunks(visit->device, model->most_rows, &args);
     if (of_x)
         ZR_TRY(
             zr_part_take(visit, &model->types, ZR_MEMORY_KEPT, tables->channels, &visit->gradient));

@@ -109,27 +109,24 @@ static size_t embedding_backward_bytes(const zr_device_t *device, const void *ar
 
 /* ---- language model head --------------------------------------------------------------------- */
 
-/* In fp32 where it would be rounded once for each chunk otherwise. */
-static size_t wide_dx_bytes(const zr_nn_lm_head_t *args, size_t n_chunks) {
-    if (args->dx == NULL || args->activation_dtype == ZR_DTYPE_F32 || n_chunks < 2)
+/* Of a bf16 weight in fp32, where it would be rounded once for each chunk otherwise. */
+static size_t wide_dweight_bytes(const zr_nn_lm_head_t *args, size_t chunk_rows) {
+    if (args->dweight.data == NULL || args->param_dtype == ZR_DTYPE_F32 ||
+        args->n_rows <= chunk_rows)
         return 0;
-    return args->n_rows * args->channels * sizeof(float);
+    return args->vocab * args->channels * sizeof(float);
 }
 
 zr_cuda_lm_head_plan_t zr_cuda_lm_head_plan(const zr_device_t *device,
                                             const zr_nn_lm_head_t *args) {
     zr_cuda_lm_head_plan_t plan;
-    size_t columns = args->vocab_chunk < args->vocab ? args->vocab_chunk : args->vocab;
-    plan.chunk_columns = columns;
-    plan.stride = (columns + 7) / 8 * 8;
-    plan.n_chunks = columns == 0 ? 0 : (args->vocab + columns - 1) / columns;
-    const size_t bytes[ZR_CUDA_LM_HEAD_PARTS] = {args->n_rows * plan.stride *
-                                                     zr_dtype_size(args->activation_dtype),
-                                                 args->n_rows * ZR_CUDA_ROW_SUM_BYTES,
-                                                 args->n_rows * sizeof(float),
-                                                 args->n_rows * sizeof(float),
-                                                 wide_dx_bytes(args, plan.n_chunks),
-                                                 zr_cuda_matmul_workspace_bytes(device)};
+    bool is_whole = args->row_chunk == 0 || args->n_rows < args->row_chunk;
+    plan.chunk_rows = is_whole ? args->n_rows : args->row_chunk;
+    plan.stride = zr_cuda_lm_head_stride(args->vocab);
+    const size_t bytes[ZR_CUDA_LM_HEAD_PARTS] = {
+        plan.chunk_rows * plan.stride * zr_dtype_size(args->activation_dtype),
+        args->n_rows * sizeof(float), args->n_rows * sizeof(float),
+        wide_dweight_bytes(args, plan.chunk_rows), zr_cuda_matmul_workspace_bytes(device)};
     plan.size_bytes = 0;
     for (int i = 0; i < ZR_CUDA_LM_HEAD_PARTS; i++) {
         plan.part_bytes[i] = bytes[i];
@@ -137,6 +134,25 @@ zr_cuda_lm_head_plan_t zr_cuda_lm_head_plan(const zr_device_t *device,
         plan.size_bytes += (bytes[i] + 255) / 256 * 256;
     }
     return plan;
+}
+
+/* Rows that a product and a grid are large enough with; multiples of them fill its tiles. */
+#define LM_HEAD_TILE ((size_t)128)
+#define LM_HEAD_MOST_BYTES ((size_t)512 << 20)
+
+size_t zr_cuda_lm_head_stride(size_t vocab) {
+    return (vocab + LM_HEAD_TILE - 1) / LM_HEAD_TILE * LM_HEAD_TILE;
+}
+
+/* Half a gigabyte of logits, but no more than four times the weight: beside a small model they
+ * would be most of the memory otherwise. Of the sizes alone, so that a plan knows it. */
+size_t zr_cuda_lm_head_row_chunk(const zr_nn_lm_head_t *args) {
+    size_t elem = zr_dtype_size(args->activation_dtype);
+    size_t row_bytes = zr_cuda_lm_head_stride(args->vocab) * elem;
+    size_t most = 4 * args->vocab * args->channels * elem;
+    most = most < LM_HEAD_MOST_BYTES ? most : LM_HEAD_MOST_BYTES;
+    size_t tiles = row_bytes == 0 ? 1 : most / (row_bytes * LM_HEAD_TILE);
+    return (tiles == 0 ? 1 : tiles) * LM_HEAD_TILE;
 }
 
 static size_t lm_head_bytes(const zr_device_t *device, const void *arguments) {

@@ -33,15 +33,18 @@ zr_cuda_layernorm_plan_t zr_cuda_layernorm_plan(size_t n_rows, size_t channels);
 size_t zr_cuda_rotary_part(size_t n_tokens);
 
 /** The chunks of a language model head, and its workspace: parts one behind the other. */
-enum { ZR_CUDA_LM_HEAD_PARTS = 6, ZR_CUDA_ROW_SUM_BYTES = 8 };
+enum { ZR_CUDA_LM_HEAD_PARTS = 5 };
 typedef struct zr_cuda_lm_head_plan {
-    size_t chunk_columns, stride, n_chunks;
-    size_t part_bytes[ZR_CUDA_LM_HEAD_PARTS];  /* logits, row sums, target logits, log sums, dx in
-                                                  fp32, a product's workspace */
+    size_t chunk_rows, stride;                /* elements from row to row of the logits */
+    size_t part_bytes[ZR_CUDA_LM_HEAD_PARTS]; /* logits, target logits, log sums, dweight in fp32, a
+                                                 product's workspace */
     size_t part_offset[ZR_CUDA_LM_HEAD_PARTS]; /* multiples of 256 */
     size_t size_bytes;
 } zr_cuda_lm_head_plan_t;
 zr_cuda_lm_head_plan_t zr_cuda_lm_head_plan(const zr_device_t *device, const zr_nn_lm_head_t *args);
+size_t zr_cuda_lm_head_stride(size_t vocab);
+/** Rows that a model's head goes through at a time: zr_nn_lm_head_chunks. */
+size_t zr_cuda_lm_head_row_chunk(const zr_nn_lm_head_t *args);
 
 /** The same for every product of a device. */
 size_t zr_cuda_matmul_workspace_bytes(const zr_device_t *device);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "kernels/device_backend.h"
+#include "kernels/nn/cuda_sizes_internal.h"
 
 /* No matrix has more elements: byte counts in any dtype then fit a size_t. */
 #define ZR_NN_MAX_ELEMS (SIZE_MAX / 16)
@@ -663,6 +664,10 @@ zr_cost_t zr_nn_lm_head_cost(const zr_nn_lm_head_t *args) {
     zr_cost_t cost = {.operations = product, .bytes = weight_bytes + x_bytes};
     if (!lm_head_wants_gradients(args))
         return cost;
+    if (args->row_chunk != 0) { /* the weight is read for each chunk */
+        size_t n_more = args->n_rows == 0 ? 0 : (args->n_rows - 1) / args->row_chunk;
+        cost.bytes += (double)n_more * weight_bytes * (args->dx != NULL ? 2.0 : 1.0);
+    }
     if (args->vocab > args->vocab_chunk) { /* the chunks before the last, once more */
         size_t last = args->vocab % args->vocab_chunk;
         last = last == 0 ? args->vocab_chunk : last;
@@ -682,6 +687,26 @@ zr_cost_t zr_nn_lm_head_cost(const zr_nn_lm_head_t *args) {
 
 size_t zr_nn_lm_head_workspace_bytes(const zr_device_t *device, const zr_nn_lm_head_t *args) {
     return workspace_bytes(device, ZR_NN_LM_HEAD, args);
+}
+
+/* Of the host: logits that exist at a time are at most 4 Mi elements, and a quarter of a large
+ * vocabulary, but no fewer columns than below which products are slow. Chunks have equal sizes: all
+ * but the last are computed twice, so it should not be a small rest. */
+static size_t host_vocab_chunk(size_t vocab, size_t n_rows) {
+    const size_t most_elems = (size_t)4 << 20, large_vocab = 1024, least_columns = 128;
+    size_t most = most_elems / (n_rows == 0 ? 1 : n_rows);
+    most = most < least_columns ? least_columns : most;
+    size_t n_chunks = (vocab + most - 1) / most;
+    if (n_chunks < 4 && vocab > large_vocab)
+        n_chunks = 4;
+    return n_chunks == 0 ? 1 : (vocab + n_chunks - 1) / n_chunks;
+}
+
+void zr_nn_lm_head_chunks(const zr_device_t *device, size_t most_rows, zr_nn_lm_head_t *args) {
+    bool goes_by_rows = zr_device_info(device)->cuda_major > 0;
+    size_t n_rows = args->n_rows > most_rows ? args->n_rows : most_rows;
+    args->vocab_chunk = goes_by_rows ? args->vocab : host_vocab_chunk(args->vocab, n_rows);
+    args->row_chunk = goes_by_rows ? zr_cuda_lm_head_row_chunk(args) : 0;
 }
 
 static zr_status_t check_lm_head(nn_call_t call, const zr_nn_lm_head_t *args) {

@@ -394,10 +394,13 @@ size_t zr_nn_embedding_backward_workspace_bytes(const zr_device_t *device,
 #define ZR_NN_TARGET_IGNORED (-100)
 
 /**
- * Logits, softmax cross-entropy and, where wanted, their gradients, in one kernel that
- * never holds more than `vocab_chunk` columns of the logits: it goes through the vocabulary
- * twice, for the logarithm of each row's sum and then for the gradients, and computes the
- * logits of a chunk again (the last one excepted, so that a single chunk costs nothing more).
+ * Logits, softmax cross-entropy and, where wanted, their gradients, in one kernel that never holds
+ * all logits. A device goes through them in its own way:
+ *
+ * - the host by columns, `vocab_chunk` at a time, through the vocabulary twice, for the logarithm
+ * of each row's sum and then for the gradients. The logits of a chunk are computed again (the last
+ * one excepted, so that a single chunk costs nothing more);
+ * - CUDA by rows, `row_chunk` at a time, each with all its logits, once.
  *
  * loss[0] += scale * sum over rows of (log_sum - logit of the target);
  * dx = scale * (softmax - one_hot) weight;  dweight (+)= scale * (softmax - one_hot)^T x.
@@ -407,7 +410,8 @@ size_t zr_nn_embedding_backward_workspace_bytes(const zr_device_t *device,
  */
 typedef struct zr_nn_lm_head {
     size_t n_rows, channels, vocab;
-    size_t vocab_chunk; /* columns of logits at a time, >= 1 */
+    size_t vocab_chunk; /* by columns: so many of the logits at a time, >= 1 */
+    size_t row_chunk;   /* by rows: so many at a time; 0: all */
     const void *x;
     const void *weight;
     const int32_t *targets;
@@ -421,6 +425,12 @@ typedef struct zr_nn_lm_head {
 ZR_NODISCARD zr_status_t zr_nn_lm_head(zr_stream_t *stream, const zr_nn_lm_head_t *args,
                                        zr_nn_workspace_t workspace);
 size_t zr_nn_lm_head_workspace_bytes(const zr_device_t *device, const zr_nn_lm_head_t *args);
+/**
+ * Set vocab_chunk and row_chunk to what a model takes on a device, of the sizes and dtypes in args.
+ * The workspace grows with n_rows up to most_rows (0: n_rows), so that it can be planned by the
+ * largest micro-batch.
+ */
+void zr_nn_lm_head_chunks(const zr_device_t *device, size_t most_rows, zr_nn_lm_head_t *args);
 
 /* ---- costs ------------------------------------------------------------------ */
 

@@ -9,7 +9,7 @@
 static fixture_t fixture;
 
 /* Of zeros, with both gradients. */
-static zr_nn_lm_head_t make_head(size_t n_rows, size_t channels, size_t vocab, size_t vocab_chunk) {
+static zr_nn_lm_head_t make_head(size_t n_rows, size_t channels, size_t vocab, size_t row_chunk) {
     static const int32_t targets[8] = {0};
     const double loss = 0.0;
     void *arrays[4];
@@ -19,7 +19,7 @@ static zr_nn_lm_head_t make_head(size_t n_rows, size_t channels, size_t vocab, s
     return (zr_nn_lm_head_t){.n_rows = n_rows,
                              .channels = channels,
                              .vocab = vocab,
-                             .vocab_chunk = vocab_chunk,
+                             .row_chunk = row_chunk,
                              .x = arrays[0],
                              .weight = arrays[1],
                              .targets = fixture_place(&fixture, targets, sizeof(targets), 0),
@@ -29,12 +29,11 @@ static zr_nn_lm_head_t make_head(size_t n_rows, size_t channels, size_t vocab, s
                              .dweight = {arrays[3], false}};
 }
 
-/* A single chunk is multiplied three times: logits, dx, dweight. Each one more, one more for its
- * logits again, but for the last. */
+/* Each chunk of rows is multiplied three times: logits, dx, dweight. */
 TEST(test_products) {
     for (size_t n_chunks = 1; n_chunks <= 3; n_chunks++) {
-        zr_nn_lm_head_t args = make_head(6, 8, 48, 48 / n_chunks);
-        int n_products = (int)(4 * n_chunks - 1);
+        zr_nn_lm_head_t args = make_head(6, 8, 48, 6 / n_chunks);
+        int n_products = (int)(3 * n_chunks);
         for (int nth = n_products; nth <= n_products + 1; nth++) {
             emu_fail_kernel("cublasLtMatmul", nth, 719);
             void *workspace =
@@ -49,7 +48,7 @@ TEST(test_products) {
 }
 
 TEST(test_refused) {
-    zr_nn_lm_head_t args = make_head(5, 8, 40, 16);
+    zr_nn_lm_head_t args = make_head(5, 8, 40, 2);
     args.param_dtype = ZR_DTYPE_BF16;
     assert_refused(&fixture, ZR_ERR_UNSUPPORTED,
                    zr_cuda_nn_lm_head(fixture.stream, &args, args.dx));

@@ -449,6 +449,8 @@ static void measure_workspaces(const zr_device_t *device, size_t rows, size_t ch
                                   .channels = channels,
                                   .vocab = 999,
                                   .vocab_chunk = 333,
+                                  .row_chunk = 128,
+                                  .dweight = {.data = &gradient},
                                   .param_dtype = param};
     const zr_nn_matmul_t matmul = {.m = rows,
                                    .least_m = 1,

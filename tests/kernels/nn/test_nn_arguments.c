@@ -239,6 +239,11 @@ TEST(test_costs) {
     head.vocab_chunk = 60; /* 60 of 100 columns are computed again */
     double again = zr_nn_lm_head_cost(&head).operations - 6.0 * 5 * 7 * 100;
     assert_true(again > 2.0 * 5 * 7 * 59.9 && again < 2.0 * 5 * 7 * 60.1);
+    head.vocab_chunk = 100;
+    double once = zr_nn_lm_head_cost(&head).bytes;
+    head.row_chunk = 2; /* by rows nothing is; the weight is read for each of three chunks */
+    assert_true(zr_nn_lm_head_cost(&head).operations == 6.0 * 5 * 7 * 100);
+    assert_true(zr_nn_lm_head_cost(&head).bytes == once + 2 * 2.0 * 7 * 100 * 4);
 }
 
 TEST(test_activation_dtype) {

@@ -1,5 +1,6 @@
 /*
- * The language model head against double precision, in chunks that divide nothing.
+ * The language model head against double precision, in chunks of columns or rows that divide
+ * nothing.
  */
 #include "tests/kernels/nn/nn_test.h"
 #include "tests/ref/ref_nn.h"
@@ -70,6 +71,7 @@ static zr_nn_lm_head_t make_args(const head_case_t *c, const head_arrays_t *arra
                              .channels = c->channels,
                              .vocab = c->vocab,
                              .vocab_chunk = c->vocab_chunk,
+                             .row_chunk = c->vocab_chunk < c->vocab ? c->n_rows / 3 + 1 : 0,
                              .x = arrays->x.data,
                              .weight = arrays->weight.data,
                              .targets = arrays->targets.data,
@@ -198,21 +200,59 @@ NN_TEST(test_many_words_that_are_unlikely) {
     free_arrays(&arrays);
 }
 
-/* The workspace grows with the chunk, not with the vocabulary; there is room for a chunk's logits,
- * and for dx in fp32 where that is added up. */
+/* By columns: the workspace grows with the chunk, not with the vocabulary. By rows: with the rows
+ * of a chunk, and there is room for a bf16 weight's gradient in fp32, which is added up. */
 NN_TEST(test_workspace) {
-    zr_nn_lm_head_t args = {
-        .n_rows = 256, .channels = 768, .vocab = 50257, .vocab_chunk = 4096, .dx = &args};
+    const bool by_rows = zr_device_info(device->device)->cuda_major > 0;
+    const size_t vocab = 50257, channels = 768, stride = 50304;
     zr_nn_matmul_t product = {0}; /* whose workspace some devices have for any size */
     for (int i = 0; i < 2; i++) {
-        args.param_dtype = i == 0 ? ZR_DTYPE_F32 : ZR_DTYPE_BF16;
+        zr_nn_lm_head_t args = {.n_rows = 256,
+                                .channels = channels,
+                                .vocab = vocab,
+                                .vocab_chunk = 4096,
+                                .row_chunk = 128,
+                                .param_dtype = i == 0 ? ZR_DTYPE_F32 : ZR_DTYPE_BF16,
+                                .dweight = {.data = &args}};
         args.activation_dtype = nn_activation_dtype(device, args.param_dtype);
         product.a_dtype = product.c_dtype = args.activation_dtype;
         product.b_dtype = args.param_dtype;
-        size_t elem = zr_dtype_size(args.activation_dtype), dx_bytes = (size_t)256 * 768 * 4;
+        size_t elem = zr_dtype_size(args.activation_dtype);
+        size_t wide = elem == 2 ? vocab * channels * 4 : 0;
         size_t bytes = zr_nn_lm_head_workspace_bytes(device->device, &args) -
                        zr_nn_matmul_workspace_bytes(device->device, &product);
-        assert_in_range(bytes, 256 * 4096 * elem + (elem == 2 ? dx_bytes : 0),
-                        256 * 50257 * elem / 10 + (elem == 2 ? 2 * dx_bytes : 0));
+        if (by_rows)
+            assert_in_range(bytes, 128 * stride * elem + wide, 128 * stride * elem + wide + 8192);
+        else
+            assert_in_range(bytes, 256 * 4096 * elem, 256 * vocab * elem / 10);
+    }
+}
+
+/* What models take. By rows, half a gigabyte, or four times the weight; by columns, a quarter of
+ * the vocabulary, or less. More rows never need less. */
+NN_TEST(test_chunks_of_models) {
+    const bool by_rows = zr_device_info(device->device)->cuda_major > 0;
+    const size_t sizes[][3] = {{16384, 768, 50257}, {12288, 1600, 50257}, {512, 64, 256}};
+    const size_t row_chunks[] = {2944, 5248, 256}, vocab_chunks[] = {256, 340, 256};
+    for (size_t i = 0; i < N_OF(sizes); i++) {
+        zr_nn_lm_head_t args = {.channels = sizes[i][1],
+                                .vocab = sizes[i][2],
+                                .dweight = {.data = &args},
+                                .activation_dtype = ZR_DTYPE_BF16,
+                                .param_dtype = ZR_DTYPE_BF16};
+        size_t before_bytes = 0;
+        for (args.n_rows = 1; args.n_rows < 2 * sizes[i][0]; args.n_rows = 3 * args.n_rows + 1) {
+            zr_nn_lm_head_chunks(device->device, 2 * sizes[i][0], &args);
+            size_t bytes = zr_nn_lm_head_workspace_bytes(device->device, &args);
+            assert_true(bytes >= before_bytes);
+            before_bytes = bytes;
+        }
+        args.n_rows = sizes[i][0];
+        zr_nn_lm_head_chunks(device->device, 0, &args);
+        assert_int_equal(args.row_chunk, by_rows ? row_chunks[i] : 0);
+        if (by_rows)
+            assert_int_equal(args.vocab_chunk, args.vocab);
+        else
+            assert_in_range(args.vocab_chunk, vocab_chunks[i] / 2 + 1, vocab_chunks[i]);
     }
 }
