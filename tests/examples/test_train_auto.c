@@ -187,6 +187,24 @@ TEST(rates_of_a_file) {
                 "--hardware slow.json: nothing is chosen");
 }
 
+/* ---- the order of a step --------------------------------------------------------------------- */
+
+/* Parameters are read once per pass and step, not per micro-batch; but the activations of all
+ * micro-batches have to fit. */
+TEST(the_faster_order_that_fits) {
+#define ORDER MODEL "--stage 3 --ranks 2 --grad-accum 4 --offload-params cpu "
+    json_t *object = run_json(0, ORDER "--order auto");
+    expect_fields(object, "order=block chosen.plans=2");
+    expect_fields(run_json(0, ORDER "--order block"), "weights_xxh3=%s",
+                  text(object, "weights_xxh3"));
+    double most = number(object, "planned_peak_bytes.device.reserved");
+    object = run_json(0, ORDER "--order auto --device-memory %.0f", most - 4096);
+    expect_fields(object, "order=micro-batch");
+    assert_ran(1, ORDER "--order block --device-memory %.0f", most - 4096);
+    expect_fields(run_json(0, MODEL "--order auto"), "order=micro-batch"); /* of one micro-batch */
+    expect_said(ZERO_TRAIN, 2, MODEL "--order blocks", "the nearest is block");
+}
+
 /* ---- several machines ----------------------------------------------------------------------- */
 
 /* Four ranks, of which so many are said to be on each machine. The object of rank 0. */

@@ -140,6 +140,9 @@ static void choose(uint64_t seed, char *text) {
         add(text, " --overlap-comm on");
     if (throw(&dice, 2))
         choose_evaluations(&dice, text, has_documents ? "val-documents" : "val");
+    uint64_t order = seed * 7000003;
+    if (throw(&order, 2))
+        add(text, " --order %s", throw(&order, 4) ? "block" : "auto");
 }
 
 /* ---- comparing ------------------------------------------------------------------------------- */

@@ -8,6 +8,8 @@
 /* Micro-batches that are asked for their lengths. Others are taken to be the longest there can be.
  */
 #define MOST_LOOKED_AT ((size_t)1 << 20)
+/* Steps that others are compared with, of micro-batches together. */
+#define MOST_COVERING ((size_t)256)
 
 bool zr_run_steps_create(const zr_run_request_t *request, size_t n_blocks,
                          zr_run_steps_t *steps_p) {
@@ -17,7 +19,11 @@ bool zr_run_steps_create(const zr_run_request_t *request, size_t n_blocks,
         return true;
     steps_p->now = calloc(3 * n, sizeof(*steps_p->now));
     steps_p->reach = calloc(n, sizeof(*steps_p->reach));
-    if (steps_p->now == NULL || steps_p->reach == NULL)
+    bool are_together = zr_config_n_together(&request->config) > 1;
+    if (are_together)
+        steps_p->covering = calloc(MOST_COVERING * n, sizeof(*steps_p->covering));
+    if (steps_p->now == NULL || steps_p->reach == NULL ||
+        (are_together && steps_p->covering == NULL))
         return false;
     steps_p->left_out = steps_p->now + n;
     steps_p->seen = steps_p->now + 2 * n;
@@ -27,6 +33,7 @@ bool zr_run_steps_create(const zr_run_request_t *request, size_t n_blocks,
 void zr_run_steps_clear(zr_run_steps_t *steps) {
     free(steps->now);
     free(steps->reach);
+    free(steps->covering);
     *steps = (zr_run_steps_t){0};
 }
 
@@ -46,6 +53,16 @@ static bool is_within(const uint32_t *lengths, const uint32_t *limits, size_t n)
         if (lengths[i] > limits[i])
             return false;
     return true;
+}
+
+/* Of micro-batches together: whether a step that was simulated needs no less; always, where each is
+ * by itself. */
+static bool is_covered(const zr_run_steps_t *steps) {
+    size_t n = steps->request->config.grad_accum;
+    for (size_t i = 0; i < steps->n_covering; i++)
+        if (is_within(steps->now, steps->covering + i * n, n))
+            return true;
+    return steps->covering == NULL;
 }
 
 /* Whether none can be longer than those that were left out. */
@@ -100,9 +117,10 @@ static void leave_out(zr_run_steps_t *steps) {
     while (steps->next < steps->request->n_steps &&
            !zr_run_steps_evaluate_after(steps->request, steps->next + 1)) {
         bool looks = draw(steps);
-        if (!is_reached(steps))
+        if (!is_reached(steps) || !is_covered(steps))
             return;
-        merge(steps->left_out, steps->now, steps->request->config.grad_accum);
+        if (steps->covering == NULL)
+            merge(steps->left_out, steps->now, steps->request->config.grad_accum);
         steps->n_looked_at += steps->request->lengths->grad_accum;
         steps->next = looks ? steps->next + 1 : steps->request->n_steps;
     }
@@ -125,8 +143,11 @@ static bool is_enough(const zr_run_steps_t *steps) {
 }
 
 static bool make_step(zr_run_steps_t *steps) {
+    size_t n = steps->request->config.grad_accum;
     if (steps->next >= FIRST_STEPS)
-        merge(steps->seen, steps->now, steps->request->config.grad_accum);
+        merge(steps->seen, steps->now, n);
+    if (steps->next >= FIRST_STEPS && steps->covering != NULL && steps->n_covering < MOST_COVERING)
+        memcpy(steps->covering + steps->n_covering++ * n, steps->now, n * sizeof(*steps->now));
     steps->n_simulated++;
     steps->n_done = steps->request->lengths->first_step + steps->next;
     return true;

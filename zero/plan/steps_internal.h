@@ -9,9 +9,12 @@
  * they leave everything as it is. What is live at most may still be theirs: the longest micro-batch
  * in each place is simulated for all that were left out, in one step, which follows the plan too.
  *
+ * Micro-batches that are trained together are live at once. A step of such is left out only where
+ * one that was simulated has no shorter micro-batch in any place.
+ *
  * A run has an end of that only if it comes to follow plans. After so much work all that is left
  * is simulated as one step, whose micro-batches are the longest that there are in their place: what
- * is live is exact still.
+ * is live is exact still, or, of micro-batches together, no less than is needed.
  */
 #pragma once
 
@@ -24,9 +27,11 @@ typedef struct zr_run_steps {
     size_t next; /* of the run: the first that has been neither simulated nor left out */
     size_t n_simulated, n_looked_at; /* the latter are micro-batches */
     /* Lengths [grad_accum], where they vary. */
-    uint32_t *now;            /* of the step that is to be simulated */
-    uint32_t *left_out;       /* the longest of those */
-    uint32_t *seen;           /* the longest that were simulated in a step like all others */
+    uint32_t *now;      /* of the step that is to be simulated */
+    uint32_t *left_out; /* the longest of those */
+    uint32_t *seen;     /* the longest that were simulated in a step like all others */
+    uint32_t *covering; /* [n_covering][grad_accum] micro-batches together: such steps */
+    size_t n_covering;
     zr_replay_reach_t *reach; /* that follow the plan */
 } zr_run_steps_t;
 
