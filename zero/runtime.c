@@ -341,6 +341,8 @@ static zr_status_t commit(zr_runtime_t *runtime) {
         ZR_TRY(create_events(state, unit));
         for (int kind = 0; kind < N_FLATS && is_filled; kind++)
             ZR_TRY(zr_initial_place(runtime, unit, kind));
+        if (!is_filled) /* as placing values does */
+            ZR_TRY(zr_stream_synchronize(runtime->base.compute));
     }
     ZR_TRY(is_filled ? zr_state_end_fill(state) : ZR_OK);
     ZR_TRY(is_filled ? zr_params_end_fill(params) : ZR_OK);
