@@ -32,7 +32,9 @@ static const options_use_t uses[] = {
     {"optimizer", 2, NULL},
     {"config", 2,
      "DeepSpeed's JSON; options override it, and what it gives is not tried in all ways"},
-    {"stage", 3, "what is sharded (default, and auto: each stage is tried)"},
+    {"stage", 3,
+     "what is sharded (default, and auto: each stage is tried; with one rank not what is as at the "
+     "stage before)"},
     {"shard-group-size", 3,
      "ranks that share one copy of what is sharded, or all of them (default, and auto: all; on "
      "several nodes, where their links cost time, also those of a node, or of as few nodes as "

@@ -202,6 +202,15 @@ static zr_status_t list_recomputation(search_t *search, zr_run_row_t row) {
     return ZR_OK;
 }
 
+/* With one rank there is nothing to share: optimizer state alone, or parameters that stay on the
+ * device, are no more sharded at this stage than at the one before, which is tried as well. */
+static bool is_of_stage_before(const zr_run_ask_t *ask, const zr_run_row_t *row) {
+    if (ask->run.n_ranks != 1 || !ask->stage_open || row->stage <= ask->least_stage)
+        return false;
+    return row->stage == 1 ||
+           (row->stage == 3 && row->params == ZR_OFFLOAD_NONE && !ask->places.params);
+}
+
 static zr_status_t list_placements(search_t *search, zr_run_row_t row) {
     const zr_run_ask_t *ask = search->ask;
     const zr_config_t *config = &ask->run.config;
@@ -213,7 +222,8 @@ static zr_status_t list_placements(search_t *search, zr_run_row_t row) {
                 continue;
             row.optimizer = (zr_offload_device_t)optimizer;
             row.params = (zr_offload_device_t)params;
-            ZR_TRY(list_recomputation(search, row));
+            if (!is_of_stage_before(ask, &row))
+                ZR_TRY(list_recomputation(search, row));
         }
     return ZR_OK;
 }
