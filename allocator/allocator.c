@@ -317,6 +317,7 @@ zr_status_t zr_allocate(zr_allocator_t *allocator, const zr_allocation_request_t
         return ZR_OK;
     }
     char text[ZR_REPORT_BYTES];
+    memory->statistics.n_refused += status == ZR_ERR_BUDGET;
     if (status == ZR_ERR_BUDGET)
         zr_report_out_of_memory(allocator, &attempt, text, sizeof(text));
     pthread_mutex_unlock(&allocator->lock);

@@ -176,6 +176,7 @@ typedef struct zr_tier_statistics {
     zr_byte_count_t by_lifetime[ZR_N_LIFETIMES]; /* as requested, wherever it is placed */
     size_t n_live;                               /* allocations */
     size_t n_allocations;                        /* since creation */
+    size_t n_refused;                            /* that did not fit, since creation */
     size_t n_map_calls;                          /* calls into the device, since creation */
     size_t n_unmap_calls;
     size_t n_move_calls; /* of idle memory to where it was needed */

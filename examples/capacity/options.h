@@ -8,7 +8,7 @@
 #include "examples/capacity/family.h"
 #include "examples/train/options.h"
 
-/** Where something may live; auto: as far up as fits, in parts. */
+/** Where something may live; auto: in parts, in all tiers at once. */
 typedef enum capacity_where {
     CAPACITY_NONE = ZR_OFFLOAD_NONE,
     CAPACITY_CPU = ZR_OFFLOAD_CPU,

@@ -48,6 +48,14 @@ static bool set_model(const void *context, size_t index, zr_run_request_t *reque
     return true;
 }
 
+static size_t n_params(const void *context, size_t index) {
+    const capacity_search_t *search = context;
+    zr_model_shape_t shape;
+    return capacity_family_shape(&search->options->family, index, &shape)
+               ? zr_model_shape_n_params(&shape)
+               : 0;
+}
+
 /* What was chosen for a size, as zero-train takes it. */
 static train_options_t chosen_run(const capacity_search_t *search, size_t index,
                                   const zr_run_request_t *chosen) {
@@ -87,16 +95,17 @@ zr_status_t capacity_search(capacity_search_t *search) {
     zr_run_largest_t *largest = calloc(1, sizeof(*largest)); /* plans are large */
     if (largest == NULL)
         return zr_fail(search->log, ZR_ERR_MEMORY, "no memory for a search");
-    *largest = (zr_run_largest_t){.family = {.set_model = set_model, .context = search},
-                                  .run = train_plan_request(&run, &search->its_case->hardware),
-                                  .open = {.places = train_plan_open(&run),
-                                           .gradients = o->gradients_open,
-                                           .activations = o->activations_open,
-                                           .has_drives = o->has_drives},
-                                  .log = search->log,
-                                  .is_stopped = is_stopped,
-                                  .stop_context = search,
-                                  .n_plans = search->n_plans};
+    *largest = (zr_run_largest_t){
+        .family = {.set_model = set_model, .n_params = n_params, .context = search},
+        .run = train_plan_request(&run, &search->its_case->hardware),
+        .open = {.places = train_plan_open(&run),
+                 .gradients = o->gradients_open,
+                 .activations = o->activations_open,
+                 .has_drives = o->has_drives},
+        .log = search->log,
+        .is_stopped = is_stopped,
+        .stop_context = search,
+        .n_plans = search->n_plans};
     zr_status_t status = zr_run_find_largest(largest);
     if (status == ZR_OK)
         take_results(search, largest);

@@ -40,11 +40,11 @@ static const options_use_t uses[] = {
      "several nodes, where their links cost time, also those of a node, or of as few nodes as "
      "hold the model)"},
     {"offload-optimizer", 3,
-     "where the optimizer's state lives (default: each is tried, as a whole); auto: as far up as "
-     "fits"},
+     "where the optimizer's state lives (default: each is tried, as a whole); auto: in parts, in all "
+     "tiers at once"},
     {"offload-params", 3,
-     "at stage 3: where parameters live (default: each is tried, as a whole); auto: as far up as "
-     "fits"},
+     "at stage 3: where parameters live (default: each is tried, as a whole); auto: in parts, in all "
+     "tiers at once"},
     {"recompute", 3, "whether layers are computed again in backward (default: both are tried)"},
     {"micro-batch", 3,
      "sequences per rank and micro-batch (default: 1, 2, 4 and so on are tried, as long as it fits "

@@ -247,7 +247,7 @@ static const zr_option_t rows[] = {
     {"offload-optimizer", STATE "device", FIELD(offload_optimizer.device), .type = ZR_OPTION_CHOICE,
      .flags = AGREE | AUTO | FILE_AUTO, .choices = places, .group = OFFLOAD, .usual = "\"none\"",
      .help = "where the optimizer's state lives: on the device, in host memory, or in files of "
-             "drives; auto: as far up as fits",
+             "drives; auto: in parts, in all tiers at once",
      .more = "[offload.md](offload.md)"},
     {"offload-ratio", STATE "ratio", FIELD(offload_optimizer.ratio), .type = ZR_OPTION_NUMBER,
      .flags = FILE_AUTO, .most = 1, .arg = "RATIO", .group = OFFLOAD, .usual = "1.0",
@@ -290,7 +290,8 @@ static const zr_option_t rows[] = {
      .note = "at least 1024 where the optimizer is offloaded"},
     {"offload-params", PARAM "device", FIELD(offload_param.device), .type = ZR_OPTION_CHOICE,
      .flags = AGREE | AUTO | FILE_AUTO, .choices = places, .group = OFFLOAD, .usual = "\"none\"",
-     .help = "at stage 3: where each rank's shards of parameters live; auto: as far up as fits",
+     .help = "at stage 3: where each rank's shards of parameters live; auto: in parts, in all "
+             "tiers at once",
      .more = "[offload.md](offload.md)"},
     {"offload-param-ratio", PARAM "ratio", FIELD(offload_param.ratio), .type = ZR_OPTION_NUMBER,
      .flags = FILE_AUTO, .most = 1, .arg = "RATIO", .group = OFFLOAD,

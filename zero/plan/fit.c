@@ -1,5 +1,5 @@
 /* One plan, and what is missing where it does not fit. */
-#include "zero/plan/run_plan.h"
+#include "zero/plan/fit_internal.h"
 
 #include <stdio.h>
 
@@ -22,8 +22,7 @@ static size_t needed_of(const zr_run_plan_t *plan, zr_tier_t tier) {
     return tier == ZR_TIER_NVME ? plan->nvme_bytes : plan->tiers[tier].reserved.peak;
 }
 
-/* What the tier has by itself: where there is one memory, its budget. */
-static size_t limit_of(const zr_run_request_t *request, zr_tier_t tier) {
+size_t zr_run_limit(const zr_run_request_t *request, zr_tier_t tier) {
     const zr_hardware_t *hardware = &request->hardware;
     const size_t machine[ZR_N_TIERS] = {hardware->kind == ZR_HARDWARE_HOST
                                             ? hardware->host_memory_bytes
@@ -43,7 +42,7 @@ static void take_worse(zr_run_lack_t *lack, double *worst, zr_run_lack_t other) 
 }
 
 size_t zr_run_there(const zr_run_request_t *request, zr_tier_t tier, const zr_run_plan_t *plan) {
-    size_t there = limit_of(request, tier), all = request->hardware.host_memory_bytes;
+    size_t there = zr_run_limit(request, tier), all = request->hardware.host_memory_bytes;
     if (request->hardware.kind != ZR_HARDWARE_HOST || tier != ZR_TIER_HOST)
         return there;
     size_t device = plan->tiers[ZR_TIER_DEVICE].reserved.peak;
@@ -76,7 +75,7 @@ static zr_run_lack_t find_lack(const zr_run_request_t *request, const zr_run_pla
         take_worse(&lack, &worst,
                    (zr_run_lack_t){.tier = (zr_tier_t)tier,
                                    .needed_bytes = needed_of(plan, (zr_tier_t)tier),
-                                   .there_bytes = limit_of(request, (zr_tier_t)tier)});
+                                   .there_bytes = zr_run_limit(request, (zr_tier_t)tier)});
     if (request->hardware.kind == ZR_HARDWARE_HOST) {
         size_t device = needed_of(plan, ZR_TIER_DEVICE), host = needed_of(plan, ZR_TIER_HOST);
         take_worse(&lack, &worst,
@@ -89,18 +88,23 @@ static zr_run_lack_t find_lack(const zr_run_request_t *request, const zr_run_pla
     return lack;
 }
 
-/* What it needs, with enough of everything. */
-static zr_status_t plan_without_limits(const zr_run_request_t *limited, const zr_log_t *log,
-                                       zr_run_fit_t *one) {
+zr_run_request_t zr_run_without_limits(const zr_run_request_t *limited) {
     zr_run_request_t request = *limited;
     zr_hardware_t *hardware = &request.hardware;
-    request.log = *log;
-    request.log.level = ZR_LOG_ERROR;
     request.config.device_memory_bytes = ZR_CONFIG_NO_BUDGET;
     request.config.host_memory_bytes = ZR_CONFIG_NO_BUDGET;
     request.config.nvme.capacity_bytes = ZR_CONFIG_NO_BUDGET;
     hardware->device_memory_bytes = hardware->host_memory_bytes = ZR_RUN_ENOUGH_BYTES;
     hardware->disk_bytes = ZR_RUN_ENOUGH_BYTES;
+    return request;
+}
+
+/* What it needs, with enough of everything. */
+static zr_status_t plan_without_limits(const zr_run_request_t *limited, const zr_log_t *log,
+                                       zr_run_fit_t *one) {
+    zr_run_request_t request = zr_run_without_limits(limited);
+    request.log = *log;
+    request.log.level = ZR_LOG_ERROR;
     ZR_TRY(zr_run_plan(&request, &one->plan));
     one->lack = find_lack(limited, &one->plan);
     return ZR_OK;

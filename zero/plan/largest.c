@@ -1,11 +1,19 @@
 /*
  * The search for the largest: see run_largest.h.
  *
+ * A plan says what a size needs: what is kept of it grows with its parameters, and everything else
+ * about as the parameters of one block do. So a plan of any size says which one is about the
+ * largest, and that one's plan says it better.
+ *
  * Whether a size fits is asked of a plan. What is left open besides, where gradients and inputs of
  * blocks wait, is a variant: each is searched from the best of those before it, so that one that is
  * no better costs a few plans.
  */
 #include "zero/plan/run_largest.h"
+
+#include <math.h>
+
+#include "zero/plan/fit_internal.h"
 
 typedef struct variant {
     zr_offload_device_t gradients, activations;
@@ -38,26 +46,45 @@ static zr_status_t make_run(const zr_run_largest_t *search, const variant_t *var
     return ZR_OK;
 }
 
+static zr_status_t fail_plan(const zr_run_largest_t *search, int stage, zr_status_t status) {
+    return zr_fail(search->log, status, "a plan of stage %d failed: %s", stage,
+                   zr_status_name(status));
+}
+
+static bool is_fast_enough(const zr_run_largest_t *search, const zr_run_request_t *run,
+                           const zr_run_plan_t *plan) {
+    double tokens = (double)run->n_ranks * (double)run->config.micro_batch *
+                    (double)run->config.grad_accum * (double)run->seq;
+    return tokens >= search->least_tokens_per_s * plan->step_seconds;
+}
+
+static zr_status_t place(zr_run_largest_t *search, const variant_t *variant, bool is_enough,
+                         zr_run_request_t *run) {
+    zr_run_open_t open = search->open.places;
+    open.params &= run->config.stage == 3;
+    if (!open.optimizer && !open.params)
+        open = (zr_run_open_t){.gradients = variant->parts_gradients};
+    open.is_enough = is_enough;
+    if (!open.optimizer && !open.params && !open.gradients)
+        return ZR_OK;
+    return zr_run_place(run, &open, search->log, &search->n_plans);
+}
+
 /* Whether a size fits in its order of a step. *plan_p: set where it does. */
 static zr_status_t try_order(zr_run_largest_t *search, const variant_t *variant,
                              zr_run_request_t *run, zr_run_plan_t *plan_p, bool *fits_p) {
-    const zr_run_open_t *places = &search->open.places;
     zr_run_plan_t plan;
     if (search->is_stopped != NULL && search->is_stopped(search->stop_context))
         return ZR_ERR_STATE;
+    ZR_TRY(place(search, variant, search->least_tokens_per_s == 0, run));
     search->n_plans++;
-    if (places->optimizer || places->params)
-        ZR_TRY(zr_run_place(run, places, search->log, &search->n_plans));
-    if (variant->parts_gradients)
-        ZR_TRY(zr_run_place_gradients(run, search->log, &search->n_plans));
     zr_status_t status = zr_run_plan(run, &plan);
-    *fits_p = status == ZR_OK;
+    *fits_p = status == ZR_OK && is_fast_enough(search, run, &plan);
     if (*fits_p)
         *plan_p = plan;
-    if (status == ZR_OK || status == ZR_ERR_BUDGET)
-        return ZR_OK;
-    return zr_fail(search->log, status, "a plan of stage %d failed: %s", run->config.stage,
-                   zr_status_name(status));
+    return status == ZR_OK || status == ZR_ERR_BUDGET
+               ? ZR_OK
+               : fail_plan(search, run->config.stage, status);
 }
 
 /* Whether a size fits in an order that may be chosen; the faster one then. */
@@ -79,6 +106,84 @@ static zr_status_t try_run(zr_run_largest_t *search, const variant_t *variant,
     return ZR_OK;
 }
 
+/* ---- what sizes need ------------------------------------------------------------------------- */
+
+/* Of a rank: what is kept from step to step, and what else is there at the peak. */
+typedef struct needs {
+    double n_params; /* padded; 0: nothing is known yet */
+    double kept[ZR_N_TIERS], rest[ZR_N_TIERS];
+} needs_t;
+
+static needs_t needs_of(const zr_run_plan_t *plan) {
+    static const zr_tag_t tags[] = {ZR_TAG_PARAMETERS, ZR_TAG_GRADIENTS, ZR_TAG_OPTIMIZER_STATE};
+    needs_t needs = {.n_params = (double)plan->size.trainable_padded_elems +
+                                 (double)plan->size.frozen_padded_elems};
+    for (int tier = 0; tier < ZR_N_TIERS; tier++) {
+        bool is_nvme = tier == ZR_TIER_NVME;
+        size_t all = is_nvme ? plan->nvme_bytes : plan->tiers[tier].live.peak;
+        for (size_t i = 0; i < sizeof(tags) / sizeof(tags[0]); i++)
+            needs.kept[tier] += (double)(is_nvme ? plan->nvme_by_tag[tags[i]]
+                                                 : plan->tiers[tier].by_tag[tags[i]].peak);
+        needs.rest[tier] = fmax(0, (double)all - needs.kept[tier]);
+    }
+    return needs;
+}
+
+/* Of so many parameters to what there is: tiers together, between which something may move. What is
+ * not kept counts `rest` times. */
+static double share_needed(const zr_run_largest_t *search, const variant_t *variant,
+                           const needs_t *needs, double n_params, double rest) {
+    const zr_run_request_t *run = &search->run;
+    bool is_free =
+        search->open.places.optimizer || search->open.places.params || variant->parts_gradients;
+    bool is_one = run->hardware.kind == ZR_HARDWARE_HOST;
+    double grown = n_params / needs->n_params, all = 0, budgets = 0, most = 0;
+    double both = is_one ? (double)run->hardware.host_memory_bytes : INFINITY;
+    for (int tier = 0; tier < ZR_N_TIERS; tier++) {
+        double budget = (double)zr_run_limit(run, (zr_tier_t)tier);
+        if (tier == ZR_TIER_NVME && run->config.nvme.paths[0] == '\0')
+            budget = 0;
+        all += needs->kept[tier] * grown + rest * needs->rest[tier] * pow(grown, 2.0 / 3);
+        budgets = tier == ZR_TIER_HOST ? fmin(budgets + budget, both) : budgets + budget;
+        bool goes_on = is_free || (tier == ZR_TIER_DEVICE && is_one);
+        if (tier < ZR_TIER_NVME && goes_on) {
+            if (!is_free)
+                most = fmax(most, all / budget); /* the device's by itself */
+            continue;
+        }
+        if (all > 0)
+            most = fmax(most, budgets > 0 ? all / budgets : INFINITY);
+        all = budgets = 0;
+    }
+    return most;
+}
+
+/* 0: there are not so many, or it is not known how many parameters they have. */
+static double count_params(const zr_run_largest_t *search, size_t index) {
+    const zr_run_family_t *family = &search->family;
+    return family->n_params != NULL ? (double)family->n_params(family->context, index) : 0;
+}
+
+/* No plan is needed to see that. */
+static bool is_too_large(const zr_run_largest_t *search, const variant_t *variant,
+                         const needs_t *needs, size_t index) {
+    double n_params = count_params(search, index);
+    return n_params > 0 && share_needed(search, variant, needs, n_params, 0) > 1;
+}
+
+/* The size that is about the largest, from `least` on. */
+static size_t predict(const zr_run_largest_t *search, const variant_t *variant,
+                      const needs_t *needs, size_t least) {
+    size_t low = least, step = 1;
+    while (step > 0) { /* doubled upwards, then halved */
+        double n_params = count_params(search, low + step);
+        bool fits = n_params > 0 && share_needed(search, variant, needs, n_params, 1) <= 1;
+        low += fits ? step : 0;
+        step = fits && step == low - least ? 2 * step : (fits ? step : step / 2);
+    }
+    return low;
+}
+
 static void note_size(zr_run_largest_t *search, const zr_run_plan_t *plan) {
     size_t n_params = plan->size.trainable_elems + plan->size.frozen_elems, i = search->n_sizes;
     for (size_t k = 0; k < search->n_sizes; k++) {
@@ -96,9 +201,9 @@ static void note_size(zr_run_largest_t *search, const zr_run_plan_t *plan) {
 }
 
 /* Whether the size of an index fits; a size that the family does not have does not. What fits is
- * the best so far. */
+ * the best so far. needs_p: NULL, or set to what it needs. */
 static zr_status_t try_index(zr_run_largest_t *search, const variant_t *variant, size_t index,
-                             bool *fits_p) {
+                             needs_t *needs_p, bool *fits_p) {
     zr_run_request_t run;
     zr_run_plan_t plan;
     bool is_there;
@@ -107,8 +212,17 @@ static zr_status_t try_index(zr_run_largest_t *search, const variant_t *variant,
     if (!is_there)
         return ZR_OK;
     ZR_TRY(try_run(search, variant, &run, &plan, fits_p));
-    if (!*fits_p)
+    if (!*fits_p && needs_p == NULL)
         return ZR_OK;
+    if (!*fits_p) {
+        zr_run_request_t free = zr_run_without_limits(&run);
+        zr_status_t status = zr_run_plan(&free, &plan);
+        search->n_plans++;
+        *needs_p = needs_of(&plan);
+        return status == ZR_OK ? ZR_OK : fail_plan(search, run.config.stage, status);
+    }
+    if (needs_p != NULL)
+        *needs_p = needs_of(&plan);
     note_size(search, &plan);
     if (search->found && index < search->index)
         return ZR_OK;
@@ -121,21 +235,43 @@ static zr_status_t try_index(zr_run_largest_t *search, const variant_t *variant,
 
 /* ---- the largest ----------------------------------------------------------------------------- */
 
-/* From an index that fits: the largest, if what fits is in a row. */
-static zr_status_t climb(zr_run_largest_t *search, const variant_t *variant, size_t fits) {
-    size_t step = fits < 8 ? 8 : fits, fails = 0;
-    bool good = true;
-    while (good) { /* upwards */
-        fails = fits + step;
-        ZR_TRY(try_index(search, variant, fails, &good));
-        fits = good ? fails : fits;
-        step *= 2;
+/* Between `low`, which fits, and the first known not to. */
+typedef struct climb {
+    size_t low, high;
+    size_t up, down; /* by so much, where a prediction was no help */
+    needs_t needs;
+} climb_t;
+
+static size_t next_index(const zr_run_largest_t *search, const variant_t *variant, climb_t *climb,
+                         size_t last, bool was_good) {
+    size_t index = predict(search, variant, &climb->needs, climb->low);
+    if (search->family.n_params == NULL && climb->high != SIZE_MAX)
+        return climb->low + (climb->high - climb->low) / 2;
+    if (was_good && index <= climb->low) {
+        index = climb->low + climb->up;
+        climb->up *= 2;
+    } else if (!was_good && index >= last) {
+        index = last > climb->down ? last - climb->down : 0;
+        climb->down *= 2;
     }
-    while (fails - fits > 1) { /* between the two */
-        size_t middle = fits + (fails - fits) / 2;
-        ZR_TRY(try_index(search, variant, middle, &good));
-        fits = good ? middle : fits;
-        fails = good ? fails : middle;
+    index = index > climb->low ? index : climb->low + 1;
+    return index < climb->high ? index : climb->high - 1;
+}
+
+/* From an index that fits: the largest, if what fits is in a row. */
+static zr_status_t climb_from(zr_run_largest_t *search, const variant_t *variant, size_t low,
+                              const needs_t *needs) {
+    climb_t climb = {.low = low, .high = SIZE_MAX, .up = 1, .down = 1, .needs = *needs};
+    size_t last = low;
+    bool good = true;
+    while (climb.high - climb.low > 1) {
+        last = next_index(search, variant, &climb, last, good);
+        bool is_certain = is_too_large(search, variant, &climb.needs, last);
+        good = false;
+        if (!is_certain)
+            ZR_TRY(try_index(search, variant, last, &climb.needs, &good));
+        climb.low = good ? last : climb.low;
+        climb.high = good ? climb.high : last;
     }
     return ZR_OK;
 }
@@ -143,15 +279,36 @@ static zr_status_t climb(zr_run_largest_t *search, const variant_t *variant, siz
 /* The largest of a variant, if it is larger than that of those before. */
 static zr_status_t search_variant(zr_run_largest_t *search, const variant_t *variant) {
     bool good = false;
-    ZR_TRY(try_index(search, variant, search->found ? search->index + 1 : 0, &good));
+    needs_t needs = {.n_params = 0};
+    ZR_TRY(try_index(search, variant, search->found ? search->index + 1 : 0, &needs, &good));
     while (good) { /* until none of the next sizes fits */
-        ZR_TRY(climb(search, variant, search->index));
+        ZR_TRY(climb_from(search, variant, search->index, &needs));
         size_t top = search->index;
         good = false;
-        for (size_t i = 1; i <= ZR_RUN_SIZES_CHECKED && !good; i++)
-            ZR_TRY(try_index(search, variant, top + i, &good));
+        for (size_t i = 2; i <= ZR_RUN_SIZES_CHECKED && !good; i++)
+            if (!is_too_large(search, variant, &needs, top + i))
+                ZR_TRY(try_index(search, variant, top + i, NULL, &good));
         search->is_monotone &= !good;
     }
+    return ZR_OK;
+}
+
+/* Of the largest, the fastest placement that auto finds; of others none was looked for. */
+static zr_status_t hasten(zr_run_largest_t *search) {
+    zr_run_request_t run = search->largest;
+    const variant_t variant = {.parts_gradients = false};
+    zr_run_plan_t plan;
+    if (!search->open.places.optimizer && !search->open.places.params)
+        return ZR_OK;
+    run.config.offload_optimizer.gradients = ZR_OFFLOAD_CPU;
+    run.config.offload_optimizer.gradients_ratio = 1;
+    ZR_TRY(place(search, &variant, false, &run));
+    search->n_plans++;
+    if (zr_run_plan(&run, &plan) != ZR_OK || plan.step_seconds > search->plan.step_seconds)
+        return ZR_OK;
+    search->largest = run;
+    search->plan = plan;
+    note_size(search, &plan);
     return ZR_OK;
 }
 
@@ -204,8 +361,11 @@ zr_status_t zr_run_find_largest(zr_run_largest_t *search) {
     search->is_monotone = true;
     for (size_t i = 0; i < n; i++)
         ZR_TRY(search_variant(search, &variants[i]));
+    if (search->found && search->least_tokens_per_s == 0)
+        ZR_TRY(hasten(search));
     ZR_TRY(plan_next(search, &variants[0]));
-    while (search->has_next && search->next.fits) { /* auto has not seen that it does */
+    while (search->has_next && search->next.fits && /* auto has not seen that it does */
+           is_fast_enough(search, &search->next_run, &search->next.plan)) {
         search->index += search->found;
         search->found = true;
         search->largest = search->next_run;

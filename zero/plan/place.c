@@ -1,27 +1,45 @@
 /*
  * Choosing a placement: see run_search.h.
  *
- * Two questions are asked of a plan, each by itself: does the device hold it, whatever the host
- * has to, and does the host. What can be moved down is ordered, and more of it always helps, so the
- * least that fits is found by halving. Where device and host are one memory, the first is of the
- * device's budget alone, and the second of the memory, too: that both together fit into it. What is
- * moved from the device to the host helps there nothing, so it goes to drives.
+ * What lives where is a small problem of sums (shares_internal.h), but for what a tier holds
+ * besides. That is read from a plan, and depends on the placement a little: so a placement is found
+ * with what is known, planned within the budgets, and where it does not fit, planned without them
+ * to know better. What fits is then moved towards what would fit if memory had no holes.
  */
-#include "zero/plan/run_search.h"
-
+#include <math.h>
 #include <stdio.h>
 
-#define N_SHARES 256 /* a fraction is found to 1 of so many */
+#include "zero/plan/fit_internal.h"
+#include "zero/plan/shares_internal.h"
+
+#define MOST_CORRECTIONS 6      /* of a placement that does not fit */
+#define FREE_CORRECTIONS 2      /* with parameters still free: they move in whole shards */
+#define LEAST_ROOM 0.002        /* of a budget, and more each time */
+#define MOST_MOVES 10           /* of one that does */
+#define WORTH_IT 0.999          /* of a step, or the simpler one is taken */
+#define RATIO_STEPS 1e5         /* a fraction of a configuration has so many digits */
+#define LEAST_MOVE (1.0 / 1024) /* a fraction that is worth a plan */
 
 typedef struct search {
     zr_run_request_t *run; /* whose config is turned */
     const zr_run_open_t *open;
     const zr_log_t *log;
-    size_t state_elems; /* parameters whose state a rank has */
-    size_t param_elems; /* of its shards */
+    zr_shares_facts_t facts;
+    double state_elems, param_elems; /* of a rank */
     size_t n_plans;
     char message[512]; /* the first error of the last plan */
 } search_t;
+
+/* A placement that has been planned. */
+typedef struct placed {
+    bool fits;
+    zr_shares_t shares;
+    zr_shares_t found; /* shares, before they were moved */
+    zr_config_t config;
+    double seconds;              /* fits */
+    double rest[ZR_N_TIERS];     /* fits: live at most, besides */
+    bool is_refused[ZR_N_TIERS]; /* does not fit: who had no room */
+} placed_t;
 
 /* ---- a plan ---------------------------------------------------------------------------------- */
 
@@ -33,214 +51,410 @@ static void keep_first(void *context, zr_log_level_t level, int rank, const char
         snprintf(search->message, sizeof(search->message), "%s", message);
 }
 
-/* What a plan is held to: budgets, and, where there is one, the memory of both. */
-typedef enum question {
-    OF_DEVICE = 1,
-    OF_HOST_BUDGET = 2,
-    OF_MEMORY = 4,
-    OF_HOST = OF_HOST_BUDGET | OF_MEMORY,
-    OF_BOTH = OF_DEVICE | OF_HOST
-} question_t;
-
-static bool is_one_memory(const search_t *search) {
-    return search->run->hardware.kind == ZR_HARDWARE_HOST;
-}
-
-static zr_status_t fits(search_t *search, question_t question, bool *fits_p) {
-    zr_run_plan_t plan;
-    zr_run_request_t request = *search->run;
-    zr_config_t *config = &request.config;
+static zr_status_t plan(search_t *search, bool has_limits, zr_run_plan_t *plan_p, bool *fits_p) {
+    zr_run_request_t request = has_limits ? *search->run : zr_run_without_limits(search->run);
     request.log = (zr_log_t){.sink = keep_first, .context = search, .level = ZR_LOG_ERROR};
     search->message[0] = '\0';
-    if ((question & OF_DEVICE) == 0)
-        config->device_memory_bytes = ZR_CONFIG_NO_BUDGET;
-    if ((question & OF_HOST_BUDGET) == 0)
-        config->host_memory_bytes = ZR_CONFIG_NO_BUDGET;
-    if ((question & OF_MEMORY) == 0 && is_one_memory(search))
-        request.hardware.host_memory_bytes = ZR_RUN_ENOUGH_BYTES;
-    config->nvme.capacity_bytes = ZR_CONFIG_NO_BUDGET;
     search->n_plans++;
-    zr_status_t status = zr_run_plan(&request, &plan);
+    zr_status_t status = zr_run_plan(&request, plan_p);
     *fits_p = status == ZR_OK;
-    size_t all = plan.size.trainable_padded_elems;
-    size_t n_shards = (size_t)zr_config_n_shards(config, request.n_ranks);
-    search->state_elems = config->stage == 0 ? all : all / n_shards;
-    search->param_elems = (all + plan.size.frozen_padded_elems) / n_shards;
-    if (status != ZR_OK && status != ZR_ERR_BUDGET)
+    if (status != ZR_OK && (status != ZR_ERR_BUDGET || !has_limits))
         return zr_fail(search->log, status, "%s", search->message);
     return ZR_OK;
 }
 
-/* ---- looking for the least ------------------------------------------------------------------- */
-
-/* What is turned, from 0 (all is up) to N_SHARES (all is down). */
-typedef void (*turn_fn)(search_t *search, size_t share);
-
-static void turn_state_ratio(search_t *search, size_t share) {
-    search->run->config.offload_optimizer.ratio = (double)share / N_SHARES;
+static double needed_of(const zr_run_plan_t *plan, zr_tier_t tier, bool with_holes) {
+    if (tier == ZR_TIER_NVME)
+        return (double)plan->nvme_bytes;
+    const zr_tier_statistics_t *statistics = &plan->tiers[tier];
+    return (double)(with_holes ? statistics->reserved.peak : statistics->live.peak);
 }
 
-static void turn_params_ratio(search_t *search, size_t share) {
-    search->run->config.offload_param.ratio = (double)share / N_SHARES;
+static double in_tier(const zr_run_plan_t *plan, zr_tier_t tier, zr_kept_t kept) {
+    static const zr_tag_t tags[ZR_N_KEPT] = {ZR_TAG_OPTIMIZER_STATE, ZR_TAG_PARAMETERS,
+                                             ZR_TAG_GRADIENTS};
+    if (tier == ZR_TIER_NVME)
+        return (double)plan->nvme_by_tag[tags[kept]];
+    return (double)plan->tiers[tier].by_tag[tags[kept]].peak;
 }
 
-static size_t part_that_is_up(size_t n_elems, size_t share) {
-    return (size_t)((double)n_elems * (double)(N_SHARES - share) / N_SHARES);
+static double in_all_tiers(const zr_run_plan_t *plan, zr_kept_t kept) {
+    double bytes = 0;
+    for (int tier = 0; tier < ZR_N_TIERS; tier++)
+        bytes += in_tier(plan, (zr_tier_t)tier, kept);
+    return bytes;
 }
 
-static void turn_state_in_host(search_t *search, size_t share) {
-    search->run->config.offload_optimizer.max_in_cpu_elems =
-        part_that_is_up(search->state_elems, share);
-}
-
-static void turn_params_in_host(search_t *search, size_t share) {
-    search->run->config.offload_param.max_in_cpu_elems =
-        part_that_is_up(search->param_elems, share);
-}
-
-/* Of gradients, what leaves host memory goes up. */
-static void turn_gradients_up(search_t *search, size_t share) {
-    search->run->config.offload_optimizer.gradients = ZR_OFFLOAD_CPU;
-    search->run->config.offload_optimizer.gradients_ratio = (double)(N_SHARES - share) / N_SHARES;
-}
-
-/* Turn down as little as the budget asked about needs. *fits_p false: all is down, in vain. */
-static zr_status_t turn_down(search_t *search, turn_fn turn, question_t question, bool *fits_p) {
-    size_t low = 0, high = N_SHARES; /* `low` - 1 does not fit; `high` does, or nothing */
-    turn(search, high);
-    ZR_TRY(fits(search, question, fits_p));
-    while (*fits_p && low < high) {
-        size_t middle = low + (high - low) / 2;
-        bool fits_here = false;
-        turn(search, middle);
-        ZR_TRY(fits(search, question, &fits_here));
-        low = fits_here ? low : middle + 1;
-        high = fits_here ? middle : high;
+/* Where a plan had it: in whole sub-groups and shards. */
+static zr_shares_t shares_of(const zr_run_plan_t *plan) {
+    zr_shares_t shares = {.of = {{0}, {0}, {0}}};
+    for (int kept = 0; kept < ZR_N_KEPT; kept++) {
+        double all = in_all_tiers(plan, (zr_kept_t)kept);
+        for (int tier = 0; tier < ZR_N_TIERS && all > 0; tier++)
+            shares.of[kept][tier] = in_tier(plan, (zr_tier_t)tier, (zr_kept_t)kept) / all;
     }
-    turn(search, high);
+    return shares;
+}
+
+/* What tiers hold besides: what a plan needs, less what is moved. */
+static void learn(const zr_run_plan_t *plan, zr_shares_facts_t *facts) {
+    zr_shares_t shares = shares_of(plan);
+    for (int tier = 0; tier < ZR_N_TIERS; tier++)
+        facts->rest[tier] = needed_of(plan, (zr_tier_t)tier, false) -
+                            zr_shares_bytes(facts, &shares, (zr_tier_t)tier);
+    facts->compute_seconds = plan->times.busy[ZR_RUN_COMPUTE];
+}
+
+/* ---- from shares to options, and back ---------------------------------------------------------
+ */
+
+/* Rounded, so that as much as was asked for is down at least. */
+static double ratio_of(double down) {
+    return fmin(1, ceil(down * RATIO_STEPS - 1e-6) / RATIO_STEPS);
+}
+
+static size_t elems_of(double share, double n_elems) {
+    return share > 0 ? (size_t)(share * n_elems) : 0;
+}
+
+static zr_offload_device_t lowest_of(const double of[ZR_N_TIERS]) {
+    if (of[ZR_TIER_NVME] * RATIO_STEPS > 0.5)
+        return ZR_OFFLOAD_NVME;
+    return of[ZR_TIER_HOST] * RATIO_STEPS > 0.5 ? ZR_OFFLOAD_CPU : ZR_OFFLOAD_NONE;
+}
+
+static void apply_grads(search_t *search, const double of_state[ZR_N_TIERS],
+                        const double of_grads[ZR_N_TIERS]) {
+    zr_offload_options_t *state = &search->run->config.offload_optimizer;
+    double down = of_grads[ZR_TIER_HOST] + of_grads[ZR_TIER_NVME];
+    double all = fmax(0, of_grads[ZR_TIER_DEVICE] - of_state[ZR_TIER_DEVICE]) + down;
+    state->gradients = all * RATIO_STEPS > 0.5 ? lowest_of(of_grads) : ZR_OFFLOAD_CPU;
+    state->gradients_ratio = all * RATIO_STEPS > 0.5 ? ratio_of(down / all) : 1;
+    if (state->gradients == ZR_OFFLOAD_NONE)
+        state->gradients_ratio = 1;
+    state->gradients_in_cpu_elems = state->gradients == ZR_OFFLOAD_NVME
+                                        ? elems_of(of_grads[ZR_TIER_HOST], search->state_elems)
+                                        : 0;
+}
+
+static void apply(search_t *search, const zr_shares_facts_t *facts, const zr_shares_t *shares) {
+    zr_offload_options_t *state = &search->run->config.offload_optimizer;
+    zr_offload_param_options_t *params = &search->run->config.offload_param;
+    const double *of_state = shares->of[ZR_KEPT_STATE], *of_params = shares->of[ZR_KEPT_PARAMS];
+    const double *of_grads = shares->of[ZR_KEPT_GRADS];
+    if (facts->is_open[ZR_KEPT_STATE]) {
+        state->device = lowest_of(of_state);
+        bool moves = state->device != ZR_OFFLOAD_NONE, sinks = state->device == ZR_OFFLOAD_NVME;
+        state->ratio = moves ? ratio_of(1 - of_state[ZR_TIER_DEVICE]) : 1;
+        state->max_in_cpu_elems = sinks ? elems_of(of_state[ZR_TIER_HOST], search->state_elems) : 0;
+    }
+    if (facts->is_open[ZR_KEPT_PARAMS]) {
+        params->device = lowest_of(of_params);
+        bool moves = params->device != ZR_OFFLOAD_NONE, sinks = params->device == ZR_OFFLOAD_NVME;
+        params->ratio = moves ? ratio_of(1 - of_params[ZR_TIER_DEVICE]) : 1;
+        params->max_in_cpu_elems =
+            sinks ? elems_of(of_params[ZR_TIER_HOST], search->param_elems) : 0;
+    }
+    if (facts->is_open[ZR_KEPT_GRADS])
+        apply_grads(search, of_state, of_grads);
+}
+
+/* Where a configuration says it is. */
+static void read_shares(zr_offload_device_t device, double ratio, size_t in_host, double n_elems,
+                        double of_p[ZR_N_TIERS]) {
+    double down = device == ZR_OFFLOAD_NONE ? 0 : ratio, host = down;
+    if (device == ZR_OFFLOAD_NVME)
+        host = fmin(down, (double)in_host / fmax(n_elems, 1));
+    of_p[ZR_TIER_DEVICE] = 1 - down;
+    of_p[ZR_TIER_HOST] = host;
+    of_p[ZR_TIER_NVME] = down - host;
+}
+
+/* ---- what is known ----------------------------------------------------------------------------
+ */
+
+static void count_elems(search_t *search, const zr_run_plan_t *plan) {
+    const zr_config_t *config = &search->run->config;
+    double all = (double)plan->size.trainable_padded_elems;
+    double n_shards = (double)zr_config_n_shards(config, search->run->n_ranks);
+    search->state_elems = config->stage == 0 ? all : all / n_shards;
+    search->param_elems = (all + (double)plan->size.frozen_padded_elems) / n_shards;
+}
+
+/* Budgets, and what is open. */
+static void begin_facts(search_t *search) {
+    const zr_run_request_t *run = search->run;
+    const zr_config_t *config = &run->config;
+    zr_shares_facts_t *facts = &search->facts;
+    double n_passes = (double)(config->grad_accum / zr_config_n_together(config));
+    *facts = (zr_shares_facts_t){
+        .is_open = {[ZR_KEPT_STATE] = search->open->optimizer,
+                    [ZR_KEPT_PARAMS] = search->open->params && config->stage == 3,
+                    [ZR_KEPT_GRADS] = search->open->gradients && config->stage >= 2},
+        .has_drives = config->nvme.paths[0] != '\0',
+        .both = run->hardware.kind == ZR_HARDWARE_HOST ? (double)run->hardware.host_memory_bytes
+                                                       : INFINITY,
+        .n_micro_batches = n_passes,
+        .n_param_reads = 2 * n_passes,
+        .hardware = &run->hardware};
+    for (int tier = 0; tier < ZR_N_TIERS; tier++)
+        facts->budget[tier] = (double)zr_run_limit(run, (zr_tier_t)tier);
+}
+
+/* Bytes of what may be moved, of a plan of where it was. */
+static void measure(search_t *search, const zr_run_plan_t *plan) {
+    const zr_config_t *config = &search->run->config;
+    const zr_offload_options_t *state = &config->offload_optimizer;
+    zr_shares_facts_t *facts = &search->facts;
+    count_elems(search, plan);
+    if (facts->is_open[ZR_KEPT_STATE])
+        facts->bytes[ZR_KEPT_STATE] = in_all_tiers(plan, ZR_KEPT_STATE);
+    else
+        read_shares(state->device, state->ratio, state->max_in_cpu_elems, search->state_elems,
+                    facts->given.of[ZR_KEPT_STATE]);
+    if (facts->is_open[ZR_KEPT_PARAMS])
+        facts->bytes[ZR_KEPT_PARAMS] = in_all_tiers(plan, ZR_KEPT_PARAMS);
+    if (config->stage >= 2)
+        facts->bytes[ZR_KEPT_GRADS] = in_all_tiers(plan, ZR_KEPT_GRADS);
+    if (!facts->is_open[ZR_KEPT_STATE] && !facts->is_open[ZR_KEPT_GRADS])
+        facts->bytes[ZR_KEPT_GRADS] = 0;
+    read_shares(state->gradients, state->gradients_ratio, state->gradients_in_cpu_elems,
+                search->state_elems, facts->offloaded_grads);
+}
+
+static const zr_shares_t all_up = {.of = {{1, 0, 0}, {1, 0, 0}, {1, 0, 0}}};
+
+/* Of a run whose state is not open, gradients of what is offloaded begin in host memory. */
+static zr_shares_t first_shares(const search_t *search) {
+    zr_shares_t shares = all_up;
+    const zr_offload_options_t *state = &search->run->config.offload_optimizer;
+    if (search->facts.is_open[ZR_KEPT_STATE])
+        return shares;
+    shares = (zr_shares_t){.of = {{0}, {1, 0, 0}, {0}}};
+    read_shares(state->device, state->ratio, state->max_in_cpu_elems, search->state_elems,
+                shares.of[ZR_KEPT_STATE]);
+    shares.of[ZR_KEPT_GRADS][ZR_TIER_DEVICE] = shares.of[ZR_KEPT_STATE][ZR_TIER_DEVICE];
+    shares.of[ZR_KEPT_GRADS][ZR_TIER_HOST] = 1 - shares.of[ZR_KEPT_STATE][ZR_TIER_DEVICE];
+    return shares;
+}
+
+/* ---- one placement ----------------------------------------------------------------------------
+ */
+
+static void keep(const search_t *search, const zr_shares_t *shares, const zr_run_plan_t *plan,
+                 placed_t *placed) {
+    zr_shares_facts_t facts = search->facts;
+    learn(plan, &facts);
+    bool is_best = !placed->fits || plan->step_seconds <= placed->seconds;
+    placed->fits = true;
+    placed->shares = *shares;
+    placed->config = is_best ? search->run->config : placed->config;
+    placed->seconds = is_best ? plan->step_seconds : placed->seconds;
+    for (int tier = 0; tier < ZR_N_TIERS; tier++)
+        placed->rest[tier] = facts.rest[tier];
+}
+
+/* Who had no room, of a plan that does not fit. */
+static void note_refused(const search_t *search, const zr_run_plan_t *plan, placed_t *placed) {
+    bool is_known = false;
+    for (int tier = ZR_TIER_DEVICE; tier <= ZR_TIER_HOST; tier++) {
+        placed->is_refused[tier] = plan->tiers[tier].n_refused > 0;
+        is_known |= placed->is_refused[tier];
+    }
+    if (is_known && isfinite(search->facts.both)) /* either may be the cause */
+        placed->is_refused[ZR_TIER_DEVICE] = placed->is_refused[ZR_TIER_HOST] = true;
+    placed->is_refused[ZR_TIER_NVME] = !is_known;
+}
+
+static zr_status_t try_shares(search_t *search, const zr_shares_facts_t *facts,
+                              const zr_shares_t *shares, placed_t *placed, bool *fits_p) {
+    zr_run_plan_t within;
+    apply(search, facts, shares);
+    ZR_TRY(plan(search, true, &within, fits_p));
+    if (*fits_p)
+        keep(search, shares, &within, placed);
+    else
+        note_refused(search, &within, placed);
+    return ZR_OK;
+}
+
+static double distance(const zr_shares_t *a, const zr_shares_t *b) {
+    double most = 0;
+    for (int kept = 0; kept < ZR_N_KEPT; kept++)
+        for (int tier = 0; tier < ZR_N_TIERS; tier++)
+            most = fmax(most, fabs(a->of[kept][tier] - b->of[kept][tier]));
+    return most;
+}
+
+/* Room for what whole sub-groups are more than a share; and in tiers that had none, more of it each
+ * time: the holes that they had where there was enough, or a little more. */
+static void grow_room(const search_t *search, const zr_run_plan_t *plan, const placed_t *placed,
+                      int n_corrections, double room[ZR_N_TIERS]) {
+    const zr_shares_facts_t *facts = &search->facts;
+    double of_elem =
+        (facts->bytes[ZR_KEPT_STATE] + facts->bytes[ZR_KEPT_GRADS]) / fmax(search->state_elems, 1);
+    double group = (double)plan->offload.largest_group_elems * of_elem;
+    for (int tier = 0; tier < ZR_N_TIERS; tier++) {
+        double budget = facts->budget[tier];
+        double holes =
+            needed_of(plan, (zr_tier_t)tier, true) - needed_of(plan, (zr_tier_t)tier, false);
+        if (!isfinite(budget))
+            room[tier] = 0;
+        else if (n_corrections == 0)
+            room[tier] = group;
+        else if (placed->is_refused[tier])
+            room[tier] = fmax(room[tier] + LEAST_ROOM * budget * n_corrections, fmin(group, holes));
+    }
+}
+
+/* The best that leaves that room; or half of it, or less, where nothing else is possible. */
+static bool find_with_room(const zr_shares_facts_t *facts, zr_shares_aim_t aim,
+                           const double room[ZR_N_TIERS], zr_shares_t *shares_p) {
+    bool is_found = false;
+    for (double part = 1; part > 0.2 && !is_found; part /= 2) {
+        zr_shares_facts_t own = *facts;
+        for (int tier = 0; tier < ZR_N_TIERS; tier++)
+            own.rest[tier] += part * room[tier];
+        is_found = zr_shares_find(&own, aim, shares_p);
+    }
+    return is_found;
+}
+
+/* Parameters move in whole shards: after some corrections they stay where they have come to be. */
+static void hold_params(const zr_run_plan_t *plan, zr_shares_facts_t *facts) {
+    zr_shares_t shares = shares_of(plan);
+    facts->is_open[ZR_KEPT_PARAMS] = false;
+    for (int tier = 0; tier < ZR_N_TIERS; tier++)
+        facts->given.of[ZR_KEPT_PARAMS][tier] = shares.of[ZR_KEPT_PARAMS][tier];
+}
+
+/* Find shares that fit, and plan them; where they do not, find out what was not known. */
+static zr_status_t find(search_t *search, zr_shares_aim_t aim, placed_t *placed) {
+    zr_shares_facts_t facts = search->facts;
+    zr_shares_t shares, last = {.of = {{-1}}};
+    double room[ZR_N_TIERS] = {0};
+    for (int i = 0; i < MOST_CORRECTIONS; i++) {
+        zr_run_plan_t free;
+        bool fits = false, is_planned = false;
+        if (!find_with_room(&facts, aim, room, &shares) || distance(&shares, &last) < 1e-9)
+            break;
+        ZR_TRY(try_shares(search, &facts, &shares, placed, &fits));
+        if (fits)
+            break;
+        ZR_TRY(plan(search, false, &free, &is_planned));
+        if (i >= FREE_CORRECTIONS && facts.is_open[ZR_KEPT_PARAMS])
+            hold_params(&free, &facts);
+        learn(&free, &facts);
+        grow_room(search, &free, placed, i, room);
+        last = shares;
+    }
+    search->facts = facts;
+    return ZR_OK;
+}
+
+/* ---- what holes leave -------------------------------------------------------------------------
+ */
+
+/* What a tier leaves unused. */
+static double slack_of(const zr_shares_facts_t *facts, const placed_t *placed, zr_tier_t tier) {
+    return facts->budget[tier] - placed->rest[tier] - zr_shares_bytes(facts, &placed->shares, tier);
+}
+
+/*
+ * Move what fits towards what would fit if all that is not live could be used: as far as that
+ * fits. Where a tier has no room for it, half of what is in between is left there, and so on.
+ */
+static zr_status_t polish(search_t *search, zr_shares_aim_t aim, placed_t *placed) {
+    double least[ZR_N_TIERS] = {0}; /* that has to be left, more than which does not suffice */
+    bool was_refused[ZR_N_TIERS] = {false};
+    for (int i = 0; i < MOST_MOVES; i++) {
+        zr_shares_facts_t facts = search->facts;
+        double left[ZR_N_TIERS] = {0};
+        zr_shares_t next;
+        bool fits = false;
+        for (int tier = 0; tier < ZR_N_TIERS; tier++) {
+            if (was_refused[tier])
+                left[tier] = (least[tier] + slack_of(&facts, placed, (zr_tier_t)tier)) / 2;
+            facts.rest[tier] = placed->rest[tier] + left[tier];
+        }
+        if (!zr_shares_find(&facts, aim, &next) || distance(&next, &placed->shares) <= LEAST_MOVE)
+            break;
+        ZR_TRY(try_shares(search, &facts, &next, placed, &fits));
+        for (int tier = 0; tier < ZR_N_TIERS && !fits; tier++) {
+            was_refused[tier] |= placed->is_refused[tier];
+            least[tier] = placed->is_refused[tier] ? left[tier] : least[tier];
+        }
+    }
+    search->run->config = placed->config;
     return ZR_OK;
 }
 
 /* ---- the choice ------------------------------------------------------------------------------ */
 
-static zr_status_t relieve_device(search_t *search, bool *fits_p) {
-    zr_config_t *config = &search->run->config;
-    ZR_TRY(fits(search, OF_DEVICE, fits_p));
-    if (!*fits_p && search->open->optimizer) {
-        config->offload_optimizer.device = ZR_OFFLOAD_CPU;
-        ZR_TRY(turn_down(search, turn_state_ratio, OF_DEVICE, fits_p));
-    }
-    if (!*fits_p && search->open->params) {
-        config->offload_param.device = ZR_OFFLOAD_CPU;
-        ZR_TRY(turn_down(search, turn_params_ratio, OF_DEVICE, fits_p));
-    }
+static void take_faster(const placed_t *placed, placed_t *best) {
+    if (placed->fits && (!best->fits || placed->seconds < WORTH_IT * best->seconds))
+        *best = *placed;
+}
+
+static zr_status_t try_aim(search_t *search, zr_shares_aim_t aim, placed_t *best) {
+    bool params_are_open = search->facts.is_open[ZR_KEPT_PARAMS];
+    placed_t placed = {.fits = false};
+    zr_shares_t shares;
+    if (best->fits && zr_shares_find(&search->facts, aim, &shares) &&
+        distance(&shares, &best->found) <= LEAST_MOVE)
+        return ZR_OK; /* the same */
+    ZR_TRY(find(search, aim, &placed));
+    placed.found = placed.shares;
+    if (placed.fits && !search->open->is_enough)
+        ZR_TRY(polish(search, aim, &placed));
+    take_faster(&placed, best);
+    search->facts.is_open[ZR_KEPT_PARAMS] = params_are_open;
     return ZR_OK;
 }
 
-static zr_status_t relieve_host(search_t *search, bool *fits_p) {
-    zr_config_t *config = &search->run->config;
-    zr_offload_options_t *state = &config->offload_optimizer;
-    zr_offload_param_options_t *params = &config->offload_param;
-    ZR_TRY(fits(search, OF_HOST, fits_p));
-    if (config->nvme.paths[0] == '\0')
-        return ZR_OK;
-    if (!*fits_p && search->open->optimizer && state->device == ZR_OFFLOAD_CPU) {
-        state->device = ZR_OFFLOAD_NVME;
-        ZR_TRY(turn_down(search, turn_state_in_host, OF_HOST, fits_p));
-    }
-    if (!*fits_p && search->open->optimizer && is_one_memory(search)) {
-        state->device = ZR_OFFLOAD_NVME; /* also what the device's budget has room for */
-        ZR_TRY(turn_down(search, turn_state_ratio, OF_BOTH, fits_p));
-    }
-    if (!*fits_p && search->open->params && params->device == ZR_OFFLOAD_CPU) {
-        params->device = ZR_OFFLOAD_NVME;
-        ZR_TRY(turn_down(search, turn_params_in_host, OF_HOST, fits_p));
-    }
-    if (!*fits_p && search->open->params && is_one_memory(search)) {
-        params->device = ZR_OFFLOAD_NVME;
-        ZR_TRY(turn_down(search, turn_params_ratio, OF_BOTH, fits_p));
-    }
-    return ZR_OK;
+/* Nothing fits: what needs least of the upper tiers. */
+static void turn_all_down(search_t *search) {
+    zr_tier_t lowest = search->facts.has_drives ? ZR_TIER_NVME : ZR_TIER_HOST;
+    zr_shares_t shares = {.of = {{0}, {0}, {0}}};
+    shares.of[ZR_KEPT_STATE][lowest] = shares.of[ZR_KEPT_PARAMS][lowest] = 1;
+    shares.of[ZR_KEPT_GRADS][ZR_TIER_HOST] = 1;
+    apply(search, &search->facts, &shares);
 }
 
-static void reset(search_t *search) {
-    zr_config_t *config = &search->run->config;
-    if (search->open->optimizer) {
-        config->offload_optimizer.device = ZR_OFFLOAD_NONE;
-        config->offload_optimizer.ratio = 1;
-        config->offload_optimizer.max_in_cpu_elems = 0;
-    }
-    if (search->open->params) {
-        config->offload_param.device = ZR_OFFLOAD_NONE;
-        config->offload_param.ratio = 1;
-        config->offload_param.max_in_cpu_elems = 0;
-    }
+/* Else what is not on the device is as near. */
+static bool moves_by_links(const search_t *search) {
+    return search->facts.has_drives || search->run->hardware.kind != ZR_HARDWARE_HOST;
 }
 
-static zr_status_t place(search_t *search, bool *fits_p) {
-    bool fits_host = false;
-    reset(search);
-    ZR_TRY(relieve_device(search, fits_p));
-    ZR_TRY(relieve_host(search, &fits_host));
-    *fits_p = *fits_p && fits_host;
-    return ZR_OK;
+/* Some do not wait in host memory though their state left the device: it is short. */
+static bool parts_gradients(const search_t *search, const placed_t *best) {
+    double up = best->shares.of[ZR_KEPT_GRADS][ZR_TIER_DEVICE] +
+                best->shares.of[ZR_KEPT_GRADS][ZR_TIER_NVME] -
+                best->shares.of[ZR_KEPT_STATE][ZR_TIER_DEVICE];
+    return best->fits && search->facts.is_open[ZR_KEPT_GRADS] && up > LEAST_MOVE;
 }
 
-/* Where host memory is what is short: with all parameters on drives the device has room for state,
- * whose gradients then are not in host memory either. */
-static zr_status_t place_state_first(search_t *search, bool *fits_p) {
-    zr_config_t *config = &search->run->config;
-    *fits_p = false;
-    if (!search->open->optimizer || !search->open->params || config->nvme.paths[0] == '\0')
-        return ZR_OK;
-    reset(search);
-    config->offload_optimizer.device = config->offload_param.device = ZR_OFFLOAD_NVME;
-    ZR_TRY(turn_down(search, turn_state_ratio, OF_DEVICE | OF_MEMORY, fits_p));
-    return *fits_p ? fits(search, OF_HOST, fits_p) : ZR_OK;
-}
-
-/* The least of host memory that there is, but for gradients that the device has no room for. */
-static zr_status_t place_gradients_last(search_t *search, bool *fits_p) {
-    zr_config_t *config = &search->run->config;
-    *fits_p = false;
-    if (config->nvme.paths[0] == '\0' && search->open->optimizer)
-        return ZR_OK;
-    reset(search);
-    if (search->open->optimizer)
-        config->offload_optimizer.device = ZR_OFFLOAD_NVME;
-    if (search->open->params && config->stage == 3)
-        config->offload_param.device = ZR_OFFLOAD_NVME;
-    ZR_TRY(turn_down(search, turn_gradients_up, OF_HOST, fits_p));
-    ZR_TRY(*fits_p ? fits(search, OF_DEVICE, fits_p) : ZR_OK);
-    if (!*fits_p)
-        config->offload_optimizer.gradients_ratio = 1;
-    return ZR_OK;
-}
-
-/* Gradients go with their state, unless only the device has room for them. */
 static zr_status_t choose(search_t *search) {
-    zr_offload_options_t *state = &search->run->config.offload_optimizer;
-    bool is_free = search->open->gradients && search->run->config.stage >= 2;
-    bool found = false;
-    ZR_TRY(place(search, &found));
-    if (found || !is_free)
-        return ZR_OK;
-    state->gradients = ZR_OFFLOAD_NONE;
-    ZR_TRY(place(search, &found));
-    if (found)
-        return ZR_OK;
-    state->gradients = ZR_OFFLOAD_CPU;
-    ZR_TRY(place_state_first(search, &found));
-    if (!found)
-        ZR_TRY(place_gradients_last(search, &found));
-    return found ? ZR_OK : place(search, &found);
-}
-
-zr_status_t zr_run_place_gradients(zr_run_request_t *run, const zr_log_t *log, size_t *n_plans_p) {
-    search_t search = {.run = run, .log = log};
-    bool found = false;
-    ZR_TRY(turn_down(&search, turn_gradients_up, OF_HOST, &found));
-    *n_plans_p += search.n_plans;
+    zr_run_plan_t free;
+    placed_t best = {.fits = false};
+    bool is_planned = false;
+    begin_facts(search);
+    zr_shares_t first = first_shares(search);
+    apply(search, &search->facts, &first);
+    ZR_TRY(plan(search, false, &free, &is_planned));
+    measure(search, &free);
+    learn(&free, &search->facts);
+    ZR_TRY(try_aim(search, ZR_SHARES_UPMOST, &best));
+    if (!best.fits || (!search->open->is_enough && moves_by_links(search)))
+        ZR_TRY(try_aim(search, ZR_SHARES_FASTEST, &best));
+    if (!search->open->is_enough && parts_gradients(search, &best))
+        ZR_TRY(try_aim(search, ZR_SHARES_GRADS_UP, &best));
+    if (!best.fits)
+        ZR_TRY(try_aim(search, ZR_SHARES_DOWNMOST, &best));
+    if (best.fits)
+        search->run->config = best.config;
+    else
+        turn_all_down(search);
     return ZR_OK;
 }
 
@@ -248,7 +462,7 @@ zr_status_t zr_run_place(zr_run_request_t *run, const zr_run_open_t *open, const
                          size_t *n_plans_p) {
     search_t search = {.run = run, .open = open, .log = log};
     /* Room on the device is for what stays there, not for updates of what does not. */
-    if (run->config.offload_optimizer.update_on == ZR_UPDATE_ON_FASTER)
+    if (open->optimizer && run->config.offload_optimizer.update_on == ZR_UPDATE_ON_FASTER)
         run->config.offload_optimizer.update_on = ZR_UPDATE_ON_HOST;
     ZR_TRY(choose(&search));
     *n_plans_p += search.n_plans;

@@ -12,6 +12,9 @@ typedef struct zr_run_family {
     /* Number `index`, from 0: the request's model, and seq where it is the model's. False: there
        are not so many. */
     bool (*set_model)(const void *context, size_t index, zr_run_request_t *run);
+    /* Parameters of it; 0: there are not so many. May be NULL: then sizes are doubled until one
+       does not fit, which takes more plans. */
+    size_t (*n_params)(const void *context, size_t index);
     const void *context; /* borrowed */
 } zr_run_family_t;
 
@@ -38,6 +41,7 @@ typedef struct zr_run_largest {
     zr_run_family_t family;
     zr_run_request_t run; /* but for its model and its log; what is open has its usual value */
     zr_run_largest_open_t open;
+    double least_tokens_per_s; /* of all ranks: what is slower counts as too large; 0: none is */
     const zr_log_t *log;
     bool (*is_stopped)(const void *context); /* asked before each size; NULL: never */
     const void *stop_context;
@@ -52,7 +56,7 @@ typedef struct zr_run_largest {
     zr_run_request_t largest;  /* that trains it */
     zr_run_plan_t plan;        /* of it */
     zr_run_request_t next_run; /* has_next: as near as it comes to training the next larger size */
-    zr_run_fit_t next;         /* it does not fit */
+    zr_run_fit_t next;         /* it does not fit, or is too slow */
     zr_run_size_t sizes[ZR_RUN_MOST_SIZES]; /* by size */
     size_t n_sizes;
 } zr_run_largest_t;
@@ -60,9 +64,11 @@ typedef struct zr_run_largest {
 /**
  * Find the largest size.
  *
- * Sizes are doubled until one does not fit, and halved in between; then the next
- * ZR_RUN_SIZES_CHECKED larger ones are planned as well, and where one of them fits, which the rule
- * of a family may make possible, the search goes on from there.
+ * What a plan needs tells about where the largest is; sizes near it are planned until one fits and
+ * the next does not. Then the next ZR_RUN_SIZES_CHECKED larger ones are planned as well, but for
+ * those that no memory of these budgets could hold, and where one of them fits, which the rule of a
+ * family may make possible, the search goes on from there. Where auto chooses, it looks for any
+ * placement that fits, and of the largest for the fastest.
  *
  * @return ZR_OK, also when none fits; ZR_ERR_STATE: it was stopped; what a plan fails for, other
  *         than memory: logged

@@ -1,5 +1,5 @@
 /*
- * Choosing by planning: where things live so that as much as fits is in the faster tier, and of
+ * Choosing by planning: where things live so that the step is fast, and of
  * many plans the one that is best.
  */
 #pragma once
@@ -17,18 +17,17 @@ typedef struct zr_run_open {
     bool gradients; /* where those of offloaded state wait, and how many of them */
     bool order; /* of a step: zr_run_search and zr_run_find_largest plan each, and take the faster
                    of those that fit; the run's own is ZR_ORDER_MICRO_BATCH */
+    bool is_enough; /* any placement that fits: no faster one is looked for */
 } zr_run_open_t;
 
 /**
  * Choose the placements that a run leaves open, by planning it for many of them.
  *
- * Parameters stay up before optimizer state does, since they are moved more often: in each
- * micro-batch, not in each step. What leaves the device is as little as its budget needs, in steps
- * of 1/256; what then leaves host memory as little as that budget needs, where the run's
- * nvme.paths name drives. Gradients go with their state; where host memory does not hold them, they
- * stay on the device. Where nothing fits in this way, all parameters go to the drives, and as much
- * state as fits comes to the device with its gradients; at last all state goes there, and only as
- * many gradients stay on the device as host memory has no room for.
+ * Optimizer state, parameters and gradients are divided among all tiers at once (drives: where the
+ * run's nvme.paths name some), so that the step is as fast as what is moved lets it be: found from
+ * what a plan says of the run, without further plans, and corrected by plans until one within the
+ * budgets proves it. Beside it, parameters are kept up before state, as far as fits; the faster of
+ * both is taken.
  *
  * @param run        its config is resolved, with a stage; in and out: its config. Where nothing
  * fits, the least that there is
@@ -37,16 +36,6 @@ typedef struct zr_run_open {
  */
 ZR_NODISCARD zr_status_t zr_run_place(zr_run_request_t *run, const zr_run_open_t *open,
                                       const zr_log_t *log, size_t *n_plans_p);
-
-/**
- * Let as much of the gradients of offloaded state wait on the device as host memory has no room
- * for, in steps of 1/256; none where it has room for all. Otherwise as above.
- *
- * @param run  at stage 2 or 3, its optimizer offloaded; in and out: config's gradients and their
- * ratio
- */
-ZR_NODISCARD zr_status_t zr_run_place_gradients(zr_run_request_t *run, const zr_log_t *log,
-                                                size_t *n_plans_p);
 
 /* ---- search ---------------------------------------------------------------------------------- */
 

@@ -1,0 +1,222 @@
+/*
+ * Where things live: what is chosen fits, by a plan within the budgets, and is no slower than what
+ * one tier after another comes to; on machines and with budgets drawn at random. The problem that
+ * it solves has the answer that trying all corners has.
+ */
+#include <math.h>
+
+#include "models/shape.h"
+#include "tests/common/kept_log.h"
+#include "tests/common/test.h"
+#include "tests/ref/cascade.h"
+#include "zero/hardware_json.h"
+#include "zero/plan/linear_internal.h"
+
+/* ---- small problems ------------------------------------------------------------------------- */
+
+enum { N = 3, M = 4 };
+
+static double value_of(const double factors[], const double x[]) {
+    double sum = 0;
+    for (int i = 0; i < N; i++)
+        sum += factors[i] * x[i];
+    return sum;
+}
+
+static bool keeps_limits(const zr_linear_t *problem, const double x[]) {
+    for (size_t i = 0; i < N; i++)
+        if (x[i] < -1e-9)
+            return false;
+    for (size_t i = 0; i < problem->n_rows; i++) {
+        double over = value_of(problem->rows[i].factors, x) - problem->rows[i].limit;
+        if (over > 1e-7 || (problem->rows[i].is_equal && over < -1e-7))
+            return false;
+    }
+    return true;
+}
+
+/* Plane `i` of a problem: a row, or x[i - n_rows] = 0. */
+static double plane(const zr_linear_t *problem, size_t i, double factors[N]) {
+    for (size_t k = 0; k < N; k++)
+        factors[k] =
+            i < problem->n_rows ? problem->rows[i].factors[k] : (double)(k == i - problem->n_rows);
+    return i < problem->n_rows ? problem->rows[i].limit : 0;
+}
+
+static double determinant(double m[N][N]) {
+    return m[0][0] * (m[1][1] * m[2][2] - m[1][2] * m[2][1]) -
+           m[0][1] * (m[1][0] * m[2][2] - m[1][2] * m[2][0]) +
+           m[0][2] * (m[1][0] * m[2][1] - m[1][1] * m[2][0]);
+}
+
+/* Where three planes meet. */
+static bool corner(const zr_linear_t *problem, const size_t planes[N], double x[N]) {
+    double m[N][N], limits[N];
+    for (int i = 0; i < N; i++)
+        limits[i] = plane(problem, planes[i], m[i]);
+    double all = determinant(m);
+    for (int k = 0; k < N; k++) {
+        double own[N][N];
+        memcpy(own, m, sizeof(own));
+        for (int i = 0; i < N; i++)
+            own[i][k] = limits[i];
+        x[k] = fabs(all) > 1e-9 ? determinant(own) / all : 0;
+    }
+    return fabs(all) > 1e-9;
+}
+
+/* The best of all corners; INFINITY: none keeps all limits. */
+static double best_corner(const zr_linear_t *problem) {
+    double best = INFINITY, x[N];
+    size_t n = problem->n_rows + N, planes[N];
+    for (planes[0] = 0; planes[0] < n; planes[0]++)
+        for (planes[1] = planes[0] + 1; planes[1] < n; planes[1]++)
+            for (planes[2] = planes[1] + 1; planes[2] < n; planes[2]++)
+                if (corner(problem, planes, x) && keeps_limits(problem, x))
+                    best = fmin(best, value_of(problem->costs, x));
+    return best;
+}
+
+static double drawn(uint64_t *state) {
+    return (double)(random_bits(state) % 41) / 10 - 2;
+}
+
+TEST(small_problems_have_the_answer_of_their_corners) {
+    uint64_t bits = 1;
+    size_t n_solved = 0, n_without = 0;
+    for (int i = 0; i < 3000; i++) {
+        zr_linear_t problem = {.n_variables = N};
+        double x[N];
+        for (int k = 0; k < N; k++)
+            problem.costs[k] = drawn(&bits);
+        zr_linear_row_t *bound = zr_linear_add(&problem, 10, false); /* so that there is a least */
+        bound->factors[0] = bound->factors[1] = bound->factors[2] = 1;
+        for (int row = 0; row < M; row++) {
+            zr_linear_row_t *added = zr_linear_add(&problem, drawn(&bits), row == 0 && i % 3 == 0);
+            for (int k = 0; k < N; k++)
+                added->factors[k] = drawn(&bits);
+        }
+        double best = best_corner(&problem);
+        bool is_solved = zr_linear_solve(&problem, x);
+        assert_true(is_solved == isfinite(best));
+        n_solved += is_solved;
+        n_without += !is_solved;
+        if (is_solved) {
+            assert_true(keeps_limits(&problem, x));
+            assert_true(fabs(value_of(problem.costs, x) - best) < 1e-6);
+        }
+    }
+    assert_true(n_solved > 500 && n_without > 500);
+}
+
+/* ---- machines -------------------------------------------------------------------------------- */
+
+typedef struct box {
+    zr_run_request_t run;
+    zr_run_open_t open;
+    zr_model_shape_t shape;
+} box_t;
+
+static size_t below(uint64_t *state, size_t n) {
+    return (size_t)(random_bits(state) % n);
+}
+
+/* A figure between least and most, as often in each order of magnitude. */
+static double between(uint64_t *state, double least, double most) {
+    return least * pow(most / least, (double)below(state, 1001) / 1000);
+}
+
+static zr_hardware_t draw_hardware(uint64_t *state) {
+    zr_hardware_t hardware = zr_hardware_default();
+    hardware.kind = below(state, 5) == 0 ? ZR_HARDWARE_HOST : ZR_HARDWARE_CUDA;
+    hardware.cuda_major = 8;
+    hardware.device.matrix_bf16_ops_per_s = between(state, 1e11, 1e13);
+    hardware.to_device.bytes_per_s = between(state, 1e9, 3e10);
+    hardware.to_host.bytes_per_s = hardware.to_device.bytes_per_s;
+    hardware.host.update_bytes_per_s = between(state, 1e9, 4e10);
+    hardware.device.update_bytes_per_s = between(state, 2e10, 1e12);
+    hardware.disk_read.bytes_per_s = between(state, 3e8, 6e9);
+    hardware.disk_write.bytes_per_s = 0.6 * hardware.disk_read.bytes_per_s;
+    hardware.disk_both_bytes_per_s = 1.3 * hardware.disk_read.bytes_per_s;
+    return hardware;
+}
+
+static void draw(uint64_t *state, box_t *box) {
+    char name[128];
+    size_t channels = 64 * (2 + below(state, 3)), layers = 4 + below(state, 9);
+    snprintf(name, sizeof(name), "layers=%zu,channels=%zu,heads=%zu,seq=64,vocab=300", layers,
+             channels, channels / 64);
+    assert_ok(zr_model_shape_read(name, NULL, &box->shape));
+    zr_transformer_options_t model = {.seed = 1};
+    int n_ranks = 1 + (int)below(state, 3);
+    box->run = (zr_run_request_t){.model = zr_model_shape_maker(&box->shape, &model),
+                                  .config = zr_config_default(),
+                                  .recompute = true,
+                                  .seq = 64,
+                                  .n_steps = ZR_RUN_PLAN_STEPS,
+                                  .n_ranks = n_ranks,
+                                  .hardware = draw_hardware(state),
+                                  .log = {.sink = drop_message, .level = ZR_LOG_ERROR}};
+    zr_config_t *config = &box->run.config;
+    config->stage = (int)below(state, 8) < 5 ? 3 : (int)below(state, 3);
+    config->dtype = ZR_DTYPE_BF16;
+    config->micro_batch = 1 + below(state, 3);
+    config->grad_accum = 1 + below(state, 2);
+    config->sub_group_elems = 4096;
+    config->offload_param.buffer_elems = 8192;
+    config->offload_optimizer.n_buffers = config->offload_param.n_buffers = 2;
+    double all = 16.0 * (double)zr_model_shape_n_params(&box->shape) / n_ranks;
+    config->device_memory_bytes = (size_t)(between(state, 0.2, 1.2) * all) + ((size_t)4 << 20);
+    config->host_memory_bytes = (size_t)(between(state, 0.05, 1) * all) + ((size_t)1 << 20);
+    if (below(state, 4) != 0)
+        snprintf(config->nvme.paths, sizeof(config->nvme.paths), ".");
+    if (below(state, 4) == 0)
+        config->nvme.capacity_bytes = (size_t)(between(state, 0.1, 1) * all);
+    assert_ok(zr_config_resolve(config, n_ranks, NULL));
+    box->open = (zr_run_open_t){.optimizer = true,
+                                .params = config->stage == 3 && below(state, 4) != 0,
+                                .gradients = below(state, 4) != 0};
+}
+
+typedef struct tally {
+    size_t n, n_fit, n_more, n_faster, n_slower, n_plans, n_plans_of_cascade;
+    double worst; /* time to the cascade's */
+} tally_t;
+
+static void compare(const box_t *box, tally_t *tally) {
+    zr_log_t log = {.sink = drop_message, .level = ZR_LOG_ERROR};
+    zr_run_request_t ours = box->run, theirs = box->run;
+    zr_run_fit_t our_fit, their_fit;
+    assert_ok(ref_cascade(&theirs, &box->open, &tally->n_plans_of_cascade));
+    assert_ok(zr_run_place(&ours, &box->open, &log, &tally->n_plans));
+    assert_ok(zr_run_fit(&theirs, &log, &their_fit));
+    assert_ok(zr_run_fit(&ours, &log, &our_fit));
+    assert_true(our_fit.fits || !their_fit.fits);
+    tally->n_fit += our_fit.fits;
+    tally->n_more += our_fit.fits && !their_fit.fits;
+    if (!their_fit.fits)
+        return;
+    double ratio = our_fit.plan.step_seconds / their_fit.plan.step_seconds;
+    tally->n_faster += ratio < 0.99;
+    tally->n_slower += ratio > 1.01;
+    tally->worst = ratio > tally->worst ? ratio : tally->worst;
+}
+
+TEST(no_slower_than_one_tier_after_another) {
+    uint64_t bits = 7;
+    tally_t tally = {.n = 100};
+    for (size_t i = 0; i < tally.n; i++) {
+        box_t box;
+        draw(&bits, &box);
+        compare(&box, &tally);
+    }
+    print_message("%zu fit, %zu of them only so; %zu faster, %zu slower, at most %.3f; "
+                  "%zu plans, %zu of the other\n",
+                  tally.n_fit, tally.n_more, tally.n_faster, tally.n_slower, tally.worst,
+                  tally.n_plans, tally.n_plans_of_cascade);
+    assert_true(tally.n_fit >= tally.n / 3 && tally.n_faster >= tally.n / 10);
+    assert_true(tally.n_slower == 0 && tally.worst < 1.01);
+    assert_true(2 * tally.n_plans < tally.n_plans_of_cascade);
+}
+
+const test_group_t test_group = {NULL, NULL};
