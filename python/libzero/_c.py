@@ -312,6 +312,18 @@ class CheckpointInfo(Structure):
     ]
 
 
+class CheckpointTensor(Structure):
+    _fields_ = [
+        ("name", c_char_p),
+        ("unit", c_char_p),
+        ("n_dims", c_int),
+        ("dims", c_size_t * 4),
+        ("n_elems", c_size_t),
+        ("frozen", c_bool),
+        ("has_moments", c_bool),
+    ]
+
+
 class ByteCount(Structure):
     _fields_ = [("live", c_size_t), ("peak", c_size_t)]
 
@@ -465,6 +477,7 @@ _signatures = {
     "zr_checkpoint_open": (c_int, [c_char_p, POINTER(Log), POINTER(c_void_p)]),
     "zr_checkpoint_close": (None, [POINTER(c_void_p)]),
     "zr_checkpoint_info": (None, [c_void_p, POINTER(CheckpointInfo)]),
+    "zr_checkpoint_tensor": (POINTER(CheckpointTensor), [c_void_p, c_size_t]),
     "zr_checkpoint_trainer_json": (c_char_p, [c_void_p]),
 }
 for _name, (_result, _arguments) in _signatures.items():

@@ -28,6 +28,7 @@ from torch import nn
 
 from . import _c, _options, _torch_optimizer
 from ._c import ArgumentError, StateError, UnsupportedError, byref, c_bool, c_char, c_void_p, check, lib
+from .exchange import model_of, names_in, saved_names
 from .pretrained import Weights, give_places
 from .stash import MAX_TRANSFERS, UNIT_BYTES, Stash, View
 from .units import UnitPlan, check_params, plan_units
@@ -184,6 +185,8 @@ class Engine:
         self._check_params()
         self._weights = Weights(pretrained, model) if pretrained is not None else None
         self._groups = _read_groups(model, model_parameters, self.optimizer is not None)
+        self._saved_names = saved_names(model)  # of parameters, in checkpoints
+        self._saved_model: dict[str, Any] | None = None  # what they say of the model, once it was asked for
         plans, self._needs = plan_units(model, list(units) if units is not None else None)
         if not plans:
             raise ArgumentError("model has no parameters")
@@ -429,7 +432,7 @@ class Engine:
             dims = list(tensor.shape)
             dims[3:] = [math.prod(dims[3:])] if len(dims) > 4 else dims[3:]
             desc = _c.ParamDesc(
-                name=name.encode(),
+                name=self._saved_names[id(tensor)].encode(),
                 n_dims=len(dims),
                 dims=(_c.c_size_t * 4)(*dims),
                 group=group_of.get(id(tensor), 0),
@@ -1029,7 +1032,11 @@ class Engine:
         if tag is not None:
             raise UnsupportedError("save_checkpoint: checkpoints are named for their step; tag has to be None")
         self._check_between_steps("save_checkpoint")
+        if self._saved_model is None and self.rank == 0:
+            self._saved_model = model_of(self.module) or {}
         state = {"client_state": dict(client_state or {}), "buffers": _encode_buffers(self.module)}
+        if self._saved_model:
+            state["model"] = self._saved_model  # for zero-train
         options = _c.SaveOptions(os.fsencode(save_dir), json.dumps(state).encode(), False, keep)
         report = _c.SaveReport()
         check(lib.zr_runtime_save(self._runtime, byref(options), byref(report)))
@@ -1037,6 +1044,8 @@ class Engine:
 
     def load_checkpoint(self, load_dir: str | os.PathLike[str], tag: str | None = None) -> tuple[pathlib.Path, dict[str, Any]]:
         """Go on from a checkpoint, of any stage, placement and number of ranks. All ranks call it.
+
+        It may be zero-train's, of the same architecture. What was saved here of a GPT-2 or Llama, zero-train goes on from.
 
         load_dir: a folder of checkpoints, of which the newest complete one is taken, or one of them
         tag: its name in the folder, "step-00000060"; None: the newest
@@ -1052,6 +1061,9 @@ class Engine:
             lib.zr_checkpoint_info(checkpoint, byref(info))
             path = pathlib.Path(os.fsdecode(info.path))
             state = json.loads(lib.zr_checkpoint_trainer_json(checkpoint) or b"{}")
+            saved = [lib.zr_checkpoint_tensor(checkpoint, i).contents.name.decode() for i in range(info.n_tensors)]
+            self._saved_names = names_in(saved, self._saved_names)
+            self._saved_model = state.get("model", self._saved_model)
             self._load(checkpoint)
             self._report.step, self._report.n_skipped = info.step, info.step - info.n_updates
         finally:

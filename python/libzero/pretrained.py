@@ -1,4 +1,4 @@
-"""Modules that are built without their values, and values from safetensors, of which each rank reads its part."""
+"""Modules that are built without their values, and values from files, of which each rank reads its part."""
 
 from __future__ import annotations
 
@@ -73,8 +73,35 @@ class _File:
         return torch.frombuffer(self._map, dtype=dtype, count=n_elems, offset=offset)
 
 
+class _TorchFile:
+    """A file of torch.save's with tensors by name, mapped: what is not asked for is not read."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self.path = path
+        try:
+            self._tensors = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+        except OSError:
+            raise
+        except Exception as error:
+            raise FormatError(f"{path}: torch.load cannot read it: {error}") from None
+        if not isinstance(self._tensors, dict) or not all(isinstance(t, torch.Tensor) for t in self._tensors.values()):
+            raise FormatError(f"{path}: its values are not tensors by name")
+        self.header = {name: {"shape": list(tensor.shape)} for name, tensor in self._tensors.items()}
+
+    def read(self, name: str, first: int, n_elems: int) -> torch.Tensor:
+        """Elements [first, first + n_elems)."""
+        tensor = self._tensors[name]
+        if not tensor.is_contiguous():
+            tensor = self._tensors[name] = tensor.contiguous()
+        return tensor.detach().view(-1)[first : first + n_elems]
+
+
+#: Names of weights in a folder, one file or the index of several, in the order of preference; and their reader.
+_FORMATS = (("model.safetensors", _File), ("pytorch_model.bin", _TorchFile))
+
+
 class Weights:
-    """Tensors of a folder that Hugging Face's save_pretrained has written, or of one safetensors file."""
+    """Tensors of a folder that Hugging Face's save_pretrained or DeepSpeed's zero_to_fp32 has written, or of one file."""
 
     def __init__(self, path: str | os.PathLike[str], model: nn.Module) -> None:
         self.path = pathlib.Path(path)
@@ -98,16 +125,18 @@ class Weights:
         if unused:
             logger.warning("%s: %d tensors are not the model's, such as %s", self.path, len(unused), unused[0])
 
-    def _files(self) -> list[_File]:
+    def _files(self) -> list[Any]:
         if self.path.is_file():
-            return [_File(self.path)]
-        index, single = self.path / "model.safetensors.index.json", self.path / "model.safetensors"
-        if index.exists():
-            names = json.loads(index.read_text())["weight_map"].values()
-            return [_File(self.path / name) for name in dict.fromkeys(names)]
-        if single.exists():
-            return [_File(single)]
-        raise ArgumentError(f"{self.path}: there is no model.safetensors, nor model.safetensors.index.json")
+            is_torch = self.path.suffix in (".bin", ".pt", ".pth")
+            return [_TorchFile(self.path) if is_torch else _File(self.path)]
+        for name, reader in _FORMATS:
+            index, single = self.path / f"{name}.index.json", self.path / name
+            if index.exists():
+                names = json.loads(index.read_text())["weight_map"].values()
+                return [reader(self.path / name) for name in dict.fromkeys(names)]
+            if single.exists():
+                return [reader(single)]
+        raise ArgumentError(f"{self.path}: there is no {' nor '.join(name for name, _ in _FORMATS)}, nor the index of several")
 
     def _candidates(self, name: str) -> Iterator[str]:
         """A file of the model without its head has names without the prefix."""

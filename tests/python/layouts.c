@@ -113,6 +113,8 @@ static void checkpoints(void) {
     FIELD(zr_save_options_t, SaveOptions, secret);
     SIZE(zr_save_report_t, SaveReport);
     FIELD(zr_save_report_t, SaveReport, n_bytes);
+    SIZE(zr_checkpoint_tensor_t, CheckpointTensor);
+    FIELD(zr_checkpoint_tensor_t, CheckpointTensor, n_elems);
     SIZE(zr_checkpoint_info_t, CheckpointInfo);
     FIELD(zr_checkpoint_info_t, CheckpointInfo, step);
     FIELD(zr_checkpoint_info_t, CheckpointInfo, dtype);

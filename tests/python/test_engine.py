@@ -6,6 +6,7 @@ ZR_TEST_WHOLE=1 has all architectures, and 4 processes as well. Exit code 77: th
 """
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -944,6 +945,40 @@ class Pretrained(unittest.TestCase):
             self.assertTrue(torch.equal(value, state[name]), name)
         self.assertTrue(torch.equal(tuned.generate(tokens, max_new_tokens=3, do_sample=False), said))
 
+    def test_of_torch_save(self):
+        """What DeepSpeed's zero_to_fp32 and others write: a file of torch.save's, or several with an index."""
+        folder = os.environ["ZR_TEST_FOLDER"] + f"-bin-{N_RANKS}-{RANK}"
+        model = models.make("llama").model
+        state = {name: value.clone() for name, value in model.state_dict().items()}
+        os.makedirs(folder)
+        torch.save(state, os.path.join(folder, "pytorch_model.bin"))
+        several = folder + "-several"
+        os.makedirs(several)
+        parts = [dict(list(state.items())[i::3]) for i in range(3)]
+        weight_map = {}
+        for i, part in enumerate(parts):
+            name = f"pytorch_model-{i + 1:05}-of-00003.bin"
+            torch.save({k: v.to(torch.float64).t().contiguous().t() if v.dim() == 2 else v for k, v in part.items()}, os.path.join(several, name))
+            weight_map.update((key, name) for key in part)
+        with open(os.path.join(several, "pytorch_model.bin.index.json"), "w") as file:
+            json.dump({"metadata": {}, "weight_map": weight_map}, file)
+        for place in STAGES[::3]:
+            for source in (folder, several, os.path.join(folder, "pytorch_model.bin")):
+                with libzero.init():
+                    model = models.make("llama").model
+                with libzero.initialize(model, pretrained=source, **HYPER, **place) as engine:
+                    for name, value in engine.state_dict().items():
+                        self.assertTrue(torch.equal(value, state[name]), name)
+        path = os.path.join(folder, "pytorch_model.bin")
+        for damaged, words in [(b"no file of torch", "pytorch_model.bin"), (None, "not tensors")]:
+            if damaged is None:
+                torch.save({"model": state}, path)
+            else:
+                with open(path, "wb") as file:
+                    file.write(damaged)
+            with self.assertRaisesRegex(libzero.FormatError, words):
+                libzero.initialize(models.make("llama").model, pretrained=folder)
+
     def test_damaged(self):
         folder = os.environ["ZR_TEST_FOLDER"] + f"-damaged-{N_RANKS}-{RANK}"
         models.make("gpt2").model.save_pretrained(folder)
@@ -1008,6 +1043,65 @@ class Checkpoints(unittest.TestCase):
             if os.path.isdir(other):
                 engine.load_checkpoint(other)
                 self.assertEqual(engine.global_steps, 2)
+
+    def zero(self, program, *arguments):
+        """What a program says."""
+        command = [os.path.join(os.environ["LIBZERO_LIBRARY_DIR"], "bin", f"zero-{program}"), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
+
+    @unittest.skipIf(N_RANKS > 1, "one process tests it")
+    def test_zero_train(self):
+        """A checkpoint of zero-train's is gone on from here, and the other way round: the same parameters, to the bit."""
+        if not os.path.exists(os.path.join(os.environ["LIBZERO_LIBRARY_DIR"], "bin", "zero-train")):
+            self.skipTest("this build has no programs")
+        text = os.environ["ZR_TEST_FOLDER"] + "-text"
+        with open(text, "w") as file:
+            file.write("3 141 592 653 589 793 238 462 643 " * 40)  # bytes below 61
+        for name in ("gpt2", "llama"):
+            folder, back = (os.environ["ZR_TEST_FOLDER"] + f"-{name}-{kind}" for kind in ("zero", "back"))
+            config = self.config_of(name)
+            data = ["--json", "--data", text, "--seq", "8", "--stage", "0"]
+            first = json.loads(self.zero("train", "--model", config, *data, "--steps", "2", "--checkpoint-dir", folder))
+            for place in (STAGES[0], STAGES[3]):
+                with libzero.initialize(models.make(name), **HYPER, **place) as engine:
+                    engine.load_checkpoint(folder)
+                    self.assertEqual(engine.global_steps, 2)
+                    if name == "gpt2":  # whose parameters are in the same order
+                        self.assertEqual(f"{engine.weights_xxh3():016x}", first["weights_xxh3"])
+                    engine.save_checkpoint(back + "-same")
+                    again = json.loads(self.zero("train", *data, "--steps", "2", "--resume", "--checkpoint-dir", back + "-same"))
+                    self.assertEqual(again["weights_xxh3"], first["weights_xxh3"])
+                    if place["stage"] == 0:
+                        self.check_exported(name, folder, engine.state_dict())
+                    train_engine(engine, name, 1)
+                    state = engine.state_dict()
+                    engine.save_checkpoint(back)
+            on = json.loads(self.zero("train", *data, "--steps", "5", "--resume", "--checkpoint-dir", back))
+            self.assertNotEqual(on["weights_xxh3"], first["weights_xxh3"])
+            with libzero.initialize(models.make(name), **HYPER) as engine:
+                engine.load_checkpoint(back, tag="step-00000003")
+                for key, value in engine.state_dict().items():
+                    self.assertTrue(torch.equal(value, state[key]), key)
+                engine.load_checkpoint(back)
+                self.assertEqual(engine.global_steps, 5)
+                train_engine(engine, name, 1)
+
+    def config_of(self, name):
+        """A folder with the config.json of a test's model."""
+        folder = os.environ["ZR_TEST_FOLDER"] + f"-{name}-config"
+        models.make(name).model.config.save_pretrained(folder)
+        return folder
+
+    def check_exported(self, name, folder, state):
+        """Names and layouts are those of the weights that zero-checkpoint writes for transformers."""
+        exported = os.environ["ZR_TEST_FOLDER"] + f"-exported-{name}"
+        self.zero("checkpoint", "export", folder, f"--output={exported}")
+        model = models.make(name)
+        model.model = type(model.model).from_pretrained(exported)
+        for key, value in model.state_dict().items():
+            self.assertTrue(torch.equal(value, state[key]), key)
 
     def test_refused(self):
         with libzero.initialize(models.make("mlp"), **HYPER) as engine:
