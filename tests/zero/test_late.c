@@ -60,6 +60,8 @@ static toy_options_t variant(int stage, int n_ranks, unsigned flags) {
     options.config.dtype = flags & 1 ? ZR_DTYPE_BF16 : ZR_DTYPE_F32;
     options.config.grad_accum = flags & 2 ? 2 : 1;
     options.config.reduce = flags & 4 ? ZR_REDUCE_EVERY_MICRO_BATCH : ZR_REDUCE_AUTO;
+    options.config.order =
+        (flags / 2 + (unsigned)n_ranks) % 3 == 0 ? ZR_ORDER_BLOCK : ZR_ORDER_MICRO_BATCH;
     options.config.reuse_elems = flags & 8 ? 1000000000 : 0;
     options.frozen = (flags & 16) != 0;
     options.tied = (flags & 32) != 0;
