@@ -18,10 +18,10 @@
 #define STATE_BUFFERS 3
 #define PARAM_BUFFERS 3
 #define PARAM_BUFFER_ELEMS ((size_t)1 << 17)
-#define DEFAULT_SEQ 64
-#define DEFAULT_VOCAB 256
+#define DEFAULT_SEQ 2048
+#define DEFAULT_VOCAB 50257
 #define DEFAULT_HEAD_SIZE 64
-#define DEFAULT_ASPECT 12
+#define DEFAULT_ASPECT 128
 #define DEFAULT_VERIFY_STEPS 3
 #define MOST_VERIFY_STEPS 1000
 #define MOST_VOCAB_OF_DATA 65536 /* tokens of the verifying runs are of 16 bits */
@@ -211,6 +211,11 @@ static const zr_option_t own[] = {
     {"hardware", AT(hardware_name), .type = ZR_OPTION_STRING, .group = 4, .arg = "NAME|FILE|this",
      .help = "machines to plan for: one that is described here (an unknown name lists them), a "
              "description, or this machine"},
+    {"min-tokens-per-s", AT(least_tokens_per_s), .type = ZR_OPTION_NUMBER, .least = 0, .most = 1e12,
+     .group = 1, .arg = "N",
+     .help =
+         "the largest whose planned steps train so many tokens per second, of all ranks: slower "
+         "ones count as too large"},
     {"verify", .type = ZR_OPTION_STRING, .initial = "", .take = take_verify, .group = 6,
      .arg = "steps=N|off",
      .help = "train each capacity that was found for so many steps, and see that the next larger "
@@ -231,8 +236,8 @@ static const zr_option_t own[] = {
     {"csv", AT(csv_path), .type = ZR_OPTION_STRING, .initial = "", .group = 7, .arg = "FILE",
      .help = "write a line for each capacity"},
     {"plot", AT(plot_path), .type = ZR_OPTION_STRING, .initial = "", .group = 7, .arg = "FILE",
-     .help =
-         "draw capacities, and step times against sizes, as FILE.svg or FILE.png (needs gnuplot)"},
+     .help = "draw capacities, and tokens per second against sizes, as FILE.svg or FILE.png (needs "
+             "gnuplot)"},
     {"shard-group-size", .type = ZR_OPTION_STRING, .flags = ZR_OPTION_HIDDEN, .initial = "",
      .take = take_groups, .group = 7, .arg = "RANKS", .help = ""},
 };
@@ -284,6 +289,8 @@ static void note_open(capacity_options_t *o) {
     o->params_open = !is_given(o, "offload-params");
     o->optimizer = where(config->offload_optimizer.device, o->run.auto_optimizer);
     o->params = where(config->offload_param.device, o->run.auto_params);
+    o->sub_group_open = !is_given(o, "sub-group");
+    o->param_buffer_open = !is_given(o, "param-buffer");
 }
 
 /* ---- checks ---------------------------------------------------------------------------------- */

@@ -38,7 +38,7 @@ typedef struct capacity_sweep {
 
 typedef struct capacity_options {
     train_options_t run; /* resolved for its own ranks, with the family's smallest model */
-    const char *model; /* as written */
+    const char *model;   /* as written */
     capacity_family_t family;
     const char *hardware_name; /* as written */
     bool is_this;              /* the hardware is this machine */
@@ -49,6 +49,9 @@ typedef struct capacity_options {
     /* What is tried in all ways, unless it was given. */
     bool stage_open, optimizer_open, params_open, gradients_open, activations_open;
     capacity_where_t optimizer, params; /* where not open */
+
+    bool sub_group_open, param_buffer_open; /* as small as a case's host memory asks for */
+    double least_tokens_per_s;              /* planned, of all ranks; 0: any */
 
     size_t verify_steps; /* of real training at each capacity; 0: none */
     capacity_sweep_t sweeps[CAPACITY_N_AXES];

@@ -1,6 +1,7 @@
 /*
  * On the left bars, one for each stage and placement; where something was swept, lines over it. On
- * the right every size that was planned, and those that were trained.
+ * the right, of a few placements, the rate of every size that was planned, and those that were
+ * trained.
  */
 #include "examples/capacity/plot.h"
 
@@ -161,53 +162,83 @@ static void draw_sweep(const capacity_results_t *results, size_t n_places, FILE 
     fputs("\n", script);
 }
 
-/* ---- step times ------------------------------------------------------------------------------ */
+/* ---- rates ----------------------------------------------------------------------------------- */
 
-static void write_times(const capacity_results_t *results, FILE *script) {
-    for (int stage = 0; stage <= 3; stage++) {
-        fprintf(script, "$times%d << END\n0 0\n\n", stage);
-        for (size_t i = 0; i < count_of(results); i++) {
-            const json_t *point = point_at(results, i);
-            size_t k;
-            json_t *size;
-            if (stage_of(point) != stage)
-                continue;
-            json_array_foreach((json_t *)capacity_point_at(point, "sizes"), k, size) {
-                fprintf(script, "%.6g %.6g\n", 1e-6 * capacity_point_number(size, "parameters"),
-                        1e-3 * capacity_point_number(size, "step_ms"));
-            }
-            fputs("\n", script);
-        }
-        fputs("END\n", script);
-    }
-    fputs("$measured << END\n0 0\n", script);
+#define MOST_LABELLED 5 /* placements whose rates are drawn: one for each stage, and auto */
+
+static bool is_auto(const json_t *point) {
+    return strcmp(capacity_point_text(point, "offload_optimizer"), "auto") == 0 ||
+           strcmp(capacity_point_text(point, "offload_params"), "auto") == 0;
+}
+
+/* Of a stage the placement that trains the largest model; of stage 4, of those that auto chose. */
+static const json_t *find_labelled(const capacity_results_t *results, int stage) {
+    const json_t *best = NULL;
     for (size_t i = 0; i < count_of(results); i++) {
         const json_t *point = point_at(results, i);
-        if (capacity_point_at(point, "proof.step_ms") != NULL)
-            fprintf(script, "%.6g %.6g\n", 1e-6 * params_of(point),
-                    1e-3 * capacity_point_number(point, "proof.step_ms"));
+        bool is_asked = is_auto(point) ? stage == MOST_LABELLED - 1 : stage == stage_of(point);
+        if (is_asked && params_of(point) > (best != NULL ? params_of(best) : 0))
+            best = point;
+    }
+    return best;
+}
+
+static double tokens_per_step(const json_t *point) {
+    return 1e-3 * capacity_point_number(point, "largest.tokens_per_s") *
+           capacity_point_number(point, "largest.step_ms");
+}
+
+static void write_rates(const json_t *point, int number, FILE *script) {
+    size_t k;
+    json_t *size;
+    fprintf(script, "$rates%d << END\n", number);
+    json_array_foreach((json_t *)capacity_point_at(point, "sizes"), k, size) {
+        fprintf(script, "%.6g %.6g\n", 1e-6 * capacity_point_number(size, "parameters"),
+                1e3 * tokens_per_step(point) / capacity_point_number(size, "step_ms"));
     }
     fputs("END\n", script);
 }
 
-static void draw_times(const capacity_results_t *results, FILE *script) {
-    bool has_measured = false;
+static bool write_measured(const capacity_results_t *results, FILE *script) {
+    bool has_any = false;
+    fputs("$measured << END\n0 0\n", script);
+    for (size_t i = 0; i < count_of(results); i++) {
+        const json_t *point = point_at(results, i);
+        double step_ms = capacity_point_number(point, "proof.step_ms");
+        if (step_ms > 0)
+            fprintf(script, "%.6g %.6g\n", 1e-6 * params_of(point),
+                    1e3 * tokens_per_step(point) / step_ms);
+        has_any |= step_ms > 0;
+    }
+    fputs("END\n", script);
+    return has_any;
+}
+
+/* Tokens per second against parameters: lines of a few placements, with their names. */
+static void draw_rates(const capacity_results_t *results, FILE *script) {
+    const json_t *points[MOST_LABELLED];
     const char *between = "";
-    for (size_t i = 0; i < count_of(results); i++)
-        has_measured |= capacity_point_at(point_at(results, i), "proof.step_ms") != NULL;
-    write_times(results, script);
-    fputs("set title 'seconds of a step'\nset logscale xy\nset xlabel 'million parameters'\n"
+    for (int i = 0; i < MOST_LABELLED; i++) {
+        points[i] = find_labelled(results, i);
+        if (points[i] != NULL)
+            write_rates(points[i], i, script);
+    }
+    bool has_measured = write_measured(results, script);
+    fputs("set title 'tokens per second'\nset logscale xy\nset xlabel 'million parameters'\n"
           "set xrange [*:*]\nset yrange [*:*]\nset autoscale xy\n"
-          "set xtics norotate autofreq\nset key inside top left\nset offsets 0, 0, 0, 0\nset "
+          "set xtics norotate autofreq\nset key inside bottom left\nset offsets 0, 0, 0, 0\nset "
           "grid\nplot ",
           script);
-    for (int stage = 0; stage <= 3; stage++) {
-        if (!has_stage(results, stage))
+    for (int i = 0; i < MOST_LABELLED; i++) {
+        char name[128];
+        if (points[i] == NULL)
             continue;
+        place_name(points[i], name, sizeof(name));
         fprintf(script,
-                "%s$times%d using ($1 > 0 ? $1 : 1/0):2 with lines linewidth 1.5 linecolor rgb "
-                "'%s' title 'planned, stage %d'",
-                between, stage, colours[stage], stage);
+                "%s$rates%d using 1:2 with linespoints linewidth 2 pointtype 7 pointsize 0.4 "
+                "linecolor rgb '%s' %s title 'planned, %s'",
+                between, i, colours[stage_of(points[i])],
+                i == MOST_LABELLED - 1 ? "dashtype 2" : "", name);
         between = ", ";
     }
     if (has_measured)
@@ -239,7 +270,7 @@ zr_status_t capacity_plot(const capacity_results_t *results, const char *path,
         draw_bars(results, plot.script);
     else
         draw_sweep(results, n_places, plot.script);
-    draw_times(results, plot.script);
+    draw_rates(results, plot.script);
     fputs("unset multiplot\n", plot.script);
     return gnuplot_end(&plot);
 }

@@ -1,6 +1,6 @@
 /*
- * A picture of capacities: how large at each stage and placement, and how step time grows with
- * size.
+ * A picture of capacities: how large at each stage and placement, and how many tokens per
+ * second sizes train.
  */
 #pragma once
 

@@ -90,6 +90,19 @@ static void write_options(const capacity_search_t *search, text_t *text) {
         add(text, " --nvme-path %s", search->options->is_this ? run->config.nvme.paths : "DIR");
 }
 
+/* What steps that follow one another write to the drives of all ranks: what is kept there, once;
+ * gradients and inputs of layers for each micro-batch, or once where all are taken together. */
+static double written_bytes_per_day(const capacity_search_t *search) {
+    const zr_config_t *config = &search->run.config;
+    const zr_run_plan_t *plan = &search->plan;
+    size_t n_passes = config->grad_accum / zr_config_n_together(config);
+    double bytes = (double)plan->nvme_by_tag[ZR_TAG_OPTIMIZER_STATE] +
+                   (double)plan->nvme_by_tag[ZR_TAG_PARAMETERS] +
+                   (double)n_passes * (double)(plan->nvme_by_tag[ZR_TAG_GRADIENTS] +
+                                               plan->nvme_by_tag[ZR_TAG_ACTIVATIONS]);
+    return (double)search->run.n_ranks * bytes * 86400 / plan->step_seconds;
+}
+
 /* ---- what was found -------------------------------------------------------------------------- */
 
 static json_t *shape_object(const zr_model_shape_t *shape) {
@@ -119,14 +132,17 @@ static json_t *peaks_object(const zr_run_plan_t *plan) {
     return train_peaks_object(peaks, true);
 }
 
+static double tokens_per_s(const train_options_t *run, double step_seconds) {
+    return (double)run->n_ranks * (double)run->config.micro_batch * (double)run->config.grad_accum *
+           (double)run->seq / step_seconds;
+}
+
 static json_t *largest_object(const capacity_search_t *search) {
     const train_options_t *run = &search->run;
     const zr_offload_options_t *offload = &run->config.offload_optimizer;
     capacity_bytes_t bytes = capacity_bytes_of(run, &search->its_case->hardware, &search->plan,
                                                search->options->has_drives);
     double seconds = search->plan.step_seconds;
-    double tokens = (double)run->n_ranks * (double)run->config.micro_batch *
-                    (double)run->config.grad_accum * (double)run->seq;
     bool has_gradients = offload->device != ZR_OFFLOAD_NONE && run->config.stage >= 2;
     json_t *object = json_object();
     text_t options = {.n = 0};
@@ -139,14 +155,28 @@ static json_t *largest_object(const capacity_search_t *search) {
         {"offload_gradients_ratio", json_number(offload->gradients_ratio)},
         {"gradients_in_host", json_count(offload->gradients_in_cpu_elems)},
         {"offload_activations", json_string(train_offload_name(run->offload_activations))},
-        {"step_ms", json_number(1e3 * seconds)}, {"tokens_per_s", json_number(tokens / seconds)},
+        {"step_ms", json_number(1e3 * seconds)},
+        {"tokens_per_s", json_number(tokens_per_s(run, seconds))},
+        {"written_bytes_per_day", json_number(written_bytes_per_day(search))},
         {"peak_bytes", peaks_object(&search->plan)},
         {"metadata_bytes", train_metadata_object(&search->plan.metadata)},
         {"options", json_text(options.bytes)});
     return object;
 }
 
+/* It fits, and is slower than what was asked for. */
+static json_t *slow_object(const capacity_search_t *search) {
+    double rate = tokens_per_s(&search->next_run, search->next.plan.step_seconds);
+    char message[128];
+    snprintf(message, sizeof(message), "%.4g tokens/s are planned of it, and %.4g were asked for",
+             rate, search->options->least_tokens_per_s);
+    return JSON_OBJECT({"model", shape_object(&search->next_shape)},
+                       {"tokens_per_s", json_number(rate)}, {"message", json_text(message)});
+}
+
 static json_t *next_object(const capacity_search_t *search) {
+    if (search->next.fits)
+        return slow_object(search);
     return JSON_OBJECT({"model", shape_object(&search->next_shape)},
                        {"lack", plan_lack_object(&search->next.lack)},
                        {"message", json_text(search->next.message)});

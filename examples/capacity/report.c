@@ -79,6 +79,8 @@ static const struct {
     {"next_parameters", "next.model.parameters", false},
     {"next_lacks", "next.lack.tier", true},
     {"next_trained", "proof.next", true},
+    {"planned_tokens_per_s", "largest.tokens_per_s", false},
+    {"written_bytes_per_day", "largest.written_bytes_per_day", false},
 };
 
 /* A field that is not there, or has no number, is empty. */
@@ -134,11 +136,19 @@ static const char *format_params(double n, char *text, size_t size) {
     return text;
 }
 
+/* Without an option, what the hardware has. */
 static void print_budget(const json_t *point, const char *name, const char *path, FILE *file) {
-    if (json_is_null(capacity_point_at(point, path)))
-        fprintf(file, "  %s as there is", name);
-    else
+    char all[64];
+    snprintf(all, sizeof(all), "largest.bytes.budget.%s", name);
+    if (!json_is_null(capacity_point_at(point, path)))
         fprintf(file, "  %s %s", name, bytes_at(point, path).text);
+    else if (capacity_point_at(point, all) != NULL)
+        fprintf(
+            file, "  %s %s", name,
+            train_bytes(capacity_point_number(point, all) / capacity_point_number(point, "ranks"))
+                .text);
+    else
+        fprintf(file, "  %s: all there is", name);
 }
 
 static void print_case(const capacity_options_t *options, const json_t *point, FILE *file) {
@@ -148,9 +158,9 @@ static void print_case(const capacity_options_t *options, const json_t *point, F
     print_budget(point, "host", "host_memory", file);
     if (options->has_drives)
         print_budget(point, "nvme", "nvme_capacity", file);
-    fprintf(file, "\n%5s %9s %6s %5s %5s %10s %11s %10s %10s %10s %10s %6s %10s %10s  %s\n",
+    fprintf(file, "\n%5s %9s %6s %5s %5s %10s %11s %10s %10s %10s %10s %6s %10s %10s %10s  %s\n",
             "stage", "optimizer", "params", "grads", "acts", "parameters", "layers x c", "states",
-            "device", "host", "nvme", "eff.", "step ms", "measured",
+            "device", "host", "nvme", "eff.", "step ms", "tokens/s", "measured",
             "proof; what the next larger lacks");
 }
 
@@ -173,7 +183,10 @@ static void print_proof(const json_t *point, FILE *file) {
                                                                                  : "NOT refused");
     if (strcmp(capacity_point_text(point, "proof.peaks"), "other") == 0)
         fprintf(file, ", peaks are not as planned");
-    if (capacity_point_at(point, "next") != NULL)
+    if (capacity_point_at(point, "next.tokens_per_s") != NULL)
+        fprintf(file, "; the next: %.4g tokens/s",
+                capacity_point_number(point, "next.tokens_per_s"));
+    else if (capacity_point_at(point, "next") != NULL)
         print_lack(point, file);
     fprintf(file, "\n");
 }
@@ -195,7 +208,7 @@ static void print_point(const json_t *point, FILE *file) {
     if (capacity_point_at(point, "proof.step_ms") != NULL)
         snprintf(measured, sizeof(measured), "%.1f", capacity_point_number(point, "proof.step_ms"));
     bool is_part = capacity_point_number(point, "largest.offload_gradients_ratio") < 1;
-    fprintf(file, " %5s %5s %10s %11s %10s %10s %10s %10s %6.3f %10.1f %10s",
+    fprintf(file, " %5s %5s %10s %11s %10s %10s %10s %10s %6.3f %10.1f %10.4g %10s",
             is_part ? "part" : capacity_point_text(point, "largest.offload_gradients"),
             capacity_point_text(point, "largest.offload_activations"),
             format_params(capacity_point_number(point, "largest.model.parameters"), params,
@@ -205,7 +218,8 @@ static void print_point(const json_t *point, FILE *file) {
             bytes_at(point, "largest.peak_bytes.host.reserved").text,
             bytes_at(point, "largest.peak_bytes.nvme.reserved").text,
             capacity_point_number(point, "largest.efficiency"),
-            capacity_point_number(point, "largest.step_ms"), measured);
+            capacity_point_number(point, "largest.step_ms"),
+            capacity_point_number(point, "largest.tokens_per_s"), measured);
     print_proof(point, file);
 }
 
@@ -259,6 +273,9 @@ static void print_bytes(const json_t *point, FILE *file) {
     print_share(point, "holes of host memory", "largest.bytes.holes.host", file);
     print_share(point, "rounding up to blocks of the drives", "largest.bytes.holes.nvme", file);
     print_share(point, "never used", "largest.bytes.unused", file);
+    if (capacity_point_number(point, "largest.written_bytes_per_day") > 0)
+        fprintf(file, "  written to drives per day at the planned rate: %s\n",
+                bytes_at(point, "largest.written_bytes_per_day").text);
     fprintf(file, "  zero-train --data PATH %s\n", capacity_point_text(point, "largest.options"));
 }
 

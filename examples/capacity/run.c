@@ -81,6 +81,32 @@ static void set_axis(train_options_t *run, capacity_axis_t axis, size_t value) {
     }
 }
 
+#define MOST_SUB_GROUP_ELEMS ((size_t)1 << 20)
+#define STAGING_PART 512 /* of host memory, that a kind of buffers may take */
+
+/* As large as a small part of host memory holds, and no smaller than the usual ones here: larger
+ * ones are fewer to move and to plan. */
+static size_t buffer_elems(size_t usual, size_t n_buffers, size_t elem_bytes, size_t host_bytes) {
+    size_t elems = usual;
+    while (elems < MOST_SUB_GROUP_ELEMS &&
+           2 * elems * n_buffers * elem_bytes <= host_bytes / STAGING_PART)
+        elems *= 2;
+    return elems;
+}
+
+static void size_buffers(const capacity_options_t *o, capacity_case_t *its_case) {
+    zr_config_t *config = &its_case->run.config;
+    size_t host = its_case->hardware.host_memory_bytes;
+    host = config->host_memory_bytes < host ? config->host_memory_bytes : host;
+    if (o->sub_group_open)
+        config->sub_group_elems = buffer_elems(
+            config->sub_group_elems, config->offload_optimizer.n_buffers, 3 * sizeof(float), host);
+    if (o->param_buffer_open)
+        config->offload_param.buffer_elems =
+            buffer_elems(config->offload_param.buffer_elems, config->offload_param.n_buffers,
+                         zr_dtype_size(config->dtype), host);
+}
+
 /* The sweep that was given last moves first. */
 static zr_status_t make_case(const running_t *running, size_t index, capacity_case_t *case_p) {
     const capacity_options_t *o = running->options;
@@ -92,8 +118,10 @@ static zr_status_t make_case(const running_t *running, size_t index, capacity_ca
         index /= sweep->n_values;
     }
     case_p->hardware = o->hardware;
-    return o->is_this ? this_machine_describe(&case_p->run, running->log, &case_p->hardware)
-                      : ZR_OK;
+    if (o->is_this)
+        ZR_TRY(this_machine_describe(&case_p->run, running->log, &case_p->hardware));
+    size_buffers(o, case_p);
+    return ZR_OK;
 }
 
 /* ---- progress -------------------------------------------------------------------------------- */
@@ -115,8 +143,10 @@ static void show(const running_t *running, const capacity_case_t *its_case,
 
 static void show_training(const running_t *running, const capacity_search_t *search) {
     char what[96];
-    snprintf(what, sizeof(what), "training %.4g million parameters",
-             1e-6 * (double)zr_model_shape_n_params(&search->run.shape));
+    double n_params = (double)zr_model_shape_n_params(&search->run.shape);
+    snprintf(what, sizeof(what), "training %.4g %s parameters",
+             n_params >= 1e9 ? 1e-9 * n_params : 1e-6 * n_params,
+             n_params >= 1e9 ? "billion" : "million");
     show(running, search->its_case, &search->place, what);
 }
 

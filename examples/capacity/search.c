@@ -6,6 +6,8 @@
 
 #include "examples/train/plan.h"
 
+#define N_DRAWN 5 /* sizes below the largest */
+
 const char *capacity_where_name(capacity_where_t where) {
     static const char *const names[] = {"none", "cpu", "nvme", "auto"};
     return names[where];
@@ -102,6 +104,8 @@ zr_status_t capacity_search(capacity_search_t *search) {
                  .gradients = o->gradients_open,
                  .activations = o->activations_open,
                  .has_drives = o->has_drives},
+        .least_tokens_per_s = o->least_tokens_per_s,
+        .n_smaller = o->plot_path != NULL ? N_DRAWN : 0,
         .log = search->log,
         .is_stopped = is_stopped,
         .stop_context = search,

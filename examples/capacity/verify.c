@@ -160,8 +160,9 @@ static zr_status_t verify(const verifying_t *verifying, capacity_proof_t *proof)
         ZR_TRY(plan_of_run(search, &plan));
         proof->as_planned = is_as_planned(&plan, result);
     }
-    proof->refused = !search->has_next;
-    if (search->has_next) {
+    bool is_refused = search->has_next && !search->next.fits; /* else none is, or it is too slow */
+    proof->refused = !is_refused;
+    if (is_refused) {
         status = train_next(verifying, proof);
         if (was_stopped(search))
             return ZR_ERR_STATE;

@@ -11,7 +11,7 @@
 #include "tests/common/test.h"
 #include "tests/examples/run_train.h"
 
-#define SMALL "--seq 16 --head-size 16 --threads 1 "
+#define SMALL "--seq 16 --vocab 256 --aspect 12 --head-size 16 --threads 1 "
 #define BUDGETS "--device-memory 2MiB --host-memory 8MiB "
 
 static int capacity(const char *arguments) {
@@ -224,9 +224,10 @@ TEST(capacities_are_trained) {
 
 /* Of the Llama family likewise, with the proportions of what is scaled. */
 TEST(capacities_of_llamas_are_trained) {
-    json_t *object = capacity_json(0, "--model llama --seq 16 --head-size 4 --threads 1 " BUDGETS
-                                      "--ranks 2 --verify steps=3 --stage 3 "
-                                      "--offload-optimizer cpu");
+    json_t *object = capacity_json(
+        0, "--model llama --seq 16 --vocab 256 --aspect 12 --head-size 4 --threads 1 " BUDGETS
+           "--ranks 2 --verify steps=3 --stage 3 "
+           "--offload-optimizer cpu");
     size_t i;
     json_t *point;
     expect_fields(object, "result=done family.architecture=llama");
@@ -340,6 +341,22 @@ TEST(options_are_zero_trains) {
     assert_int_equal(strlen(larger), strcspn(place, ","));
     memcpy(place, larger, strlen(larger));
     expect_said(ZERO_TRAIN, 1, arguments, "does not fit");
+}
+
+/* The next larger one fits, and is too slow; what is asked for bounds what is found. */
+TEST(rates_may_be_asked_for) {
+#define RATE SMALL BUDGETS "--verify off --stage 0 --offload-optimizer cpu "
+    json_t *any = point_of(capacity_json(0, RATE));
+    double rate = 4 * number(any, "largest.tokens_per_s");
+    json_t *fast = point_of(capacity_json(0, RATE "--min-tokens-per-s %.6g", rate));
+    assert_true(number(fast, "largest.tokens_per_s") >= rate);
+    assert_true(number(fast, "next.tokens_per_s") < rate);
+    assert_true(number(fast, "largest.model.parameters") <
+                0.5 * number(any, "largest.model.parameters"));
+    expect_fields(fast, "next.lack=absent");
+    assert_int_equal(capacity(RATE "--min-tokens-per-s 1000"), 0);
+    expect_out("tokens/s");
+    expect_fields(point_of(capacity_json(1, RATE "--min-tokens-per-s 1e11")), "result=none_fits");
 }
 
 TEST(too_small_budgets_have_none) {

@@ -340,6 +340,39 @@ static size_t list_variants(const zr_run_largest_t *search, variant_t variants[M
     return n;
 }
 
+/* ---- smaller ones --------------------------------------------------------------------------- */
+
+/* The largest size with no more than so many parameters; 0: the smallest has more. */
+static size_t find_size(const zr_run_largest_t *search, double n_params) {
+    size_t low = 0, high = search->index;
+    while (high - low > 1) {
+        size_t middle = low + (high - low) / 2;
+        bool is_less = count_params(search, middle) <= n_params;
+        low = is_less ? middle : low;
+        high = is_less ? high : middle;
+    }
+    return low;
+}
+
+/* What they take, for those who draw it. What does not fit as the largest does is left out. */
+static zr_status_t plan_smaller(zr_run_largest_t *search) {
+    const variant_t variant = {.parts_gradients = false};
+    double n_params = count_params(search, search->index);
+    for (size_t i = 0; i < search->n_smaller; i++) {
+        zr_run_request_t run = search->largest;
+        zr_run_plan_t plan;
+        n_params /= 2;
+        size_t index = find_size(search, n_params);
+        if (index == 0 || !search->family.set_model(search->family.context, index, &run))
+            break;
+        ZR_TRY(place(search, &variant, true, &run));
+        search->n_plans++;
+        if (zr_run_plan(&run, &plan) == ZR_OK)
+            note_size(search, &plan);
+    }
+    return ZR_OK;
+}
+
 /* ---- what is just too large ------------------------------------------------------------------ */
 
 /* The next size, in the placement of the largest that fits; of none, the least that is needed. */
@@ -363,6 +396,8 @@ zr_status_t zr_run_find_largest(zr_run_largest_t *search) {
         ZR_TRY(search_variant(search, &variants[i]));
     if (search->found && search->least_tokens_per_s == 0)
         ZR_TRY(hasten(search));
+    if (search->found)
+        ZR_TRY(plan_smaller(search));
     ZR_TRY(plan_next(search, &variants[0]));
     while (search->has_next && search->next.fits && /* auto has not seen that it does */
            is_fast_enough(search, &search->next_run, &search->next.plan)) {

@@ -42,6 +42,8 @@ typedef struct zr_run_largest {
     zr_run_request_t run; /* but for its model and its log; what is open has its usual value */
     zr_run_largest_open_t open;
     double least_tokens_per_s; /* of all ranks: what is slower counts as too large; 0: none is */
+    size_t n_smaller; /* sizes that are planned besides, each of about half of the one before,
+                         as the largest is trained */
     const zr_log_t *log;
     bool (*is_stopped)(const void *context); /* asked before each size; NULL: never */
     const void *stop_context;
