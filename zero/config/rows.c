@@ -211,7 +211,8 @@ static const zr_option_t rows[] = {
      .help = "of parameters and gradients", .note = "true: bf16; false: fp32"},
     {"reduce", NULL, FIELD(reduce), .type = ZR_OPTION_CHOICE, .flags = AGREE, .choices = reductions,
      .group = RANKS,
-     .help = "when gradients are added over ranks; auto: once per step at stages 0 and 1",
+     .help = "when gradients are added over ranks; auto: once per step at stages 0 and 1, and with "
+             "--order block",
      .more = "the other makes all four stages bitwise equal with `--grad-accum`"},
     {"prefetch", ZERO "stage3_prefetch_bucket_size", FIELD(prefetch_elems), .type = ZR_OPTION_COUNT,
      .flags = AGREE | FILE_AUTO, .arg = "ELEMS", .group = RANKS, .usual = "50000000",
