@@ -65,7 +65,7 @@ class _Param:
 class _Unit:
     """A unit, and what the engine holds of it."""
 
-    __slots__ = ("name", "handle", "params", "n_held", "n_grads", "has_grads", "n_awaited", "reduced", "kept")
+    __slots__ = ("name", "handle", "params", "n_held", "n_grads", "has_grads", "n_awaited", "completed", "reduced", "kept")
 
     def __init__(self, name: str) -> None:
         self.name, self.handle = name, c_void_p()
@@ -73,6 +73,7 @@ class _Unit:
         self.n_held = 0  # acquires with parameters
         self.n_grads = 0  # acquires for gradients alone
         self.n_awaited = 0  # parameters whose gradients are still to come in this backward
+        self.completed = 0  # which of the first backward's gradients was its last; 0: it had none
         self.reduced = False
         self.kept = False  # held until backward has ended, or reduced
 
@@ -197,6 +198,8 @@ class Engine:
         self._n_open = 0  # as how many it counts
         self._is_last = False  # the next one ends the step
         self._n_done = 0  # micro-batches of this step
+        self._knows_order = False  # in which backward completes units
+        self._n_gradients = 0  # of the first backward so far
         self._report = _c.StepReport()
         self._kept: list[_Unit] = []
         self._held_by_use: list[_Unit] = []
@@ -378,7 +381,7 @@ class Engine:
         if extents is not None:
             self._stash = Stash(lib.zr_runtime_store(self._runtime), extents.first, self._stash_bytes)
         self._weights = None  # its files are closed; what a checkpoint has comes next
-        # Units that come last are completed first, or nearly so.
+        # Units that come last are completed first, or nearly so, until the first backward has shown it.
         self._order = [u for u in reversed(self._units) if u.is_trainable]
         with torch.no_grad():
             for unit in self._units:
@@ -753,6 +756,8 @@ class Engine:
         finally:
             self._phase = _OUTSIDE
         if self._syncs:
+            if not self._knows_order:
+                self._learn_order()
             self._is_open = False
             self._n_done += self._n_open
 
@@ -803,6 +808,9 @@ class Engine:
         param = self._params[id(tensor)]
         self._bring(param)
         unit = param.unit
+        if not self._knows_order:
+            self._n_gradients += 1
+            unit.completed = self._n_gradients
         unit.n_awaited -= 1
         if unit.n_awaited == 0:
             self._reduce_complete()
@@ -830,6 +838,21 @@ class Engine:
         if unit.n_grads == 0:
             check(lib.zr_unit_acquire(unit.handle, _c.GRADIENTS))
             unit.n_grads = 1
+
+    def _learn_order(self) -> None:
+        """After the first backward: units are reduced in the order in which they were completed, if that was the same on
+        all ranks. No sum depends on it."""
+        self._knows_order = True
+        order = sorted(range(len(self._order)), key=lambda i: self._order[i].completed or self._n_gradients + 1)
+        if self._is_the_same(zlib.crc32(repr(order).encode())):
+            self._order = [self._order[i] for i in order]
+
+    def _is_the_same(self, value: int) -> bool:
+        """Whether a number is, on all ranks."""
+        values = (_c.c_double * 1)(value)
+        found = (_c.c_double * self.world_size)()
+        check(lib.zr_runtime_share(self._runtime, values, 1, found))
+        return all(other == value for other in found)
 
     def _reduce_complete(self) -> None:
         """Reduce, in order, what is complete."""

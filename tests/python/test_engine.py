@@ -297,7 +297,7 @@ class Behaviour(unittest.TestCase):
                     with contextlib.ExitStack() as stack:
                         if failing:
                             engine.backward(engine(*two[0]))
-                        stack.callback(layer.register_full_backward_hook(self.fail).remove)
+                        stack.callback(layer.register_full_backward_hook(self.raise_an_error).remove)
                         with self.assertRaisesRegex(KeyError, "no cheese"):
                             engine.backward(engine(*two[failing]))
                     with self.assertRaisesRegex(libzero.StateError, "no backward"):
@@ -311,8 +311,43 @@ class Behaviour(unittest.TestCase):
                        for fails in (False, True)]
             self.assertEqual(*results)
 
-    def fail(self, *_):
+    def raise_an_error(self, *_):
         raise KeyError("no cheese")
+
+    def test_order_of_reductions(self):
+        """It is that of the first backward, so that a unit is reduced as soon as its gradients are there."""
+        class Backwards(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                torch.manual_seed(3)
+                self.layers = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(4))
+                self.unused = torch.nn.Linear(2, 2)
+
+            def forward(self, x, y, order=(2, 0, 3, 1)):
+                for i in order:
+                    x = torch.tanh(self.layers[i](x))
+                return torch.nn.functional.mse_loss(x[:, :4], y)
+
+        def train(engine):
+            batches, reduced = models.batches("mlp", RANK, N_RANKS), []
+            reduce = engine._reduce
+            engine._reduce = lambda unit: (reduced.append((unit.name, engine._in_backward_of)), reduce(unit))
+            for layer in engine.module.layers:  # its output's gradient is known: those behind it are complete
+                layer.register_full_backward_hook(lambda m, *_: setattr(engine, "_in_backward_of", m))
+            for _ in range(3):
+                engine._in_backward_of = None
+                engine.backward(engine(*next(batches)))
+                engine.step()
+            names = [name for name, _ in reduced]
+            self.assertEqual(sorted(names[:5]), sorted(names[5:10]))
+            self.assertEqual(names[5:10], ["layers.1", "layers.3", "layers.0", "layers.2", "unused"])
+            self.assertEqual(names[10:], names[5:10])
+            layers = engine.module.layers
+            self.assertIn(reduced[5][1], (None, layers[1]))  # not only when the layers in front of it have ended
+            self.assertIn(reduced[6][1], (layers[1], layers[3]))
+            return names
+
+        self.each_stage(Backwards, train)
 
     def test_modules_in_dictionaries(self):
         """Found by a name that the batch says; outputs and inputs are dictionaries."""
