@@ -10,6 +10,7 @@
 #include "examples/common/device.h"
 #include "examples/common/messages.h"
 #include "examples/plan/hardware.h"
+#include "examples/plan/limits.h"
 #include "examples/train/files.h"
 #include "examples/train/launch.h"
 
@@ -35,8 +36,9 @@ static zr_status_t describe_device(const train_options_t *options, const zr_log_
     hardware->n_threads = info->n_threads > 0 ? info->n_threads : 1;
     if (info->cuda_major > 0)
         hardware->cuda_major = info->cuda_major;
-    hardware->host_memory_bytes =
-        (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE) / n_sharing;
+    size_t memory = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
+    size_t limit = limits_memory("/proc/self/cgroup", "/sys/fs/cgroup");
+    hardware->host_memory_bytes = (limit < memory ? limit : memory) / n_sharing;
     zr_device_close(&device);
     return ZR_OK;
 }
@@ -93,9 +95,14 @@ static zr_status_t describe_drives(const train_options_t *options, const zr_log_
     if (first == NULL)
         return ZR_OK;
     ZR_TRY(describe_transfers(nvme, first, log, hardware));
-    for (char *path = first; path != NULL; path = strtok_r(NULL, ",", &rest))
+    size_t n_files = 0;
+    for (char *path = first; path != NULL; path = strtok_r(NULL, ",", &rest)) {
         ZR_TRY(count_drive(&drives, path, log));
+        n_files += nvme->files_per_path;
+    }
     hardware->disk_bytes = drives.free_bytes / (size_t)train_launch_n_sharing(options);
+    if (limits_file() < hardware->disk_bytes / n_files) /* a rank has files of its own */
+        hardware->disk_bytes = n_files * limits_file();
     return ZR_OK;
 }
 

@@ -110,6 +110,7 @@ if(TARGET zero-train)
   add_dependencies(test_zero_train_models zero-train zero-plan zero-checkpoint)
   zr_add_test(examples/test_train_plan.c LINK zero_train_core LABELS asan)
   zr_add_test(examples/test_plan_line.c LINK zero_plan_core LABELS asan)
+  zr_add_test(examples/test_limits.c LINK zero_plan_core LABELS asan)
   zr_add_test(examples/test_plan_cost.c LINK zero_plan_core NO_SANITIZERS)
   target_link_options(test_plan_cost PRIVATE LINKER:--wrap=zr_sim_clock_work
                                              LINKER:--wrap=zr_plan_offsets_in)
