@@ -6,6 +6,7 @@
 #include "models/gpt2/gpt.h"
 #include "tests/common/ranks.h"
 #include "tests/common/test.h"
+#include "tests/ref/gpt_batch.h"
 #include "tests/ref/low_rank.h"
 
 enum { BATCH = 2, SEQ = 13, VOCAB = 61, N_STEPS = 3, MOST_ACCUM = 3 };

@@ -6,6 +6,7 @@
 #include "tests/common/test.h"
 #include "tests/offload/fault_ring.h"
 #include "tests/offload/store_fixture.h"
+#include "tests/ref/gpt_batch.h"
 #include "tests/ref/gpt_on_drive.h"
 
 /* A run takes a fraction of a second; one that takes this long hangs, or leaves a thread. */
@@ -91,11 +92,11 @@ static zr_status_t train(int rank, zr_runtime_t *runtime, zr_model_t *gpt) {
         for (size_t i = 0; i < N_MICRO_BATCHES; i++) {
             make_tokens(rank, 2 * step + i, tokens);
             make_tokens(rank, 2 * step + i + 1, targets);
-            ZR_TRY(zr_gpt_train_micro_batch(gpt, tokens, targets, BATCH, SEQ));
+            ZR_TRY(gpt_train(gpt, tokens, targets, BATCH, SEQ));
         }
         ZR_TRY(zr_runtime_step(runtime, NULL));
     }
-    return zr_gpt_evaluate(gpt, tokens, targets, BATCH, SEQ, &loss);
+    return gpt_evaluate(gpt, tokens, targets, BATCH, SEQ, &loss);
 }
 
 static zr_status_t build_and_train(test_rank_t *rank, zr_runtime_t *runtime, zr_model_t **gpt_p) {

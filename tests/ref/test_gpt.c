@@ -3,6 +3,7 @@
  * bf16, with its micro-batch in two, and with frozen parameters; with adapters, too. That its loss
  * and gradients are GPT-2's, transformers has said (test_decoder_transformers.c).
  */
+#include "tests/ref/gpt_batch.h"
 #include "tests/ref/gpt_fixture.h"
 #include "tests/ref/low_rank.h"
 
@@ -28,7 +29,7 @@ static void take_step(fixture_t *fixture, size_t vocab) {
     int32_t tokens[3], targets[3];
     for (uint64_t i = 0; i < 2; i++) {
         fixture_tokens(vocab, 100 + i, 3, tokens, targets);
-        assert_ok(zr_gpt_train_micro_batch(fixture->gpt, tokens, targets, 1, 3));
+        assert_ok(gpt_train(fixture->gpt, tokens, targets, 1, 3));
     }
     assert_ok(zr_runtime_step(fixture->runtime, NULL));
     double loss;
@@ -70,7 +71,7 @@ static double moved_loss(fixture_t *fixture, size_t index, const double *start,
     double loss;
     fixture_tokens(23, 4, 24, tokens, targets);
     move_param(fixture, index, start, direction, distance);
-    assert_ok(zr_gpt_evaluate(fixture->gpt, tokens, targets, 3, 8, &loss));
+    assert_ok(gpt_evaluate(fixture->gpt, tokens, targets, 3, 8, &loss));
     return loss;
 }
 
@@ -85,7 +86,7 @@ static void check_differences(const fixture_options_t *options) {
     int32_t tokens[24], targets[24];
     fixture_tokens(23, 4, 24, tokens, targets);
     double **params = fixture_read_params(&fixture);
-    assert_ok(zr_gpt_train_micro_batch(trained.gpt, tokens, targets, 3, 8));
+    assert_ok(gpt_train(trained.gpt, tokens, targets, 3, 8));
     double **gradients = fixture_read_gradients(&trained);
     const double h = 5e-3;
     for (size_t i = 0; i < fixture.n_tensors; i++) {
@@ -130,8 +131,8 @@ static double **gradients_of(const fixture_options_t *options, bool is_halved, f
     int32_t tokens[60], targets[60];
     fixture_tokens(options->shape.vocab, 6, 60, tokens, targets);
     for (size_t i = 0; i < (is_halved ? 2 : 1); i++)
-        assert_ok(zr_gpt_train_micro_batch(fixture->gpt, tokens + 30 * i, targets + 30 * i,
-                                           is_halved ? 2 : 4, 15));
+        assert_ok(
+            gpt_train(fixture->gpt, tokens + 30 * i, targets + 30 * i, is_halved ? 2 : 4, 15));
     assert_ok(zr_model_take_loss(fixture->gpt, loss_p));
     return fixture_read_gradients(fixture);
 }
@@ -251,10 +252,10 @@ TEST(test_evaluate) {
     double loss, again, trained;
     uint64_t before, after;
     assert_ok(zr_runtime_weights_xxh3(fixture.runtime, &before));
-    assert_ok(zr_gpt_evaluate(fixture.gpt, tokens, targets, 2, 15, &loss));
-    assert_ok(zr_gpt_evaluate(fixture.gpt, tokens, targets, 2, 15, &again));
+    assert_ok(gpt_evaluate(fixture.gpt, tokens, targets, 2, 15, &loss));
+    assert_ok(gpt_evaluate(fixture.gpt, tokens, targets, 2, 15, &again));
     assert_ok(zr_runtime_weights_xxh3(fixture.runtime, &after));
-    assert_ok(zr_gpt_train_micro_batch(fixture.gpt, tokens, targets, 2, 15));
+    assert_ok(gpt_train(fixture.gpt, tokens, targets, 2, 15));
     assert_ok(zr_model_take_loss(fixture.gpt, &trained));
     assert_true(loss == again && loss == trained && before == after);
     assert_true(fabs(loss - log(301.0)) < 0.1); /* it knows nothing yet */
@@ -284,7 +285,7 @@ static size_t peak_activations(bool recompute, size_t n_layers) {
     zr_tier_statistics_t before = device_statistics(&fixture);
     int32_t tokens[64], targets[64];
     fixture_tokens(301, 6, 64, tokens, targets);
-    assert_ok(zr_gpt_train_micro_batch(fixture.gpt, tokens, targets, 4, 16));
+    assert_ok(gpt_train(fixture.gpt, tokens, targets, 4, 16));
     zr_tier_statistics_t after = device_statistics(&fixture);
     assert_same_live(&before, &after);
     fixture_close(&fixture);
@@ -318,7 +319,7 @@ TEST(test_out_of_memory) {
         options.device_memory_bytes = states_bytes + (n_failures << 21);
         assert_ok(fixture_open(&fixture, &options));
         zr_tier_statistics_t before = device_statistics(&fixture);
-        status = zr_gpt_train_micro_batch(fixture.gpt, tokens, targets, 240, 16);
+        status = gpt_train(fixture.gpt, tokens, targets, 240, 16);
         zr_tier_statistics_t after = device_statistics(&fixture);
         assert_same_live(&before, &after);
         fixture_close(&fixture);
@@ -361,19 +362,18 @@ TEST(test_refusals) {
     int32_t tokens[17] = {0}, targets[17] = {0};
     double loss;
     assert_int_equal(zr_model_take_loss(fixture.gpt, &loss), ZR_ERR_STATE);
-    assert_int_equal(zr_gpt_train_micro_batch(fixture.gpt, tokens, targets, 1, 17),
-                     ZR_ERR_ARGUMENT);
+    assert_int_equal(gpt_train(fixture.gpt, tokens, targets, 1, 17), ZR_ERR_ARGUMENT);
     assert_has(fixture.last_error, "17 tokens");
-    assert_int_equal(zr_gpt_train_micro_batch(fixture.gpt, tokens, targets, 0, 4), ZR_ERR_ARGUMENT);
-    assert_int_equal(zr_gpt_evaluate(fixture.gpt, tokens, targets, 1, 0, &loss), ZR_ERR_ARGUMENT);
+    assert_int_equal(gpt_train(fixture.gpt, tokens, targets, 0, 4), ZR_ERR_ARGUMENT);
+    assert_int_equal(gpt_evaluate(fixture.gpt, tokens, targets, 1, 0, &loss), ZR_ERR_ARGUMENT);
     tokens[2] = 301;
-    assert_int_equal(zr_gpt_train_micro_batch(fixture.gpt, tokens, targets, 1, 4), ZR_ERR_ARGUMENT);
+    assert_int_equal(gpt_train(fixture.gpt, tokens, targets, 1, 4), ZR_ERR_ARGUMENT);
     assert_has(fixture.last_error, "token 2 is 301");
     tokens[2] = 0;
     targets[3] = -1;
-    assert_int_equal(zr_gpt_train_micro_batch(fixture.gpt, tokens, targets, 1, 4), ZR_ERR_ARGUMENT);
+    assert_int_equal(gpt_train(fixture.gpt, tokens, targets, 1, 4), ZR_ERR_ARGUMENT);
     assert_has(fixture.last_error, "target 3 is -1");
     targets[3] = 0;
-    assert_ok(zr_gpt_train_micro_batch(fixture.gpt, tokens, targets, 1, 4));
+    assert_ok(gpt_train(fixture.gpt, tokens, targets, 1, 4));
     fixture_close(&fixture);
 }

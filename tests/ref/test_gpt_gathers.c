@@ -5,6 +5,7 @@
 #include "models/gpt2/gpt.h"
 #include "tests/common/ranks.h"
 #include "tests/common/test.h"
+#include "tests/ref/gpt_batch.h"
 
 #define N_LAYERS 3
 #define N_UNITS (N_LAYERS + 2)
@@ -21,7 +22,7 @@ static zr_status_t take_steps(zr_model_t *gpt, zr_runtime_t *runtime,
     static const int32_t tokens[] = {1, 5, 2, 8, 3, 1, 7, 0}, targets[] = {5, 2, 8, 3, 1, 7, 0, 4};
     for (int step = 0; step < 2; step++) {
         zr_comm_statistics(zr_runtime_comm(runtime), before);
-        ZR_TRY(zr_gpt_train_micro_batch(gpt, tokens, targets, 2, 4));
+        ZR_TRY(gpt_train(gpt, tokens, targets, 2, 4));
         ZR_TRY(zr_runtime_step(runtime, NULL));
     }
     return ZR_OK;

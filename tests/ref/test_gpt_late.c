@@ -7,6 +7,7 @@
 #include "tests/common/late_device.h"
 #include "tests/common/ranks.h"
 #include "tests/common/test.h"
+#include "tests/ref/gpt_batch.h"
 
 enum { N_STEPS = 3, BATCH = 2, SEQ = 7, VOCAB = 29, MOST_ACCUM = 3 };
 
@@ -67,7 +68,7 @@ static zr_status_t train(test_rank_t *rank, zr_runtime_t *runtime, zr_model_t *g
     }
     make_tokens(rank->rank, 1, tokens);
     make_tokens(rank->rank, 2, targets);
-    ZR_TRY(zr_gpt_evaluate(gpt, tokens, targets, BATCH, SEQ, &losses[N_STEPS]));
+    ZR_TRY(gpt_evaluate(gpt, tokens, targets, BATCH, SEQ, &losses[N_STEPS]));
     return zr_runtime_weights_xxh3(runtime, &c->hash[rank->rank]);
 }
 
@@ -161,7 +162,7 @@ static zr_status_t run_in_part(test_rank_t *rank) {
     ZR_THEN(status, zr_model_commit(gpt));
     if (status == ZR_OK)
         late_device_fail_work(zr_runtime_stream(runtime), *(const int *)rank->context);
-    ZR_THEN(status, zr_gpt_train_micro_batch(gpt, tokens, tokens, BATCH, SEQ));
+    ZR_THEN(status, gpt_train(gpt, tokens, tokens, BATCH, SEQ));
     zr_model_destroy(&gpt);
     zr_runtime_destroy(&runtime);
     return status;

@@ -14,6 +14,7 @@
 #include "tests/common/kept_log.h"
 #include "tests/common/ranks.h"
 #include "tests/common/test.h"
+#include "tests/ref/gpt_batch.h"
 
 enum { N_STEPS = 3, MOST_RANKS = 3, MOST_TOKENS = 256, MOST_ACCUM = 4 };
 

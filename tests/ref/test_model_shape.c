@@ -186,6 +186,43 @@ TEST(refused) {
     }
 }
 
+#define LONG16 "layers=4,heads=4"
+#define LONG LONG16 LONG16 LONG16 LONG16 LONG16 LONG16 LONG16 LONG16 /* 128 characters */
+#define LONG512 LONG LONG LONG LONG
+
+TEST(refused_sizes) {
+    static const struct {
+        const char *text, *said;
+    } cases[] = {
+        {"layers=4", "channels is missing"},
+        {"layers=4,channels=256,heads=4,seq=256", "vocab is missing"},
+        {GPT ",", "neither"},
+        {GPT ",depth=3", "\"depth\" is no part"},
+        {"layers=4," GPT, "layers is given twice"},
+        {"layers=0,channels=256,heads=4,seq=256,vocab=256", "layers=0"},
+        {"layers=-4,channels=256,heads=4,seq=256,vocab=256", "layers=-4"},
+        {"layers= 4,channels=256,heads=4,seq=256,vocab=256", "layers= 4"},
+        {"layers=4x,channels=256,heads=4,seq=256,vocab=256", "layers=4x"},
+        {"layers=,channels=256,heads=4,seq=256,vocab=256", "layers="},
+        {"layers=4,channels=256,heads=3,seq=256,vocab=256", "heads=3 does not divide channels=256"},
+        {"layers=4,channels=256,heads=512,seq=256,vocab=256", "heads=512 does not divide"},
+        {"layers=99999999999999999999,channels=8,heads=4,seq=2,vocab=256", "layers=999"},
+        {"layers=4,channels=8,heads=4,seq=2,vocab=2147483648", "1 to 2147483647"},
+        {"layers=100000,channels=1000000,heads=4,seq=256,vocab=256", "too large"},
+        {LONG512 LONG512 LONG512 LONG512,
+         "...\" has 2048 characters; a model's description has 2047 at most"},
+    };
+    for (size_t i = 0; i < N_OF(cases); i++) {
+        zr_model_shape_t shape = {.kind = ZR_MODEL_GPT, .of.gpt.vocab = 77};
+        zr_log_t log = kept_log(&kept, ZR_LOG_ERROR);
+        zr_status_t status = zr_model_shape_read(cases[i].text, &log, &shape);
+        if (status != ZR_ERR_ARGUMENT || strstr(kept.text, cases[i].said) == NULL)
+            fail_msg("%s: status %d, \"%s\", which has no \"%s\"", cases[i].text, (int)status,
+                     kept.text, cases[i].said);
+        assert_int_equal(shape.of.gpt.vocab, 77);
+    }
+}
+
 /* ---- what they are --------------------------------------------------------------------------- */
 
 TEST(differences_are_named) {
@@ -218,6 +255,31 @@ TEST(sizes_and_operations) {
     double expected = 6 * products + 12 * 40 * (3 * 4 + (1 + 2 + 5 * 3) / 7.0);
     assert_true(fabs(zr_model_shape_flops_per_token(&shape, 7) - expected) < 1e-6 * expected);
     assert_true((double)zr_model_shape_n_params(&shape) == products);
+}
+
+TEST(sizes_and_operations_of_gpts) {
+    static const struct {
+        const char *name;
+        size_t n_params;
+    } usual[] = {{"gpt2", 124439808},
+                 {"gpt2-medium", 354823168},
+                 {"gpt2-large", 774030080},
+                 {"gpt2-xl", 1557611200}};
+    zr_model_shape_t shape;
+    for (size_t i = 0; i < N_OF(usual); i++) {
+        shape = read_good(usual[i].name);
+        assert_int_equal(zr_model_shape_n_params(&shape), usual[i].n_params);
+    }
+    shape = read_good("vocab=257,layers=3,heads=5,channels=40,seq=33");
+    const zr_gpt_shape_t *gpt = &shape.of.gpt;
+    assert_true(gpt->n_layers == 3 && gpt->channels == 40 && gpt->heads == 5 && gpt->seq == 33 &&
+                gpt->vocab == 257);
+    /* Per layer: 12 c^2 of matrices, 9 c of their biases, 4 c of norms. */
+    size_t n_params = zr_model_shape_n_params(&shape);
+    assert_int_equal(n_params, 3 * (12 * 1600 + 13 * 40) + 80 + 290 * 40);
+    /* 6 per parameter; scores and their use over 4 of 7 positions on average, three times. */
+    assert_true(zr_model_shape_flops_per_token(&shape, 7) ==
+                6.0 * (double)n_params + 3.0 * 3.0 * 4.0 * 40.0 * 4.0);
 }
 
 /* As many elements as are counted without them, and of GPT-2 just its table. */

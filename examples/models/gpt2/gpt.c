@@ -95,22 +95,3 @@ zr_status_t zr_gpt_create(zr_runtime_t *runtime, const zr_gpt_shape_t *shape,
                                  .options = options};
     return zr_part_model_create(runtime, &desc, activations, model_p);
 }
-
-static zr_host_batch_t make_batch(const int32_t *tokens, const int32_t *targets, size_t b,
-                                  size_t t) {
-    return (zr_host_batch_t){.n_sequences = b,
-                             .seq = t,
-                             .inputs = {[ZR_PART_TOKENS] = tokens, [ZR_PART_TARGETS] = targets}};
-}
-
-zr_status_t zr_gpt_train_micro_batch(zr_model_t *gpt, const int32_t *tokens, const int32_t *targets,
-                                     size_t b, size_t t) {
-    zr_host_batch_t batch = make_batch(tokens, targets, b, t);
-    return zr_model_train(gpt, &batch, 1);
-}
-
-zr_status_t zr_gpt_evaluate(zr_model_t *gpt, const int32_t *tokens, const int32_t *targets,
-                            size_t b, size_t t, double *loss_p) {
-    zr_host_batch_t batch = make_batch(tokens, targets, b, t);
-    return zr_model_evaluate(gpt, &batch, loss_p);
-}

@@ -27,18 +27,7 @@ typedef struct zr_gpt_shape {
     size_t vocab;
 } zr_gpt_shape_t;
 
-/**
- * Read a model's shape.
- *
- * @param text   "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "gpt3-6.7b", "gpt3-13b",
- *               "gpt3-175b", or all of "layers=4,channels=256,heads=4,seq=256,vocab=256" in any
- *               order
- * @param error  [error_size], on failure a message for the user: key, value, what is allowed
- * @return whether the shape is one; shape_p is set only then
- */
-bool zr_gpt_shape_parse(const char *text, zr_gpt_shape_t *shape_p, char *error, size_t error_size);
-
-/** Parameters of a shape that zr_gpt_shape_parse has passed. */
+/** Parameters of a shape that zr_model_shape_check has passed. */
 size_t zr_gpt_n_params(const zr_gpt_shape_t *shape);
 
 /**
@@ -66,20 +55,5 @@ ZR_NODISCARD zr_status_t zr_gpt_create(zr_runtime_t *runtime, const zr_gpt_shape
                                        const zr_transformer_options_t *options,
                                        const zr_activation_options_t *activations,
                                        zr_model_t **model_p);
-
-/**
- * zr_model_train of one micro-batch.
- *
- * @param tokens, targets  [b, t], in host memory, borrowed for the call; target i is the token
- *                         that follows token i
- * @param t                at most the shape's seq
- */
-ZR_NODISCARD zr_status_t zr_gpt_train_micro_batch(zr_model_t *gpt, const int32_t *tokens,
-                                                  const int32_t *targets, size_t b, size_t t);
-
-/** zr_model_evaluate of one such. */
-ZR_NODISCARD zr_status_t zr_gpt_evaluate(zr_model_t *gpt, const int32_t *tokens,
-                                         const int32_t *targets, size_t b, size_t t,
-                                         double *loss_p);
 
 ZR_END_C

@@ -125,17 +125,3 @@ const zr_architecture_t zr_gpt_architecture = {.kind = ZR_MODEL_GPT,
                                                .n_params = n_params,
                                                .flops_per_token = flops_per_token,
                                                .create = create};
-
-/* ---- of GPTs alone ----------------------------------------------------------------------- */
-
-bool zr_gpt_shape_parse(const char *text, zr_gpt_shape_t *shape_p, char *error, size_t error_size) {
-    zr_model_shape_t shape;
-    const char *name;
-    size_t i = 0;
-    while ((name = usual(i, &shape)) != NULL && strcmp(name, text) != 0)
-        i++;
-    if (name == NULL && !zr_model_keys_read(&zr_gpt_architecture, text, &shape, error, error_size))
-        return false;
-    *shape_p = shape.of.gpt;
-    return true;
-}
