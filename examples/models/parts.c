@@ -209,6 +209,32 @@ zr_status_t zr_part_linear_backward(zr_visit_t *visit, const zr_part_linear_t *l
                     : ZR_OK;
 }
 
+/* ---- attention ------------------------------------------------------------------------------- */
+
+zr_status_t zr_part_attention_forward(zr_visit_t *visit, const zr_part_types_t *types,
+                                      zr_nn_attention_t args, zr_part_scratch_t *scratch) {
+    zr_nn_workspace_t workspace;
+    args.activation_dtype = types->activation_dtype;
+    ZR_TRY(zr_part_take_workspace(visit, zr_nn_attention_workspace_bytes(visit->device, &args),
+                                  &scratch->workspace, &workspace));
+    ZR_TRY(zr_nn_attention(visit->stream, &args, workspace));
+    zr_visit_drop(visit, &scratch->workspace);
+    return ZR_OK;
+}
+
+zr_status_t zr_part_attention_backward(zr_visit_t *visit, const zr_part_types_t *types,
+                                       zr_nn_attention_backward_t args,
+                                       zr_part_scratch_t *scratch) {
+    zr_nn_workspace_t workspace;
+    args.activation_dtype = types->activation_dtype;
+    ZR_TRY(zr_part_take_workspace(visit,
+                                  zr_nn_attention_backward_workspace_bytes(visit->device, &args),
+                                  &scratch->workspace, &workspace));
+    ZR_TRY(zr_nn_attention_backward(visit->stream, &args, workspace));
+    zr_visit_drop(visit, &scratch->workspace);
+    return ZR_OK;
+}
+
 /* ---- norms ----------------------------------------------------------------------------------- */
 
 zr_status_t zr_part_norm_forward(zr_visit_t *visit, const zr_part_types_t *types,

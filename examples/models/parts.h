@@ -116,6 +116,20 @@ ZR_NODISCARD zr_status_t zr_part_linear_declare(zr_block_t *block, const zr_part
 ZR_NODISCARD zr_status_t zr_part_linear_add_param(zr_block_t *block, const zr_part_linear_t *linear,
                                                   const zr_block_param_t *desc,
                                                   zr_param_t **param_p);
+/** Where a layer's forward holds what its backward needs. */
+static inline zr_memory_t zr_part_memory(const zr_visit_t *visit) {
+    return visit->keeps ? ZR_MEMORY_KEPT : ZR_MEMORY_TEMPORARY;
+}
+
+/** zr_nn_attention with its workspace; `args` lacks the dtype of activations alone. */
+ZR_NODISCARD zr_status_t zr_part_attention_forward(zr_visit_t *visit, const zr_part_types_t *types,
+                                                   zr_nn_attention_t args,
+                                                   zr_part_scratch_t *scratch);
+/** zr_nn_attention_backward likewise. */
+ZR_NODISCARD zr_status_t zr_part_attention_backward(zr_visit_t *visit, const zr_part_types_t *types,
+                                                    zr_nn_attention_backward_t args,
+                                                    zr_part_scratch_t *scratch);
+
 /** y = x weight + bias, and what `more` says. */
 ZR_NODISCARD zr_status_t zr_part_linear_forward(zr_visit_t *visit, const zr_part_linear_t *linear,
                                                 const void *x, const zr_part_product_t *more,

@@ -204,10 +204,6 @@ static zr_status_t gate(zr_visit_t *visit) {
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-static zr_memory_t memory_of_forward(const zr_visit_t *visit) {
-    return visit->keeps ? ZR_MEMORY_KEPT : ZR_MEMORY_TEMPORARY;
-}
-
 static zr_status_t attend(zr_visit_t *visit) {
     const zr_decoder_model_t *model = visit->shape;
     layer_tensors_t *tensors = visit->tensors;
@@ -215,13 +211,8 @@ static zr_status_t attend(zr_visit_t *visit) {
                               .window = window_of(visit),
                               .qkv = turned_qkv(tensors),
                               .out = tensors->attended,
-                              .log_sum = tensors->log_sum,
-                              .activation_dtype = model->base.types.activation_dtype};
-    zr_nn_workspace_t workspace;
-    ZR_TRY(zr_part_take_workspace(visit, zr_nn_attention_workspace_bytes(visit->device, &args),
-                                  &tensors->scratch.workspace, &workspace));
-    ZR_TRY(zr_nn_attention(visit->stream, &args, workspace));
-    zr_visit_drop(visit, &tensors->scratch.workspace);
+                              .log_sum = tensors->log_sum};
+    ZR_TRY(zr_part_attention_forward(visit, &model->base.types, args, &tensors->scratch));
     zr_visit_drop(visit, &tensors->turned);
     zr_visit_drop(visit, &tensors->rstd);
     return ZR_OK;
@@ -247,7 +238,7 @@ static zr_status_t attention_forward(zr_visit_t *visit) {
     const layer_t *layer = visit->self;
     layer_tensors_t *tensors = visit->tensors;
     const zr_decoder_shape_t *s = &model->shape;
-    zr_memory_t memory = memory_of_forward(visit);
+    zr_memory_t memory = zr_part_memory(visit);
     ZR_TRY(zr_part_norm_forward(visit, &model->base.types, &layer->attn_norm, visit->x,
                                 &tensors->statistics, &tensors->normed));
     ZR_TRY(zr_part_take(visit, &model->base.types, memory, qkv_columns(s), &tensors->qkv));
@@ -281,7 +272,7 @@ static zr_status_t mlp_forward(zr_visit_t *visit) {
     size_t wide = model->shape.wide;
     ZR_TRY(zr_part_norm_forward(visit, types, &layer->mlp_norm, tensors->middle,
                                 &tensors->statistics, &tensors->normed));
-    ZR_TRY(zr_part_take(visit, types, memory_of_forward(visit), 2 * wide, &tensors->gate_up));
+    ZR_TRY(zr_part_take(visit, types, zr_part_memory(visit), 2 * wide, &tensors->gate_up));
     ZR_TRY(zr_part_linear_forward(visit, &layer->gate, tensors->normed, &plain, &tensors->scratch,
                                   tensors->gate_up));
     ZR_TRY(zr_part_linear_forward(visit, &layer->up, tensors->normed, &plain, &tensors->scratch,
@@ -360,14 +351,8 @@ static zr_status_t attend_backward(zr_visit_t *visit) {
                                        .out = tensors->attended,
                                        .log_sum = tensors->log_sum,
                                        .dout = tensors->dmiddle,
-                                       .dqkv = tensors->dwide,
-                                       .activation_dtype = model->base.types.activation_dtype};
-    zr_nn_workspace_t workspace;
-    ZR_TRY(zr_part_take_workspace(visit,
-                                  zr_nn_attention_backward_workspace_bytes(visit->device, &args),
-                                  &tensors->scratch.workspace, &workspace));
-    ZR_TRY(zr_nn_attention_backward(visit->stream, &args, workspace));
-    zr_visit_drop(visit, &tensors->scratch.workspace);
+                                       .dqkv = tensors->dwide};
+    ZR_TRY(zr_part_attention_backward(visit, &model->base.types, args, &tensors->scratch));
     zr_visit_drop(visit, &tensors->turned);
     return ZR_OK;
 }

@@ -59,10 +59,6 @@ static zr_status_t declare(zr_block_t *block, const void *shape, void *self) {
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-static zr_memory_t memory_of_forward(const zr_visit_t *visit) {
-    return visit->keeps ? ZR_MEMORY_KEPT : ZR_MEMORY_TEMPORARY;
-}
-
 static zr_nn_qkv_shape_t qkv_shape(const zr_visit_t *visit, const zr_gpt_model_t *model) {
     return (zr_nn_qkv_shape_t){.batch = visit->batch->n_sequences,
                                .seq = visit->batch->seq,
@@ -77,14 +73,8 @@ static zr_status_t attend(zr_visit_t *visit, const zr_gpt_model_t *model,
     zr_nn_attention_t args = {.shape = qkv_shape(visit, model),
                               .qkv = tensors->qkv,
                               .out = tensors->attended,
-                              .log_sum = tensors->log_sum,
-                              .activation_dtype = model->base.types.activation_dtype};
-    zr_nn_workspace_t workspace;
-    ZR_TRY(zr_part_take_workspace(visit, zr_nn_attention_workspace_bytes(visit->device, &args),
-                                  &tensors->scratch.workspace, &workspace));
-    ZR_TRY(zr_nn_attention(visit->stream, &args, workspace));
-    zr_visit_drop(visit, &tensors->scratch.workspace);
-    return ZR_OK;
+                              .log_sum = tensors->log_sum};
+    return zr_part_attention_forward(visit, &model->base.types, args, &tensors->scratch);
 }
 
 /* middle = x + attention(norm(x)) */
@@ -92,7 +82,7 @@ static zr_status_t attention_forward(zr_visit_t *visit) {
     const zr_gpt_model_t *model = visit->shape;
     const zr_gpt_layer_t *layer = visit->self;
     layer_tensors_t *tensors = visit->tensors;
-    zr_memory_t memory = memory_of_forward(visit);
+    zr_memory_t memory = zr_part_memory(visit);
     size_t channels = model->shape.channels;
     ZR_TRY(zr_part_norm_forward(visit, &model->base.types, &layer->ln_1, visit->x,
                                 &tensors->statistics, &tensors->normed));
@@ -192,15 +182,8 @@ static zr_status_t attend_backward(zr_visit_t *visit, const zr_gpt_model_t *mode
                                        .out = tensors->attended,
                                        .log_sum = tensors->log_sum,
                                        .dout = tensors->dnarrow,
-                                       .dqkv = tensors->dwide,
-                                       .activation_dtype = model->base.types.activation_dtype};
-    zr_nn_workspace_t workspace;
-    ZR_TRY(zr_part_take_workspace(visit,
-                                  zr_nn_attention_backward_workspace_bytes(visit->device, &args),
-                                  &tensors->scratch.workspace, &workspace));
-    ZR_TRY(zr_nn_attention_backward(visit->stream, &args, workspace));
-    zr_visit_drop(visit, &tensors->scratch.workspace);
-    return ZR_OK;
+                                       .dqkv = tensors->dwide};
+    return zr_part_attention_backward(visit, &model->base.types, args, &tensors->scratch);
 }
 
 static zr_status_t attention_backward(zr_visit_t *visit) {
