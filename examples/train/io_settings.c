@@ -13,25 +13,49 @@
 typedef struct settings {
     const char *path;
     const zr_log_t *log;
-    zr_nvme_options_t nvme;
-    bool keep_paths; /* those of the file do not count */
+    zr_config_t config; /* nvme of it is read */
+    bool keep_paths;    /* those of the file do not count */
 } settings_t;
 
 /* A number: a multiple of `unit`, up to `most`. */
 typedef struct setting {
     const char *key;
-    size_t offset; /* in zr_nvme_options_t */
+    size_t offset; /* in zr_config_t */
     size_t unit, most;
 } setting_t;
 
-static const setting_t number_settings[] = {
-    {"request_bytes", offsetof(zr_nvme_options_t, request_bytes), ZR_STORE_CHUNK_ALIGN_BYTES,
-     ZR_STORE_MAX_REQUEST_BYTES},
-    {"depth", offsetof(zr_nvme_options_t, depth), 1, ZR_STORE_MAX_DEPTH},
-    {"submit_batch", offsetof(zr_nvme_options_t, submit_batch), 1, ZR_STORE_MAX_DEPTH},
-    {"files_per_path", offsetof(zr_nvme_options_t, files_per_path), 1, ZR_STORE_MAX_PATHS},
-};
-#define N_NUMBER_SETTINGS (sizeof(number_settings) / sizeof(number_settings[0]))
+/* Settings are the rows that only a file can say: those of numbers of zr_nvme_options_t without an
+ * option of their own. NULL: there is none of this key. */
+static const zr_option_t *next_setting(size_t *index) {
+    static const char group[] = "nvme.";
+    size_t n = 0;
+    const zr_option_t *rows = zr_options(&n);
+    while (*index < n) {
+        const zr_option_t *row = &rows[(*index)++];
+        bool is_number = row->type == ZR_OPTION_BYTES || row->type == ZR_OPTION_COUNT;
+        if (row->name == NULL && row->field != NULL && is_number &&
+            strncmp(row->field, group, strlen(group)) == 0)
+            return row;
+    }
+    return NULL;
+}
+
+static setting_t setting_of(const zr_option_t *row) {
+    return (setting_t){.key = strchr(row->field, '.') + 1,
+                       .offset = row->offset,
+                       .unit = row->type == ZR_OPTION_BYTES ? ZR_STORE_CHUNK_ALIGN_BYTES : 1,
+                       .most = (size_t)row->most};
+}
+
+static bool find_setting(const char *key, setting_t *setting_p) {
+    const zr_option_t *row;
+    for (size_t i = 0; (row = next_setting(&i)) != NULL;) {
+        *setting_p = setting_of(row);
+        if (strcmp(setting_p->key, key) == 0)
+            return true;
+    }
+    return false;
+}
 
 static zr_status_t refuse_number(const settings_t *s, const setting_t *setting, const char *value,
                                  size_t nearest) {
@@ -53,7 +77,7 @@ static zr_status_t read_number(settings_t *s, const setting_t *setting, const js
         return refuse_number(s, setting, "no integer", setting->unit);
     size_t count = number < 0 ? 0 : (size_t)number;
     if (count != 0 && count <= setting->most && count % setting->unit == 0) {
-        *(size_t *)((char *)&s->nvme + setting->offset) = count;
+        *(size_t *)((char *)&s->config + setting->offset) = count;
         return ZR_OK;
     }
     size_t whole = (count < setting->most ? count : setting->most) / setting->unit;
@@ -62,8 +86,8 @@ static zr_status_t read_number(settings_t *s, const setting_t *setting, const js
 }
 
 static zr_status_t read_paths(settings_t *s, const json_t *paths) {
-    char *text = s->nvme.paths;
-    size_t index, used = 0, room = sizeof(s->nvme.paths);
+    char *text = s->config.nvme.paths;
+    size_t index, used = 0, room = sizeof(s->config.nvme.paths);
     const json_t *path;
     if (s->keep_paths)
         return ZR_OK;
@@ -86,29 +110,31 @@ static zr_status_t read_paths(settings_t *s, const json_t *paths) {
 }
 
 static zr_status_t read_key(settings_t *s, const char *key, const json_t *value) {
-    for (size_t i = 0; i < N_NUMBER_SETTINGS; i++)
-        if (strcmp(key, number_settings[i].key) == 0)
-            return read_number(s, &number_settings[i], value);
+    setting_t setting;
+    char list[256] = "";
+    const zr_option_t *row;
+    if (find_setting(key, &setting))
+        return read_number(s, &setting, value);
     if (strcmp(key, "paths") == 0)
         return read_paths(s, value);
-    return zr_fail(
-        s->log, ZR_ERR_ARGUMENT,
-        "--io-settings %s: there is no setting \"%.40s\"; there are request_bytes, depth, "
-        "submit_batch, files_per_path, paths",
-        s->path, key);
+    for (size_t i = 0, n = 0; (row = next_setting(&i)) != NULL && n < sizeof(list);)
+        n += (size_t)snprintf(list + n, sizeof(list) - n, "%s, ", setting_of(row).key);
+    return zr_fail(s->log, ZR_ERR_ARGUMENT,
+                   "--io-settings %s: there is no setting \"%.40s\"; there are %spaths", s->path,
+                   key, list);
 }
 
 /* Each folder has as many files. */
 static zr_status_t check_files(const settings_t *s) {
     size_t n_paths = 1;
-    for (const char *at = s->nvme.paths; *at != '\0'; at++)
+    for (const char *at = s->config.nvme.paths; *at != '\0'; at++)
         n_paths += *at == ',';
-    if (s->nvme.files_per_path * n_paths <= ZR_STORE_MAX_PATHS)
+    if (s->config.nvme.files_per_path * n_paths <= ZR_STORE_MAX_PATHS)
         return ZR_OK;
     return zr_fail(s->log, ZR_ERR_ARGUMENT,
                    "--io-settings %s: files_per_path is %zu, with %s; allowed are %d files "
                    "together: name fewer folders, or write a smaller files_per_path",
-                   s->path, s->nvme.files_per_path, zr_count_text(n_paths, "folder").text,
+                   s->path, s->config.nvme.files_per_path, zr_count_text(n_paths, "folder").text,
                    ZR_STORE_MAX_PATHS);
 }
 
@@ -127,7 +153,8 @@ static zr_status_t read_object(settings_t *s, json_t *object) {
 
 zr_status_t train_io_settings_read(const char *path, bool keep_paths, const zr_log_t *log,
                                    zr_nvme_options_t *nvme) {
-    settings_t settings = {.path = path, .log = log, .nvme = *nvme, .keep_paths = keep_paths};
+    settings_t settings = {
+        .path = path, .log = log, .config.nvme = *nvme, .keep_paths = keep_paths};
     json_error_t error;
     zr_log_t own = files_log(&(files_log_t){*log, "--io-settings"});
     char *text;
@@ -141,6 +168,6 @@ zr_status_t train_io_settings_read(const char *path, bool keep_paths, const zr_l
     zr_status_t status = read_object(&settings, object);
     json_decref(object);
     if (status == ZR_OK)
-        *nvme = settings.nvme;
+        *nvme = settings.config.nvme;
     return status;
 }

@@ -320,6 +320,8 @@ static const zr_option_t rows[] = {
          "with --offload-params nvme: as many of each rank's parameters stay in host memory, in "
          "whole shards of units",
      .when = {&params_on_nvme}, .idle = "0"},
+    /* nvme.store has no row: it names a backend that a program brings along (nvme.backend), which
+     * neither a command line nor a file chooses. */
     {"nvme-path", STATE "nvme_path", FIELD(nvme.paths), .type = ZR_OPTION_PATHS, .flags = FILE_AUTO,
      .arg = "DIR[,DIR...]", .group = OFFLOAD, .initial = "none", .usual = "null",
      .help = "folders on the drives, with commas between, for everything that is offloaded to nvme",
@@ -356,9 +358,9 @@ static const zr_option_t rows[] = {
     {NULL, "aio.queue_depth", FIELD(nvme.depth), .type = ZR_OPTION_COUNT, .least = 1,
      .most = ZR_STORE_MAX_DEPTH, .usual = "8", .help = "requests at once"},
     {NULL, NULL, FIELD(nvme.submit_batch), .type = ZR_OPTION_COUNT, .least = 1,
-     .help = "requests that are handed over at once"},
+     .most = ZR_STORE_MAX_DEPTH, .help = "requests that are handed over at once"},
     {NULL, NULL, FIELD(nvme.files_per_path), .type = ZR_OPTION_COUNT, .least = 1,
-     .help = "files in each folder; 16 together at most"},
+     .most = ZR_STORE_MAX_PATHS, .help = "files in each folder; 16 together at most"},
 
     /* ---- the step ------------------------------------------------------------------------- */
     {NULL, "train_batch_size", FIELD(train_batch), .type = ZR_OPTION_COUNT,
