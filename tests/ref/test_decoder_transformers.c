@@ -367,6 +367,8 @@ static zr_config_t make_config(int stage, zr_dtype_t dtype) {
     json_t *model;                                                                                 \
     json_object_foreach((json_t *)member(reference, "models"), name, model)
 
+/* Each step's loss is within a tolerance, and the root of their mean square difference within 7e-3
+ * in bf16: rounding shows less over the targets of 20 steps than over those of one. */
 static void check_losses(const char *name, const json_t *model, bool is_packed, zr_dtype_t dtype,
                          double tolerance) {
     training_t training = make_training(model, is_packed, 20);
@@ -374,12 +376,17 @@ static void check_losses(const char *name, const json_t *model, bool is_packed, 
     const json_t *losses = expected_of(model, is_packed, "losses");
     assert_int_equal(json_array_size(losses), 20);
     assert_ok(zr_run_ranks(&config, 1, train_rank, &training, NULL));
+    double squares = 0;
     for (size_t i = 0; i < 20; i++) {
         double expected = json_number_value(json_array_get(losses, i));
+        squares += pow(training.losses[i] - expected, 2);
         if (!(fabs(training.losses[i] - expected) <= tolerance))
             fail_msg("%s%s, step %zu: loss %.7f, transformers' %.7f", name,
                      is_packed ? ", packed" : "", i, training.losses[i], expected);
     }
+    if (!(sqrt(squares / 20) <= 0.7 * (dtype == ZR_DTYPE_F32 ? 1e-4 : 1e-2)))
+        fail_msg("%s%s: losses differ by %.7f from transformers'", name,
+                 is_packed ? ", packed" : "", sqrt(squares / 20));
 }
 
 TEST(test_losses) {
