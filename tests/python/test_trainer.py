@@ -7,6 +7,7 @@ or accelerate.
 
 import json
 import os
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -340,6 +341,43 @@ class Adapters(Case):
             self.assertLess(held["parameters"]["live"], padding * 4 * (n_frozen + n_trained) / n_shards)
             state = tags["device"]["tags"]["optimizer_state"]["live"] + tags["host"]["tags"]["optimizer_state"]["live"]
             self.assertLess(state, 12 * (n_trained + n_frozen) / 4)
+
+
+@unittest.skipUnless(IS_STARTER, "it starts its own ranks")
+class Example(unittest.TestCase):
+    """examples/python/trainer.py, started by torchrun: it learns a text and saves what it has learned."""
+
+    def test_trainer(self):
+        import tokenizers
+
+        text = "the quick brown fox jumps over the lazy dog. " * 300
+        folder = os.environ["ZR_TEST_FOLDER"] + "/example"
+        os.makedirs(folder)
+        with open(f"{folder}/text", "w") as file:
+            file.write(text)
+        with open(f"{folder}/ds_config.json", "w") as file:
+            json.dump({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}, "bf16": {"enabled": "auto"},
+                       "train_batch_size": "auto", "gradient_accumulation_steps": "auto", "gradient_clipping": "auto"}, file)
+        tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel()
+        tokenizer.train_from_iterator([text], tokenizers.trainers.BpeTrainer(
+            vocab_size=300, initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet()))
+        transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(f"{folder}/model")
+        transformers.LlamaForCausalLM(transformers.LlamaConfig(
+            vocab_size=tokenizer.get_vocab_size(), hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+            num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=32)).save_pretrained(f"{folder}/model")
+        script = os.path.join(os.path.dirname(__file__), "../../examples/python/trainer.py")
+        done = subprocess.run(
+            [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", script, f"{folder}/model", f"{folder}/text",
+             "--deepspeed", f"{folder}/ds_config.json", "--output_dir", f"{folder}/tuned", "--max_steps", "20", "--learning_rate", "0.01",
+             "--gradient_accumulation_steps", "2", "--use_cpu", "--report_to", "none", "--save_strategy", "no", "--disable_tqdm", "true"],
+            capture_output=True, text=True, timeout=600)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        said = float(done.stdout.split("held-out loss ")[1].split()[0])
+        self.assertLess(said, 2.0)
+        tuned = transformers.AutoModelForCausalLM.from_pretrained(f"{folder}/tuned")
+        tokens = torch.tensor([transformers.AutoTokenizer.from_pretrained(f"{folder}/tuned")(text)["input_ids"][:32]])
+        self.assertAlmostEqual(tuned(input_ids=tokens, labels=tokens).loss.item(), said, delta=0.2)
 
 
 if __name__ == "__main__":
