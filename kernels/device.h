@@ -47,6 +47,9 @@ typedef struct zr_device_options {
                            gives huge pages to that: for ranks that are processes of one machine
                            (zr_comm_create_processes). Memory that is mapped when the process forks
                            is not in the child */
+    bool
+        has_no_peers; /* cuda: no other GPU's work reads or writes its memory, which is mapped
+                         sooner without access for them. NCCL's does between ranks of one process */
     const struct zr_hardware *hardware; /* sim: what it stands for (kernels/base/hardware.h),
                                            copied; NULL means zr_hardware_default() */
     struct zr_sim_clock *clock; /* sim: whose time it takes (kernels/simulation.h), borrowed until
@@ -62,6 +65,8 @@ typedef struct zr_device_info {
     bool synchronous;         /* work is done when the queueing call returns, on every stream */
     size_t granule_bytes;     /* mapping unit of both tiers, a power of two */
     size_t memory_bytes;      /* device memory of the machine, not what is free */
+    size_t in_use_bytes;      /* cuda: of it, when the device was opened: by contexts and libraries,
+                                 by other programs, and by ranks that were there before */
     size_t host_memory_bytes; /* likewise of the host tier; 0: what the system says */
     int n_threads;            /* host: threads in use; otherwise 0 */
     bool shares_memory;       /* host: as was asked for, and could be had */

@@ -97,9 +97,10 @@ static void read_figure(reader_t *reader, const char *name, const json_t *value)
         report(reader, "%s has to be a number: %s", name, figure->what);
         return;
     }
-    if (is_whole(figure->type) && (number != floor(number) || number < 1.0 || number > 0x1p52)) {
-        report(reader, "%s is %.17g; it has to be a whole number, at least 1 and at most 2^52",
-               name, number);
+    if (is_whole(figure->type) && (number != floor(number) ||
+                                   number < (figure->may_be_zero ? 0.0 : 1.0) || number > 0x1p52)) {
+        report(reader, "%s is %.17g; it has to be a whole number, at least %d and at most 2^52",
+               name, number, figure->may_be_zero ? 0 : 1);
         return;
     }
     if (figure->type == ZR_FIGURE_COUNT && number > 1 << 20) {

@@ -55,6 +55,8 @@ static zr_status_t open_device(member_t *member) {
     options.log = member->rank.log;
     if (options.n_threads == 0)
         options.n_threads = threads_of_each(run);
+    options.has_no_peers =
+        !run->is_nccl || run->n_here == 1; /* else each rank has a GPU, or one is all's */
     if (run->is_launched) {
         options.shares_memory = true;
         options.index += run->is_nccl ? run->launch.local_rank : 0;

@@ -160,6 +160,7 @@ static void note_looked_up(making_t *making) {
     say(making, "granule_bytes", "looked up: the device's");
     say(making, "ranks_per_node", "asked for: measured with so many");
     say(making, "device_memory_bytes", "looked up: the device's, shared by its ranks");
+    say(making, "device_in_use_bytes", "looked up: in use when the device was opened, likewise");
     say(making, "host_memory_bytes", "looked up: the machine's, shared by the ranks");
 }
 

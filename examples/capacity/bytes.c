@@ -16,7 +16,7 @@ static void count_budgets(const train_options_t *run, const zr_hardware_t *hardw
     const zr_config_t *config = &run->config;
     bool is_one_memory = hardware->kind == ZR_HARDWARE_HOST;
     uint64_t n_ranks = (uint64_t)run->n_ranks, memory = hardware->host_memory_bytes;
-    uint64_t device = is_one_memory ? memory : hardware->device_memory_bytes;
+    uint64_t device = is_one_memory ? memory : zr_hardware_device_room(hardware);
     device = least(config->device_memory_bytes, device);
     uint64_t host = least(config->host_memory_bytes, memory);
     uint64_t nvme = has_drives ? least(config->nvme.capacity_bytes, hardware->disk_bytes) : 0;

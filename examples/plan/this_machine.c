@@ -32,7 +32,9 @@ static zr_status_t describe_device(const train_options_t *options, const zr_log_
     const zr_device_info_t *info = zr_device_info(device);
     hardware->kind = info->host_addressable ? ZR_HARDWARE_HOST : ZR_HARDWARE_CUDA;
     hardware->granule_bytes = info->granule_bytes;
-    hardware->device_memory_bytes = info->memory_bytes / (options->use_nccl ? 1 : n_sharing);
+    size_t n_on_device = options->use_nccl ? 1 : n_sharing;
+    hardware->device_memory_bytes = info->memory_bytes / n_on_device;
+    hardware->device_in_use_bytes = info->in_use_bytes / n_on_device;
     hardware->n_threads = info->n_threads > 0 ? info->n_threads : 1;
     if (info->cuda_major > 0)
         hardware->cuda_major = info->cuda_major;

@@ -69,6 +69,8 @@ static const zr_figure_t figures[] = {
     BYTES(disk_block_bytes, false, true, "unit of what is moved to and from a drive"),
     BYTES(disk_align_bytes, false, true, "of memory that is moved without a copy"),
     BYTES(device_memory_bytes, true, false, "of a rank's device"),
+    {FIELD(device_in_use_bytes), .type = ZR_FIGURE_BYTES, .is_of_cuda = true, .may_be_zero = true,
+     .what = "of it, by context and libraries"},
     BYTES(host_memory_bytes, false, false, "a rank's share"),
     BYTES(disk_bytes, false, false, "a rank's share"),
 };
@@ -120,6 +122,11 @@ zr_hardware_t zr_hardware_default(void) {
                            .disk_bytes = (size_t)64 << 30};
 }
 
+size_t zr_hardware_device_room(const zr_hardware_t *hardware) {
+    size_t all = hardware->device_memory_bytes, in_use = hardware->device_in_use_bytes;
+    return all > in_use ? all - in_use : 0;
+}
+
 /* ---- values ---------------------------------------------------------------------------------- */
 
 double zr_hardware_figure(const zr_hardware_t *hardware, const zr_figure_t *figure) {
@@ -155,8 +162,8 @@ typedef struct range {
     const char *text;
 } range_t;
 
-static range_t range_of(zr_figure_type_t type) {
-    switch (type) {
+static range_t range_of(const zr_figure_t *figure) {
+    switch (figure->type) {
     case ZR_FIGURE_RATE:
         return (range_t){DBL_MIN, 1e30, "above 0"};
     case ZR_FIGURE_SECONDS:
@@ -168,13 +175,14 @@ static range_t range_of(zr_figure_type_t type) {
     case ZR_FIGURE_BYTES:
         break;
     }
-    return (range_t){1.0, 0x1p52, "1 to 2^52"};
+    return figure->may_be_zero ? (range_t){0.0, 0x1p52, "0 to 2^52"}
+                               : (range_t){1.0, 0x1p52, "1 to 2^52"};
 }
 
 static zr_status_t check_figure(const zr_hardware_t *hardware, const zr_figure_t *figure,
                                 const char *whose, const zr_log_t *log) {
     double value = zr_hardware_figure(hardware, figure);
-    range_t range = range_of(figure->type);
+    range_t range = range_of(figure);
     if (figure->is_of_cuda && hardware->kind == ZR_HARDWARE_HOST)
         return ZR_OK;
     if (!(value >= range.least && value <= range.most))

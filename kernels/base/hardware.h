@@ -71,6 +71,8 @@ typedef struct zr_hardware {
     size_t disk_align_bytes;         /* of memory, or the transfer is copied; likewise */
 
     size_t device_memory_bytes; /* kind host: not used, host memory is all there is */
+    size_t device_in_use_bytes; /* of it, before a rank's first tensor: context, libraries; may be
+                                   0, as where device_memory_bytes is without it */
     size_t host_memory_bytes;
     size_t disk_bytes;
 } zr_hardware_t;
@@ -102,11 +104,15 @@ typedef struct zr_figure {
     size_t offset;        /* in zr_hardware_t */
     bool is_power_of_two; /* BYTES */
     bool is_of_cuda;      /* not used by kind host */
+    bool may_be_zero;     /* BYTES */
     const char *what;     /* for documents: what it says, and its unit */
 } zr_figure_t;
 
 /** All of them, in the order of zr_hardware_t; static. */
 const zr_figure_t *zr_hardware_figures(size_t *n_figures_p);
+
+/** Bytes of a device that a rank's tensors may have; kind cuda. */
+size_t zr_hardware_device_room(const zr_hardware_t *hardware);
 
 /** The value as a number, whatever its type. */
 double zr_hardware_figure(const zr_hardware_t *hardware, const zr_figure_t *figure);

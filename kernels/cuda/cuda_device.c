@@ -129,7 +129,12 @@ static zr_status_t describe(zr_cuda_device_t *cuda) {
     snprintf(info->description, sizeof(info->description),
              "%.48s, compute capability %d.%d, %d multiprocessors", properties.name,
              properties.major, properties.minor, properties.multiProcessorCount);
+    size_t free_bytes = 0, total_bytes = 0;
+    error = cudaMemGetInfo(&free_bytes, &total_bytes);
+    if (error != cudaSuccess)
+        return zr_cuda_fail(&cuda->base, error, "asking how much memory is free");
     info->memory_bytes = properties.totalGlobalMem;
+    info->in_use_bytes = info->memory_bytes > free_bytes ? info->memory_bytes - free_bytes : 0;
     cuda->major = properties.major;
     info->cuda_major = properties.major;
     return ZR_OK;
@@ -163,6 +168,7 @@ static zr_status_t cuda_open(const zr_device_options_t *options, zr_device_t **d
                        sizeof(*cuda));
     cuda->base.log = options->log; /* device.c sets it once more */
     cuda->index = options->index;
+    cuda->has_no_peers = options->has_no_peers;
     zr_status_t status = prepare(cuda);
     if (status != ZR_OK) {
         cuda_close(&cuda->base);

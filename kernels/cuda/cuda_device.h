@@ -62,6 +62,7 @@ typedef struct zr_cuda_device {
     int major; /* compute capability */
     zr_cuda_driver_t driver;
     bool has_virtual_memory;               /* otherwise ranges are cudaMalloc's */
+    bool has_no_peers;                     /* as zr_device_options_t has it */
     CUmemAccessDesc *accesses;             /* [n_accesses]: this device, and its peers */
     size_t n_accesses;                     /* at least 1 */
     struct zr_cuda_range *ranges;          /* reserved; kept by cuda_memory.c */

@@ -2,7 +2,8 @@
  * Address ranges of the CUDA device.
  *
  * Device tier: a range is addresses of the driver's, and each granule that is mapped has an
- * allocation (handle) of its own, because the driver unmaps whole allocations only. Moving maps
+ * allocation (handle) of its own, because the driver unmaps whole allocations only. Each takes the
+ * driver some 70 us, so that a granule is the larger the more memory there is. Moving maps
  * the allocations at the new place before it unmaps them at the old one, so that nothing is lost
  * when the driver refuses.
  *
@@ -22,6 +23,8 @@
 
 /* Of a device without virtual memory management; others say theirs, which is the same on most. */
 #define ZR_CUDA_PLAIN_GRANULE_BYTES ((size_t)2 << 20)
+/* So many fill the device's memory at most: half a second of the driver's time or so. */
+#define ZR_CUDA_MOST_GRANULES 16384
 
 /* A granule that is mapped and its allocation (device tier). */
 typedef struct granule {
@@ -116,10 +119,12 @@ static zr_status_t find_granule(zr_cuda_device_t *cuda) {
                                                      CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
     if (result != CUDA_SUCCESS)
         return driver_fail(cuda, result, "cuMemGetAllocationGranularity", 0);
+    while (cuda->base.info.memory_bytes / cuda->base.info.granule_bytes > ZR_CUDA_MOST_GRANULES)
+        cuda->base.info.granule_bytes *= 2;
     return ZR_OK;
 }
 
-/* The device itself and those whose kernels and copies can reach its memory. */
+/* The device itself and those whose kernels and copies can reach its memory, and may want to. */
 static zr_status_t find_accesses(zr_cuda_device_t *cuda) {
     int n_devices = 0;
     cudaError_t error = cudaGetDeviceCount(&n_devices);
@@ -131,7 +136,7 @@ static zr_status_t find_accesses(zr_cuda_device_t *cuda) {
                        zr_count_text((uint64_t)n_devices, "device").text);
     for (int peer = 0; peer < n_devices; peer++) {
         int can_access = peer == cuda->index;
-        if (!can_access)
+        if (!can_access && !cuda->has_no_peers)
             error = cudaDeviceCanAccessPeer(&can_access, peer, cuda->index);
         if (error != cudaSuccess)
             return zr_cuda_fail(&cuda->base, error, "asking for access from device %d", peer);

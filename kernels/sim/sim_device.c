@@ -36,7 +36,7 @@ static void fill_info(zr_sim_device_t *sim) {
                                         .synchronous = is_host && !sim->has_beside,
                                         .granule_bytes = hardware->granule_bytes,
                                         .memory_bytes = is_host ? hardware->host_memory_bytes
-                                                                : hardware->device_memory_bytes,
+                                                                : zr_hardware_device_room(hardware),
                                         .host_memory_bytes = hardware->host_memory_bytes,
                                         .n_threads = is_host ? hardware->n_threads : 0,
                                         .cuda_major = is_host ? 0 : hardware->cuda_major,

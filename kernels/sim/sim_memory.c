@@ -80,7 +80,7 @@ static size_t room(const zr_sim_device_t *sim, zr_tier_t tier) {
     const size_t *mapped = sim->mapped_bytes;
     if (sim->hardware.kind == ZR_HARDWARE_HOST)
         return sim->hardware.host_memory_bytes - mapped[ZR_TIER_DEVICE] - mapped[ZR_TIER_HOST];
-    return (tier == ZR_TIER_DEVICE ? sim->hardware.device_memory_bytes
+    return (tier == ZR_TIER_DEVICE ? zr_hardware_device_room(&sim->hardware)
                                    : sim->hardware.host_memory_bytes) -
            mapped[tier];
 }

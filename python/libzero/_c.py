@@ -159,6 +159,7 @@ class DeviceOptions(Structure):
         ("isa", c_char_p),
         ("beside", c_bool),
         ("shares_memory", c_bool),
+        ("has_no_peers", c_bool),
         ("hardware", c_void_p),
         ("clock", c_void_p),
         ("trace", c_void_p),

@@ -37,6 +37,7 @@ typedef struct emu_options {
     bool has_epilogues;      /* it adds a bias, and has GELU, for some shapes */
     size_t granule_bytes;    /* smaller than a GPU's, so that tests have many */
     size_t memory_bytes;     /* of each device */
+    size_t in_use_bytes;     /* of that, by the context */
     size_t pinned_bytes;     /* host memory that can be registered */
     uint64_t seed;           /* of the order in which streams run */
     size_t fail_copy_bytes;  /* copies of so many fail, when somebody waits; 0: none does */

@@ -137,7 +137,7 @@ void hide(uintptr_t address, size_t size) {
 }
 
 CUresult create(CUmemGenericAllocationHandle *handle, size_t size, int device) {
-    if (used_bytes(device) + size > options.memory_bytes)
+    if (options.in_use_bytes + used_bytes(device) + size > options.memory_bytes)
         return CUDA_ERROR_OUT_OF_MEMORY;
     *handle = ++memory.n_handles;
     memory.allocations[*handle] = {device, take_piece(size), size, 1};
@@ -401,7 +401,7 @@ cudaError_t cudaMemGetInfo(size_t *free, size_t *total) {
     std::lock_guard<std::mutex> lock(emu::mutex);
     cudaError_t failure = called(__func__);
     *total = options.memory_bytes;
-    *free = *total - used_bytes(current_device());
+    *free = *total - options.in_use_bytes - used_bytes(current_device());
     return returned(failure);
 }
 

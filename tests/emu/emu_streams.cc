@@ -703,6 +703,7 @@ emu_options_t emu_options_default(void) {
     defaults.has_epilogues = getenv("EMU_NO_EPILOGUES") == NULL;
     defaults.granule_bytes = granule != NULL ? strtoull(granule, NULL, 0) : (size_t)1 << 20;
     defaults.memory_bytes = (size_t)1 << 30;
+    defaults.in_use_bytes = (size_t)3 << 20;
     defaults.pinned_bytes = (size_t)1 << 30;
     defaults.fail_copy_bytes = fail_copy != NULL ? strtoull(fail_copy, NULL, 0) : 0;
     defaults.seed = seed != NULL ? strtoull(seed, NULL, 0) : 1;

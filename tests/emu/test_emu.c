@@ -387,9 +387,10 @@ static void machines_without_a_gpu_say_so(void **state) {
 }
 
 /* Two devices of one process copy from each other, where they may. */
-static zr_status_t copy_between_devices(fixture_t *near, fixture_t *far) {
+static zr_status_t copy_between_devices(fixture_t *near, fixture_t *far, bool has_no_peers) {
     float result[N_ELEMS] = {0};
-    zr_device_options_t options = {.log = fixture_log(far), .index = 1};
+    zr_device_options_t options = {
+        .log = fixture_log(far), .index = 1, .has_no_peers = has_no_peers};
     assert_ok(zr_device_open("cuda", &options, &far->device));
     assert_ok(zr_stream_create(far->device, "far", &far->stream));
     size_t granule = zr_device_info(far->device)->granule_bytes;
@@ -416,15 +417,41 @@ static zr_status_t copy_between_devices(fixture_t *near, fixture_t *far) {
 }
 
 static void devices_reach_their_peers(void **state) {
-    for (int are_peers = 0; are_peers < 2; are_peers++) {
+    for (int i = 0; i < 3; i++) {
         emu_options_t machine = emu_options_default();
+        bool are_peers = i > 0, has_no_peers = i == 2;
         machine.are_peers = are_peers;
         emu_configure(&machine);
         fixture_t near, far = {0};
         fixture_open(&near, "cuda", 1, NULL);
-        assert_int_equal(copy_between_devices(&near, &far), are_peers ? ZR_OK : ZR_ERR_DEVICE);
+        assert_int_equal(copy_between_devices(&near, &far, has_no_peers),
+                         are_peers && !has_no_peers ? ZR_OK : ZR_ERR_DEVICE);
         fixture_close(&near);
     }
+}
+
+/* Of large memory a granule is larger, so that there are not too many; and a device tells what was
+ * in use before it. */
+static void memory_is_described(void **state) {
+    (void)state;
+    emu_options_t machine = emu_options_default();
+    machine.granule_bytes = (size_t)2 << 20;
+    machine.memory_bytes = (size_t)143771 << 20;
+    machine.in_use_bytes = (size_t)500 << 20;
+    emu_configure(&machine);
+    fixture_t f, second;
+    fixture_open(&f, "cuda", 1, NULL);
+    const zr_device_info_t *info = zr_device_info(f.device);
+    assert_int_equal(info->granule_bytes, (size_t)16 << 20);
+    assert_int_equal(info->memory_bytes, machine.memory_bytes);
+    assert_int_equal(info->in_use_bytes, machine.in_use_bytes);
+    fixture_open(&second, "cuda", 1, NULL); /* beside it, what the first has is in use as well */
+    assert_int_equal(zr_device_info(second.device)->in_use_bytes,
+                     machine.in_use_bytes + emu_used_bytes(0) / 2);
+    fixture_close(&second);
+    fixture_close(&f);
+    machine = emu_options_default();
+    emu_configure(&machine);
 }
 
 /* ---- every call fails ----------------------------------------------------------------------- */
@@ -533,6 +560,7 @@ int main(void) {
         cmocka_unit_test(what_cannot_be_pinned_is_refused_whole),
         cmocka_unit_test(machines_without_a_gpu_say_so),
         cmocka_unit_test(devices_reach_their_peers),
+        cmocka_unit_test(memory_is_described),
         cmocka_unit_test(every_call_may_fail),
     };
     int n_failed = cmocka_run_group_tests(on_device, setup, teardown);

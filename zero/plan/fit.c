@@ -26,7 +26,7 @@ size_t zr_run_limit(const zr_run_request_t *request, zr_tier_t tier) {
     const zr_hardware_t *hardware = &request->hardware;
     const size_t machine[ZR_N_TIERS] = {hardware->kind == ZR_HARDWARE_HOST
                                             ? hardware->host_memory_bytes
-                                            : hardware->device_memory_bytes,
+                                            : zr_hardware_device_room(hardware),
                                         hardware->host_memory_bytes, hardware->disk_bytes};
     size_t budget = budget_of(request, tier);
     return budget < machine[tier] ? budget : machine[tier];
