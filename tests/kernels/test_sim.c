@@ -345,7 +345,8 @@ static void check_tier(zr_hardware_kind_t kind, zr_tier_t tier, size_t expected_
     zr_device_t *device = NULL;
     void *base = NULL, *other = NULL;
     size_t granule = hardware.granule_bytes, size = expected_bytes + 4 * granule;
-    hardware.device_memory_bytes = (size_t)3 << 30;
+    hardware.device_memory_bytes = ((size_t)3 << 30) + ((size_t)500 << 20);
+    hardware.device_in_use_bytes = (size_t)500 << 20; /* by a context: no tensor may have it */
     hardware.host_memory_bytes = (size_t)5 << 30;
     options.hardware = &hardware;
     assert_ok(zr_device_open("sim", &options, &device));
