@@ -24,7 +24,7 @@ def start_ranks(n, command, **options):
     started = []
     for rank in range(n):
         environment = dict(
-            os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT=port, WORLD_SIZE=str(n), LOCAL_WORLD_SIZE=str(n),
+            os.environ, OMP_NUM_THREADS="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=port, WORLD_SIZE=str(n), LOCAL_WORLD_SIZE=str(n),
             RANK=str(rank), LOCAL_RANK=str(rank))
         started.append(subprocess.Popen(command, env=environment, **options))
     return started
