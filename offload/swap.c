@@ -61,7 +61,7 @@ struct zr_swap {
      * by all of them. */
     bool is_open;
     zr_swap_pass_t pass;
-    const zr_swap_item_t *items;
+    zr_swap_item_t *items;
     size_t n_items;
     size_t n_begun;    /* whose read was started, or whose buffer is free */
     size_t n_given;    /* to the caller */
@@ -245,7 +245,7 @@ static zr_status_t read_ahead(zr_swap_t *swap) {
     return ZR_OK;
 }
 
-zr_status_t zr_swap_begin(zr_swap_t *swap, zr_swap_pass_t pass, const zr_swap_item_t *items,
+zr_status_t zr_swap_begin(zr_swap_t *swap, zr_swap_pass_t pass, zr_swap_item_t *items,
                           size_t n_items) {
     if (swap->is_open)
         return zr_fail(&swap->options.log, ZR_ERR_STATE, "swap: the last pass was not ended");
@@ -454,6 +454,41 @@ zr_status_t zr_swap_next(zr_swap_t *swap, void **buffer_p) {
     return end_if_failed(swap, next(swap, buffer_p));
 }
 
+static bool is_same(const zr_swap_item_t *a, const zr_swap_item_t *b) {
+    return a->extent == b->extent && a->offset_bytes == b->offset_bytes &&
+           a->size_bytes == b->size_bytes;
+}
+
+static void reverse(zr_swap_item_t *items, size_t first, size_t end) {
+    for (; first + 1 < end; first++, end--) {
+        zr_swap_item_t item = items[first];
+        items[first] = items[end - 1];
+        items[end - 1] = item;
+    }
+}
+
+/* What was begun and not given out is begun again, in another order. */
+static zr_status_t restart(zr_swap_t *swap, size_t at) {
+    for (size_t i = swap->n_given; i < swap->n_begun; i++)
+        ZR_TRY(finish_slot(swap, slot_of(swap, i)));
+    swap->n_begun = swap->n_given;
+    reverse(swap->items, swap->n_given, at);
+    reverse(swap->items, at, swap->n_items);
+    reverse(swap->items, swap->n_given, swap->n_items);
+    return read_ahead(swap);
+}
+
+zr_status_t zr_swap_seek(zr_swap_t *swap, const zr_swap_item_t *item) {
+    size_t at = swap->n_given;
+    while (swap->is_open && at < swap->n_items && !is_same(&swap->items[at], item))
+        at++;
+    if (!swap->is_open || at == swap->n_items)
+        return zr_fail(&swap->options.log, ZR_ERR_STATE,
+                       "swap: no item to come is extent %zu at %zu", item->extent,
+                       item->offset_bytes);
+    return at == swap->n_given ? ZR_OK : end_if_failed(swap, restart(swap, at));
+}
+
 static zr_status_t check_given(const zr_swap_t *swap) {
     if (!swap->is_open || swap->n_given == swap->n_returned)
         return zr_fail(&swap->options.log, ZR_ERR_STATE, "swap: no item is being worked on");
@@ -516,11 +551,6 @@ zr_status_t zr_swap_end(zr_swap_t *swap) {
 }
 
 /* ---- outside of passes ----------------------------------------------------------------------- */
-
-static bool is_same(const zr_swap_item_t *a, const zr_swap_item_t *b) {
-    return a->extent == b->extent && a->offset_bytes == b->offset_bytes &&
-           a->size_bytes == b->size_bytes;
-}
 
 static zr_status_t load(zr_swap_t *swap, slot_t *slot, const zr_swap_item_t *item) {
     slot->is_loaded = false;

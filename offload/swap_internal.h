@@ -71,16 +71,17 @@ void zr_swap_destroy(zr_swap_t **swap);
 /**
  * Begin a pass, and the first reads.
  *
- * @param items  [n_items], in the order of work; borrowed until zr_swap_end
+ * @param items  [n_items], in the order of work, which zr_swap_seek changes; borrowed until
+ *               zr_swap_end
  * @return ZR_OK; ZR_ERR_ARGUMENT for an item larger than a buffer; ZR_ERR_STATE when a pass was
  *         not ended; what zr_store_get returns
  *
- * After an error of this or the next seven calls the pass is over: nothing is in flight, and
+ * After an error of this or the next eight calls the pass is over: nothing is in flight, and
  * items that were not put back hold what the store says of puts that fail. Streams may still work
  * on buffers that were done behind them.
  */
-ZR_NODISCARD zr_status_t zr_swap_begin(zr_swap_t *swap, zr_swap_pass_t pass,
-                                       const zr_swap_item_t *items, size_t n_items);
+ZR_NODISCARD zr_status_t zr_swap_begin(zr_swap_t *swap, zr_swap_pass_t pass, zr_swap_item_t *items,
+                                       size_t n_items);
 
 /**
  * The next item's buffer, the caller's until zr_swap_done or zr_swap_done_behind. ZR_ERR_STATE:
@@ -88,6 +89,13 @@ ZR_NODISCARD zr_status_t zr_swap_begin(zr_swap_t *swap, zr_swap_pass_t pass,
  * buffers are in use, and some of them behind streams, this waits for the first of those.
  */
 ZR_NODISCARD zr_status_t zr_swap_next(zr_swap_t *swap, void **buffer_p);
+
+/**
+ * Make an item, and those behind it, the next ones; those before it come last. What was read ahead
+ * of others is read again. The array of the pass keeps this order. ZR_ERR_STATE: it is not among
+ * those that were not given out.
+ */
+ZR_NODISCARD zr_status_t zr_swap_seek(zr_swap_t *swap, const zr_swap_item_t *item);
 
 /**
  * ZR_SWAP_SLICES: some bytes of the item are about to be used. Chunks that have any of them are

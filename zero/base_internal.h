@@ -90,11 +90,22 @@ static inline bool zr_base_reduces_every_micro_batch(const zr_base_t *base) {
            (base->config.reduce == ZR_REDUCE_EVERY_MICRO_BATCH && base->config.grad_accum > 1);
 }
 
+/** Whether a unit is updated behind its last reduction of a step. */
+static inline bool zr_base_updates_in_backward(const zr_base_t *base) {
+    return base->config.update_at == ZR_UPDATE_AT_BACKWARD;
+}
+
+/** Whether a shard of gradients is kept from one reduction of a unit to the next, or to the end. */
+static inline bool zr_base_keeps_grads(const zr_base_t *base) {
+    return !zr_base_updates_in_backward(base) ||
+           base->config.grad_accum > zr_config_n_together(&base->config);
+}
+
 /** Whether gradients wait elsewhere where their state is not on the device, all or some. */
 static inline bool zr_base_offloads_grads(const zr_base_t *base) {
     const zr_offload_options_t *offload = &base->config.offload_optimizer;
     return base->config.stage >= 2 && offload->device != ZR_OFFLOAD_NONE &&
-           offload->gradients != ZR_OFFLOAD_NONE;
+           offload->gradients != ZR_OFFLOAD_NONE && zr_base_keeps_grads(base);
 }
 
 /** Where acquires have an order that repeats: in a micro-batch and in an evaluation. */

@@ -75,6 +75,13 @@ typedef enum zr_update_on {
     ZR_UPDATE_ON_DEVICE = 2 /* it comes up for it, and goes back */
 } zr_update_on_t;
 
+/** When units are updated, at stages 2 and 3. */
+typedef enum zr_update_at {
+    ZR_UPDATE_AT_END = 0,     /* at the end of the step, when the norm of all gradients is known */
+    ZR_UPDATE_AT_BACKWARD = 1 /* each behind its last reduction: gradients of one micro-batch, or of
+                                 ZR_ORDER_BLOCK, are not kept */
+} zr_update_at_t;
+
 typedef struct zr_offload_options {
     zr_offload_device_t device;
     double ratio; /* at least this fraction lives there, in whole sub-groups; the rest stays on
@@ -160,6 +167,7 @@ typedef struct zr_config {
     bool check_overflow;    /* a step whose norm is not finite is skipped; false: it ends the run,
                                and without clipping the host updates units while backward of
                                others goes on */
+    zr_update_at_t update_at;   /* BACKWARD: without clip and check_overflow */
     size_t device_memory_bytes; /* budget per rank; ZR_CONFIG_NO_BUDGET: none */
     size_t host_memory_bytes;
     zr_offload_options_t offload_optimizer; /* master, m and v */
@@ -217,10 +225,10 @@ void zr_config_simulate(zr_config_t *config);
  * same without it, and where it says nothing, such as stage3_... at other stages. Numbers have 15
  * digits.
  *
- * DeepSpeed's JSON has no keys for reduce, order, device_memory_bytes, host_memory_bytes,
- * offload_optimizer.max_in_cpu_elems, .gradients, .gradients_ratio, .gradients_in_cpu_elems and
- * .update_on, host_threads, plan_memory, and of nvme capacity_bytes, submit_batch, files_per_path,
- * verify, store and backend.
+ * DeepSpeed's JSON has no keys for reduce, order, update_at, device_memory_bytes,
+ * host_memory_bytes, offload_optimizer.max_in_cpu_elems, .gradients, .gradients_ratio,
+ * .gradients_in_cpu_elems and .update_on, host_threads, plan_memory, and of nvme capacity_bytes,
+ * submit_batch, files_per_path, verify, store and backend.
  *
  * @param log     NULL: default
  * @param text_p  JSON, indented; the caller frees it with free()

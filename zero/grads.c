@@ -20,7 +20,9 @@ static const zr_piece_t *place_of(const zr_grads_t *grads, const zr_piece_t *pie
 }
 
 zr_tier_t zr_grads_tier(const zr_grads_t *grads, const zr_piece_t *piece) {
-    return grads->placement.n_pieces == 0 ? ZR_TIER_DEVICE : place_of(grads, piece)->tier;
+    bool is_on_device =
+        grads->placement.n_pieces == 0 || grads->model->units[piece->tensor]->grads_in_bucket;
+    return is_on_device ? ZR_TIER_DEVICE : place_of(grads, piece)->tier;
 }
 
 zr_status_t zr_grads_place(zr_grads_t *grads, zr_nvme_t *nvme) {
@@ -51,14 +53,14 @@ zr_status_t zr_grads_place(zr_grads_t *grads, zr_nvme_t *nvme) {
 
 void *zr_grads_of_piece(const zr_grads_t *grads, const zr_unit_t *unit, const zr_piece_t *piece) {
     const zr_base_t *base = grads->base;
-    if (unit->grads_are_split) {
+    if (unit->grads_are_split && !unit->grads_in_bucket) {
         const zr_piece_t *place = place_of(grads, piece);
         void *in_tier[ZR_N_TIERS] = {
             [ZR_TIER_DEVICE] = unit->grad_shard, [ZR_TIER_HOST] = unit->grad_host};
         return place->tier == ZR_TIER_NVME ? NULL
                                            : (char *)in_tier[place->tier] + place->offset_bytes;
     }
-    if (base->config.stage != 0 && unit->grad_shard != NULL)
+    if (base->config.stage != 0 && unit->grad_shard != NULL && !unit->grads_in_bucket)
         return zr_base_at(base, unit->grad_shard, piece->first);
     return zr_base_at(base, unit->grad_full, zr_unit_state_range(unit).first + piece->first);
 }
@@ -102,7 +104,8 @@ static zr_status_t allocate_shard(zr_grads_t *grads, zr_unit_t *unit) {
 zr_status_t zr_grads_allocate(zr_grads_t *grads, zr_unit_t *unit) {
     if (zr_base_keeps_full_grads(unit->base))
         ZR_TRY(allocate_full(grads, unit));
-    return zr_base_reduces_every_micro_batch(unit->base) ? allocate_shard(grads, unit) : ZR_OK;
+    bool is_kept = zr_base_reduces_every_micro_batch(unit->base) && zr_base_keeps_grads(unit->base);
+    return is_kept ? allocate_shard(grads, unit) : ZR_OK;
 }
 
 /* ---- sums over the ranks --------------------------------------------------------------------- */
@@ -297,6 +300,9 @@ static zr_status_t reduce_to_pieces(zr_grads_t *grads, zr_unit_t *unit) {
     }
     if (zr_unit_ends_sum(unit))
         ZR_TRY(queue_norm(grads, unit, stream, own_slice(unit)));
+    unit->grads_in_bucket = zr_unit_ends_sum(unit) && zr_base_updates_in_backward(base);
+    if (unit->grads_in_bucket)
+        return ZR_OK;
     size_t end = state->first_piece[unit->index + 1];
     for (size_t i = state->first_piece[unit->index]; i < end; i++)
         ZR_TRY(keep(grads, unit, &state->pieces[i]));
@@ -307,7 +313,7 @@ static zr_status_t reduce_to_pieces(zr_grads_t *grads, zr_unit_t *unit) {
 
 static zr_status_t reduce_every(zr_grads_t *grads, zr_unit_t *unit) {
     const zr_base_t *base = grads->base;
-    if (unit->grads_are_split)
+    if (zr_grads_in_pieces(unit))
         return reduce_to_pieces(grads, unit);
     ZR_TRY(reduce_to_shard(unit));
     if (base->config.stage != 0 || !zr_unit_ends_sum(unit))
@@ -322,8 +328,8 @@ zr_status_t zr_grads_reduce(zr_grads_t *grads, zr_unit_t *unit) {
     ZR_TRY(zr_base_order(base, base->compute, base->transfer));
     ZR_TRY(zr_base_reduces_every_micro_batch(base) ? reduce_every(grads, unit)
                                                    : reduce_in_place(unit));
-    zr_stream_t *last = unit->grads_are_split ? pieces_stream(grads) : base->transfer;
-    if (!zr_base_keeps_full_grads(base))
+    zr_stream_t *last = zr_grads_in_pieces(unit) ? pieces_stream(grads) : base->transfer;
+    if (!zr_base_keeps_full_grads(base) && !unit->grads_in_bucket)
         zr_free(base->allocator, &unit->grad_full, last);
     return unit->grads_kept != NULL ? zr_event_record(unit->grads_kept, last) : ZR_OK;
 }
@@ -363,7 +369,7 @@ void zr_grads_destroy(zr_grads_t *grads) {
 
 /* This rank's part of a unit's norm. */
 static zr_status_t queue_unit_norm(zr_grads_t *grads, const zr_unit_t *unit) {
-    if (unit->grads_are_split)
+    if (zr_grads_in_pieces(unit) && unit->flat[FLAT_TRAINABLE].padded_elems != 0)
         return ZR_OK; /* when it was reduced, and all of it was on the device */
     const void *shard = unit->grad_shard;
     if (shard == NULL && unit->grad_full != NULL)

@@ -1,8 +1,6 @@
 /* Gradients on drives: see grads_drive_internal.h. */
 #include "zero/grads_drive_internal.h"
 
-#include <string.h>
-
 /* ---- life ------------------------------------------------------------------------------------ */
 
 /* Each way has half of the buffers, and at least one. */
@@ -72,8 +70,7 @@ static zr_status_t end_passes(zr_grads_drive_t *drive) {
 }
 
 static zr_status_t begin_reading(zr_grads_drive_t *drive) {
-    ZR_TRY(zr_swap_begin(drive->up, ZR_SWAP_READ, drive->wanted + drive->n_taken,
-                         drive->n_wanted - drive->n_taken));
+    ZR_TRY(zr_swap_begin(drive->up, ZR_SWAP_READ, drive->wanted, drive->n_wanted));
     drive->is_reading = true;
     return ZR_OK;
 }
@@ -87,10 +84,15 @@ static zr_status_t begin_micro_batch(zr_grads_drive_t *drive) {
         drive->put = drive->wanted;
         drive->wanted = put;
         drive->n_wanted = drive->n_put;
-        drive->n_taken = 0;
         ZR_TRY(begin_reading(drive));
     }
     drive->n_put = 0;
+    return ZR_OK;
+}
+
+/* Not before there is something to put: a micro-batch whose units are updated in backward puts
+ * nothing. */
+static zr_status_t begin_writing(zr_grads_drive_t *drive) {
     ZR_TRY(zr_swap_begin(drive->down, ZR_SWAP_FILL, drive->put, drive->n_pieces));
     drive->is_writing = true;
     return ZR_OK;
@@ -124,6 +126,8 @@ static zr_swap_item_t item_of(const zr_grads_drive_t *drive, const zr_piece_t *p
 zr_status_t zr_grads_drive_next(zr_grads_drive_t *drive, const zr_piece_t *piece, void **buffer_p) {
     if (drive->is_due)
         ZR_TRY(begin_micro_batch(drive));
+    if (!drive->is_writing)
+        ZR_TRY(begin_writing(drive));
     ZR_TRY(zr_swap_next(drive->down, buffer_p));
     drive->put[drive->n_put++] = item_of(drive, piece);
     return ZR_OK;
@@ -133,46 +137,11 @@ zr_status_t zr_grads_drive_put(zr_grads_drive_t *drive, zr_stream_t *stream) {
     return zr_swap_done_behind(drive->down, stream);
 }
 
-static bool is_same(const zr_swap_item_t *a, const zr_swap_item_t *b) {
-    return a->extent == b->extent && a->offset_bytes == b->offset_bytes;
-}
-
-/* Bring the items from `at` on before those from `first` on. */
-static zr_status_t rotate(zr_grads_drive_t *drive, size_t first, size_t at) {
-    size_t n = at - first, n_rest = drive->n_wanted - at;
-    zr_swap_item_t *moved = zr_heap_alloc(drive->base->heap, n, sizeof(*moved));
-    if (moved == NULL)
-        return zr_base_no_memory(drive->base, zr_count_text(n, "piece").text);
-    memcpy(moved, drive->wanted + first, n * sizeof(*moved));
-    memmove(drive->wanted + first, drive->wanted + at, n_rest * sizeof(*moved));
-    memcpy(drive->wanted + first + n_rest, moved, n * sizeof(*moved));
-    zr_heap_free(drive->base->heap, moved);
-    return ZR_OK;
-}
-
-/* Make a piece the next one that comes up. */
-static zr_status_t seek(zr_grads_drive_t *drive, const zr_piece_t *piece) {
-    zr_swap_item_t item = item_of(drive, piece);
-    size_t at = drive->n_taken;
-    while (at < drive->n_wanted && !is_same(&drive->wanted[at], &item))
-        at++;
-    if (at == drive->n_wanted)
-        return zr_fail(&drive->base->log, ZR_ERR_STATE,
-                       "gradients of \"%s\" are wanted, and were not put in this step",
-                       zr_store_extent(drive->store, item.extent)->name);
-    if (at == drive->n_taken)
-        return ZR_OK;
-    drive->is_reading = false;
-    ZR_TRY(zr_swap_end(drive->up));
-    ZR_TRY(rotate(drive, drive->n_taken, at));
-    return begin_reading(drive);
-}
-
 zr_status_t zr_grads_drive_get(zr_grads_drive_t *drive, const zr_piece_t *piece, void **buffer_p) {
     if (drive->is_due)
         ZR_TRY(begin_micro_batch(drive));
-    ZR_TRY(seek(drive, piece));
-    drive->n_taken++;
+    zr_swap_item_t item = item_of(drive, piece);
+    ZR_TRY(zr_swap_seek(drive->up, &item));
     return zr_swap_next(drive->up, buffer_p);
 }
 
@@ -188,7 +157,7 @@ zr_status_t zr_grads_drive_begin_update(zr_grads_drive_t *drive, zr_unit_t *cons
     if (drive->n_pieces == 0)
         return ZR_OK;
     ZR_TRY(end_passes(drive));
-    drive->n_wanted = drive->n_taken = 0;
+    drive->n_wanted = 0;
     for (size_t i = 0; i < n_units; i++) {
         size_t end = placement->first_piece[units[i]->index + 1];
         for (size_t p = placement->first_piece[units[i]->index]; p < end; p++)

@@ -23,7 +23,7 @@ typedef struct zr_grads_drive {
     zr_swap_item_t *put; /* [n_put, n_pieces in the end] by this micro-batch, in order */
     size_t n_put;
     zr_swap_item_t *wanted; /* [n_wanted] that come up, in order */
-    size_t n_wanted, n_taken;
+    size_t n_wanted;
     bool is_writing, is_reading; /* passes of down and up are open */
     bool is_due;                 /* those of this micro-batch are not */
 } zr_grads_drive_t;

@@ -43,6 +43,12 @@ zr_tier_t zr_grads_tier(const zr_grads_t *grads, const zr_piece_t *piece);
 /** Allocate what a unit keeps between micro-batches. After its state is placed. */
 ZR_NODISCARD zr_status_t zr_grads_allocate(zr_grads_t *grads, zr_unit_t *unit);
 
+/** Whether a unit's shard is summed in its slice of the full gradients, and then taken from there,
+ * piece by piece. */
+static inline bool zr_grads_in_pieces(const zr_unit_t *unit) {
+    return unit->grads_are_split || zr_base_updates_in_backward(unit->base);
+}
+
 /**
  * Reduce a unit's full gradients, which are complete and on the compute stream, as far as stage
  * and micro-batch ask for it, and give them up where the stage keeps none.

@@ -166,7 +166,13 @@ static zr_status_t create_swap(zr_params_t *params) {
                                  .buffer_bytes = largest,
                                  .read_ahead = true,
                                  .write_behind = true};
-    return zr_swap_create(&options, params->store, &params->swap);
+    ZR_TRY(zr_swap_create(&options, params->store, &params->swap));
+    params->writes = params->swap;
+    if (!zr_base_updates_in_backward(base) || params->n_updated == 0)
+        return ZR_OK;
+    ZR_TRY(zr_swap_create(&options, params->store, &params->own_writes)); /* while others read */
+    params->writes = params->own_writes;
+    return ZR_OK;
 }
 
 zr_status_t zr_params_create(zr_params_t *params, zr_store_t *store) {
@@ -181,6 +187,7 @@ zr_status_t zr_params_create(zr_params_t *params, zr_store_t *store) {
 }
 
 void zr_params_destroy(zr_params_t *params) {
+    zr_swap_destroy(&params->own_writes);
     zr_swap_destroy(&params->swap);
     *params = (zr_params_t){0};
 }
@@ -195,7 +202,7 @@ zr_status_t zr_params_allocate(zr_params_t *params, zr_unit_t *unit, int kind) {
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-static zr_status_t open_reads(zr_params_t *params, const zr_swap_item_t *items, size_t n_items) {
+static zr_status_t open_reads(zr_params_t *params, zr_swap_item_t *items, size_t n_items) {
     ZR_TRY(zr_swap_begin(params->swap, ZR_SWAP_READ, items, n_items));
     params->is_reading = true;
     return ZR_OK;
@@ -238,7 +245,7 @@ static bool is_expected(const zr_params_t *params, const zr_read_order_t *order,
 
 /* Make the parts of a shard the next ones of an open pass. */
 static zr_status_t seek_shard(zr_params_t *params, const zr_unit_params_t *data) {
-    const zr_swap_item_t *first = &params->parts[data->first_part];
+    zr_swap_item_t *first = &params->parts[data->first_part];
     zr_read_order_t *order = order_now(params);
     bool has_order = zr_base_has_order(params->base);
     if (has_order && is_expected(params, order, first)) {
@@ -315,6 +322,7 @@ static void account(const zr_params_t *params, zr_store_statistics_t *statistics
 zr_status_t zr_params_begin_fill(zr_params_t *params) {
     if (params->store == NULL)
         return ZR_OK;
+    params->filled_by = params->swap;
     return zr_swap_begin(params->swap, ZR_SWAP_FILL, params->parts, params->n_parts);
 }
 
@@ -327,16 +335,18 @@ zr_status_t zr_params_end_fill(zr_params_t *params) {
 }
 
 zr_status_t zr_params_begin_update(zr_params_t *params) {
-    /* The CPU writes what the transfer stream has been reading: the norm has waited for that, as
-     * there are no early updates here. */
+    /* The CPU writes what the transfer stream has been reading: the norm has waited for that, or,
+     * in backward, the reduction that the update follows. */
     if (params->store == NULL)
         return ZR_OK;
-    ZR_TRY(close_reads(params));
-    return zr_swap_begin(params->swap, ZR_SWAP_FILL, params->updated, params->n_updated);
+    if (params->writes == params->swap)
+        ZR_TRY(close_reads(params));
+    params->filled_by = params->writes;
+    return zr_swap_begin(params->writes, ZR_SWAP_FILL, params->updated, params->n_updated);
 }
 
 zr_status_t zr_params_end_update(zr_params_t *params) {
-    return params->store == NULL ? ZR_OK : zr_swap_end(params->swap);
+    return params->store == NULL ? ZR_OK : zr_swap_end(params->writes);
 }
 
 /* Where elements of a shard are on the host, while they are written. */
@@ -354,8 +364,13 @@ zr_status_t zr_params_open_write(zr_params_t *params, zr_unit_t *unit, int kind,
     size_t left = part_elems - write->first % part_elems;
     write->n_elems = write->n_elems < left ? write->n_elems : left;
     write->on_device = NULL;
-    if (unit->data[kind].tier == ZR_TIER_NVME && params->writing == NULL)
-        ZR_TRY(zr_swap_next(params->swap, &params->writing));
+    if (unit->data[kind].tier == ZR_TIER_NVME && params->writing == NULL) {
+        size_t number = zr_base_bytes(base, write->first) / params->part_bytes;
+        ZR_TRY(
+            zr_swap_seek(params->filled_by, &params->parts[unit->data[kind].first_part + number]));
+        ZR_TRY(zr_swap_next(params->filled_by, &params->writing));
+        params->is_written_on_device = false;
+    }
     write->target = host_place(params, unit, kind, write->first);
     if (params->is_direct || write->stream != base->compute)
         return ZR_OK;
@@ -363,6 +378,7 @@ zr_status_t zr_params_open_write(zr_params_t *params, zr_unit_t *unit, int kind,
                             ZR_LIFETIME_COLLECTIVE, unit->params_tensor, base->compute,
                             &write->on_device));
     write->target = write->on_device;
+    params->is_written_on_device = true;
     return ZR_OK;
 }
 
@@ -372,11 +388,10 @@ static zr_status_t end_part(zr_params_t *params, zr_unit_t *unit, int kind, size
     if (unit->data[kind].tier != ZR_TIER_NVME ||
         (end % params->part_bytes != 0 && end != shard_bytes(unit, kind)))
         return ZR_OK;
-    if (!params->is_direct)
-        ZR_TRY(
-            zr_stream_synchronize(params->base->compute)); /* some of it may come from the device */
     params->writing = NULL;
-    return zr_swap_done(params->swap);
+    return params->is_written_on_device
+               ? zr_swap_done_behind(params->filled_by, params->base->compute)
+               : zr_swap_done(params->filled_by);
 }
 
 zr_status_t zr_params_close_write(zr_params_t *params, zr_unit_t *unit, int kind,
@@ -467,7 +482,7 @@ static zr_status_t rewrite_part(zr_params_t *params, const zr_unit_t *unit, int 
     const zr_encoding_t *encoding = zr_base_encoding(params->base);
     size_t offset = zr_base_bytes(params->base, first);
     const zr_unit_params_t *data = &unit->data[kind];
-    const zr_swap_item_t *part = &params->parts[data->first_part + offset / params->part_bytes];
+    zr_swap_item_t *part = &params->parts[data->first_part + offset / params->part_bytes];
     void *buffer = NULL;
     ZR_TRY(zr_swap_begin(params->swap, ZR_SWAP_UPDATE, part, 1));
     ZR_TRY(zr_swap_next(params->swap, &buffer));

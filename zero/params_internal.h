@@ -35,6 +35,9 @@ typedef struct zr_params {
     zr_store_t *store;    /* the runtime's; NULL: nothing is on NVMe */
     zr_extents_t extents; /* of shards of flat buffers: N_FLATS for each unit */
     zr_swap_t *swap;
+    zr_swap_t *own_writes; /* of updates in backward, which gathers read beside; else NULL */
+    zr_swap_t *writes;     /* of updates: own_writes or swap */
+    zr_swap_t *filled_by;  /* the one that has a pass open which writes */
     zr_swap_item_t *parts; /* [n_parts] in the order of units and flat buffers */
     size_t n_parts;
     zr_swap_item_t *updated; /* [n_updated] those that updates write */
@@ -47,7 +50,8 @@ typedef struct zr_params {
     const zr_read_order_t *ahead; /* it is over this one, and nothing of it was taken */
     uint64_t n_foreseen;          /* parts that were the next of their order */
 
-    void *writing; /* buffer of the part that is being written, or NULL */
+    void *writing;             /* buffer of the part that is being written, or NULL */
+    bool is_written_on_device; /* some of it */
 
     uint64_t copied_up_bytes;
     uint64_t copied_down_bytes;

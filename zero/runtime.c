@@ -304,10 +304,9 @@ void zr_runtime_leave_out_values(zr_runtime_t *runtime) {
 static zr_status_t create_events(const zr_state_t *state, zr_unit_t *unit) {
     zr_device_t *device = unit->base->device;
     ZR_TRY(zr_event_create(device, &unit->gathered));
-    if (!state->may_update_early)
-        return ZR_OK;
-    ZR_TRY(zr_event_create(device, &unit->grads_kept));
-    return zr_event_create(device, &unit->released);
+    if (state->may_update_early || zr_base_updates_in_backward(unit->base))
+        ZR_TRY(zr_event_create(device, &unit->grads_kept));
+    return state->may_update_early ? zr_event_create(device, &unit->released) : ZR_OK;
 }
 
 static zr_status_t commit(zr_runtime_t *runtime) {

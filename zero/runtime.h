@@ -166,7 +166,7 @@ size_t zr_runtime_micro_batches_left(const zr_runtime_t *runtime);
  * Give this step up, behind any of its micro-batches: their gradients are dropped, and all is as it
  * was after the step before. On all ranks alike. Nothing happens when none was begun.
  *
- * @return ZR_OK; ZR_ERR_STATE when a unit is acquired or was not reduced
+ * @return ZR_OK; ZR_ERR_STATE when a unit is acquired, was updated in backward, or was not reduced
  */
 ZR_NODISCARD zr_status_t zr_runtime_drop_step(zr_runtime_t *runtime);
 
@@ -419,7 +419,8 @@ typedef struct zr_offload_report {
     bool has_copies;                /* the CPU cannot touch device memory: what the host updates
                                        needs gradients brought down and parameters brought up */
     bool is_updated_on_device;      /* what is moved; else on the host */
-    uint64_t n_early_groups;        /* sub-groups that the host updated before backward had ended */
+    uint64_t n_early_groups;        /* sub-groups that the host updated before backward had ended;
+                                       all that are moved, with ZR_UPDATE_AT_BACKWARD */
     bool was_measured;              /* what follows says something: it was the faster way */
     double host_elems_per_s;        /* as measured at the start, if all parts of it overlap */
     double device_elems_per_s;

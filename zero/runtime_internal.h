@@ -34,6 +34,8 @@ struct zr_runtime {
     zr_grads_t grads;
     zr_params_t params; /* that are offloaded */
     zr_state_t state;   /* the optimizer's */
+    zr_unit_t *behind;  /* reduced, and updated behind the next reduction (step.c); or NULL */
+    bool is_updating;   /* in backward: some units of this step are */
     zr_nvme_t nvme;     /* the store of all that is kept in one */
     zr_restore_t restore;
     zr_saves_t saves;
@@ -63,5 +65,7 @@ ZR_NODISCARD zr_status_t zr_initial_place(zr_runtime_t *runtime, zr_unit_t *unit
 /** unit.c: give back gathered parameters of a unit that is not acquired, if it has any. Their
  * gather and their uses have been waited for. */
 void zr_unit_drop_gathered(zr_runtime_t *runtime, zr_unit_t *unit);
+/** step.c: a unit was reduced for the last time in this step, and is to be updated in backward. */
+ZR_NODISCARD zr_status_t zr_step_follow(zr_runtime_t *runtime, zr_unit_t *unit);
 /** unit.c: logs that a unit with gradients was not reduced in this micro-batch. */
 ZR_NODISCARD zr_status_t zr_unit_check_reduced(const zr_unit_t *unit);

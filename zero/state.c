@@ -39,6 +39,12 @@ static size_t group_elems(const zr_state_t *state) {
     return elems / unit * unit;
 }
 
+zr_swap_item_t zr_state_item(const zr_state_t *state, const zr_piece_t *piece) {
+    return (zr_swap_item_t){.extent = state->extents.first + piece->tensor,
+                            .offset_bytes = piece->offset_bytes,
+                            .size_bytes = zr_piece_bytes(&state->placement, piece)};
+}
+
 void zr_state_list_items(zr_state_t *state, zr_unit_t *const *units, size_t n_units) {
     const zr_placement_t *placement = &state->placement;
     state->n_items = 0;
@@ -47,10 +53,7 @@ void zr_state_list_items(zr_state_t *state, zr_unit_t *const *units, size_t n_un
         for (size_t p = placement->first_piece[units[i]->index]; p < end; p++) {
             const zr_piece_t *piece = &placement->pieces[p];
             if (piece->tier == ZR_TIER_NVME)
-                state->items[state->n_items++] =
-                    (zr_swap_item_t){.extent = state->extents.first + piece->tensor,
-                                     .offset_bytes = piece->offset_bytes,
-                                     .size_bytes = zr_piece_bytes(placement, piece)};
+                state->items[state->n_items++] = zr_state_item(state, piece);
         }
     }
 }
@@ -60,12 +63,16 @@ static zr_status_t list_pieces(zr_state_t *state) {
     state->lowered = zr_heap_alloc(state->base->heap, placement->n_pieces, sizeof(*state->lowered));
     state->items = zr_heap_alloc(state->base->heap, placement->n_pieces_in[ZR_TIER_NVME],
                                  sizeof(*state->items));
-    if (state->lowered == NULL || state->items == NULL)
+    state->first_lowered =
+        zr_heap_alloc(state->base->heap, placement->n_tensors + 1, sizeof(*state->first_lowered));
+    if (state->lowered == NULL || state->items == NULL || state->first_lowered == NULL)
         return zr_base_no_memory(state->base, zr_count_text(placement->n_pieces, "piece").text);
-    for (size_t i = 0; i < placement->n_pieces; i++) {
-        const zr_piece_t *piece = &placement->pieces[i];
-        if (piece->tier != ZR_TIER_DEVICE)
-            state->lowered[state->n_lowered++] = i;
+    for (size_t unit = 0; unit < placement->n_tensors; unit++) {
+        size_t end = placement->first_piece[unit + 1];
+        for (size_t i = placement->first_piece[unit]; i < end; i++)
+            if (placement->pieces[i].tier != ZR_TIER_DEVICE)
+                state->lowered[state->n_lowered++] = i;
+        state->first_lowered[unit + 1] = state->n_lowered;
     }
     zr_state_list_items(state, state->model->units, state->model->n_units);
     return ZR_OK;
@@ -208,7 +215,8 @@ static bool may_update_early(const zr_state_t *state) {
     const zr_base_t *base = state->base;
     return !base->config.check_overflow && base->config.clip == 0 && zr_base_offloads_grads(base) &&
            !zr_base_offloads_params(base) && state->grads->n_below == state->n_lowered &&
-           state->grads->drive.n_pieces == 0 && !state->choice.is_on_device;
+           state->grads->drive.n_pieces == 0 && !zr_base_updates_in_backward(base) &&
+           !state->choice.is_on_device;
 }
 
 static zr_status_t create_copies(zr_state_t *state) {
@@ -224,7 +232,7 @@ static zr_status_t create_copies(zr_state_t *state) {
         return zr_state_create_stages(state);
     for (size_t i = 0; i < ZR_STATE_N_SLOTS; i++) {
         zr_state_slot_t *slot = &state->slots[i];
-        if (state->grads->n_below < state->n_lowered)
+        if (state->grads->n_below < state->n_lowered || zr_base_updates_in_backward(state->base))
             ZR_TRY(allocate_slot(state, &slot->grads));
         if (zr_params_part_on_device(state->params) > 0)
             ZR_TRY(allocate_slot(state, &slot->params));

@@ -56,6 +56,7 @@ typedef struct zr_state {
     size_t align_elems;           /* whole blocks of all of its arrays */
     zr_placement_t placement;     /* its tensors are the units, by index */
     size_t *lowered;              /* [n_lowered] pieces that are not on the device, in order */
+    size_t *first_lowered;        /* [units + 1] of each unit */
     size_t n_lowered;
 
     zr_store_t *store;    /* the runtime's; NULL: nothing is on NVMe */
@@ -76,10 +77,12 @@ typedef struct zr_state {
     zr_state_slot_t slots[ZR_STATE_N_SLOTS];    /* updates on the host */
     zr_state_stage_t stages[ZR_STATE_N_STAGES]; /* updates on the device */
     /* Each of one stream alone, so that its records pass in order. */
-    zr_event_t *params_up;     /* of the stream up */
-    zr_event_t *backward_done; /* of compute */
-    uint64_t n_early;          /* pieces that were updated before that */
-    size_t n_updated;          /* of the lowered pieces, in this update */
+    zr_event_t *params_up;            /* of the stream up */
+    zr_event_t *backward_done;        /* of compute */
+    uint64_t n_early;                 /* pieces that were updated before that */
+    size_t n_updated;                 /* of the lowered pieces, in this update */
+    size_t next_lowered, end_lowered; /* whose gradients come down for it from the device */
+    size_t n_brought;                 /* of them, so far */
 
     zr_store_count_t update_count[ZR_N_STORE_DIRECTIONS];
     double update_wait_seconds[ZR_N_STORE_DIRECTIONS];
@@ -159,6 +162,8 @@ ZR_NODISCARD zr_status_t zr_state_read(zr_state_t *state, const zr_unit_t *unit,
 ZR_NODISCARD zr_status_t zr_state_read_ahead(zr_state_t *state);
 /** There is none: nothing has changed. */
 ZR_NODISCARD zr_status_t zr_state_skip_update(zr_state_t *state);
+/** A piece on NVMe. */
+zr_swap_item_t zr_state_item(const zr_state_t *state, const zr_piece_t *piece);
 /** The pieces on NVMe, in the order in which these units will be gone through. */
 void zr_state_list_items(zr_state_t *state, zr_unit_t *const *units, size_t n_units);
 
@@ -170,6 +175,9 @@ ZR_NODISCARD zr_status_t zr_state_begin_update(zr_state_t *state);
 ZR_NODISCARD zr_status_t zr_state_update_unit(zr_state_t *state, zr_unit_t *unit,
                                               const zr_state_update_t *update);
 ZR_NODISCARD zr_status_t zr_state_end_update(zr_state_t *state);
+/** As zr_state_update_unit, of a unit that was just reduced, while backward of others goes on. */
+ZR_NODISCARD zr_status_t zr_state_update_in_backward(zr_state_t *state, zr_unit_t *unit,
+                                                     const zr_state_update_t *update);
 /** state_device.c: decide where what is not on the device is updated. With streams to it. */
 ZR_NODISCARD zr_status_t zr_state_choose(zr_state_t *state);
 ZR_NODISCARD zr_status_t zr_state_create_stages(zr_state_t *state);

@@ -42,14 +42,15 @@ static void *device_params(const zr_unit_t *unit, size_t first) {
 /* ---- copies between device and host ---- */
 
 /* Bring the gradients of the next piece down, if there is one, and they are not there. */
-static zr_status_t queue_grads(zr_state_t *state, size_t number) {
-    if (!state->copies->are_needed || state->choice.is_on_device || number >= state->n_lowered)
+static zr_status_t queue_grads(zr_state_t *state) {
+    if (!state->copies->are_needed || state->choice.is_on_device ||
+        state->next_lowered == state->end_lowered)
         return ZR_OK;
-    const zr_piece_t *piece = &state->placement.pieces[state->lowered[number]];
+    const zr_piece_t *piece = &state->placement.pieces[state->lowered[state->next_lowered++]];
+    zr_state_slot_t *slot = &state->slots[state->n_brought++ % ZR_STATE_N_SLOTS];
     if (zr_grads_tier(state->grads, piece) != ZR_TIER_DEVICE)
         return ZR_OK;
     const zr_unit_t *unit = state->model->units[piece->tensor];
-    zr_state_slot_t *slot = &state->slots[number % ZR_STATE_N_SLOTS];
     size_t size_bytes = zr_base_bytes(state->base, piece->n_elems);
     ZR_TRY(zr_copy_async(state->copies->down, slot->grads,
                          zr_grads_of_piece(state->grads, unit, piece), size_bytes,
@@ -60,7 +61,7 @@ static zr_status_t queue_grads(zr_state_t *state, size_t number) {
 
 static zr_status_t take_copies(zr_state_t *state, piece_work_t *work) {
     zr_state_slot_t *slot = &state->slots[state->n_updated % ZR_STATE_N_SLOTS];
-    ZR_TRY(queue_grads(state, state->n_updated + 1));
+    ZR_TRY(queue_grads(state));
     ZR_TRY(zr_event_synchronize(slot->params_taken)); /* of the piece before last */
     if (zr_grads_tier(state->grads, work->piece) == ZR_TIER_DEVICE) {
         ZR_TRY(zr_event_synchronize(slot->grads_there));
@@ -168,6 +169,8 @@ static zr_status_t find_home(const zr_state_t *state, const piece_work_t *work, 
         *home_p = (char *)work->unit->state[ZR_TIER_HOST] + work->piece->offset_bytes;
         return ZR_OK;
     }
+    zr_swap_item_t item = zr_state_item(state, work->piece);
+    ZR_TRY(zr_swap_seek(state->swap, &item));
     return zr_swap_next(state->swap, home_p);
 }
 
@@ -263,7 +266,8 @@ zr_status_t zr_state_update_unit(zr_state_t *state, zr_unit_t *unit,
 
 zr_status_t zr_state_read_ahead(zr_state_t *state) {
     const zr_units_t *model = state->model;
-    ZR_TRY(zr_grads_drive_begin_update(&state->grads->drive, model->units, model->n_units));
+    if (!zr_base_updates_in_backward(state->base))
+        ZR_TRY(zr_grads_drive_begin_update(&state->grads->drive, model->units, model->n_units));
     if (state->swap == NULL)
         return ZR_OK;
     if (state->may_update_early)
@@ -282,14 +286,29 @@ zr_status_t zr_state_begin_update(zr_state_t *state) {
     if (state->n_lowered == 0)
         return ZR_OK;
     state->begin_seconds = zr_base_now(state->base);
-    state->n_updated = 0;
+    state->n_updated = state->n_brought = state->next_lowered = 0;
+    state->end_lowered = zr_base_updates_in_backward(state->base) ? 0 : state->n_lowered;
     if (!state->copies->are_needed)
         return ZR_OK;
     if (state->may_update_early)
         return zr_event_record(state->backward_done, state->base->compute);
     /* The host has waited for the norm, and with it for all that compute, transfer and down had to
      * do: nothing that is queued for the update has anything to wait for. */
-    return queue_grads(state, 0);
+    return queue_grads(state);
+}
+
+zr_status_t zr_state_update_in_backward(zr_state_t *state, zr_unit_t *unit,
+                                        const zr_state_update_t *update) {
+    double begin = zr_base_now(state->base);
+    ZR_TRY(zr_stream_wait(state->base->compute, unit->grads_kept));
+    state->next_lowered = state->first_lowered[unit->index];
+    state->end_lowered = state->first_lowered[unit->index + 1];
+    ZR_TRY(queue_grads(state));
+    ZR_TRY(zr_state_update_unit(state, unit, update));
+    state->n_early += state->first_lowered[unit->index + 1] - state->first_lowered[unit->index];
+    state->begin_seconds = zr_base_now(state->base); /* of what is left to the end */
+    state->update_seconds += state->begin_seconds - begin;
+    return ZR_OK;
 }
 
 zr_status_t zr_state_order_params(zr_state_t *state, zr_stream_t *later) {

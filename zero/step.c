@@ -58,6 +58,60 @@ static zr_status_t update_all(zr_runtime_t *runtime, double lr, double grad_scal
     return ZR_OK;
 }
 
+/* ---- in backward -------------------------------------------------------------------------------
+ *
+ * Collectives run beside compute: a unit is updated behind the next one's reduction, so that
+ * compute need not wait for its own, and two buckets live at a time. Where they do not, it is
+ * updated at once. */
+
+static double n_addends(const zr_base_t *base) {
+    return (double)base->n_ranks * (double)base->config.grad_accum;
+}
+
+static zr_status_t begin_in_backward(zr_runtime_t *runtime) {
+    if (runtime->is_updating)
+        return ZR_OK;
+    runtime->is_updating = true;
+    ZR_TRY(zr_state_read_ahead(&runtime->state));
+    ZR_TRY(zr_params_begin_update(&runtime->params));
+    return zr_state_begin_update(&runtime->state);
+}
+
+static zr_status_t update_in_backward(zr_runtime_t *runtime, zr_unit_t *unit) {
+    zr_base_t *base = &runtime->base;
+    zr_state_update_t update = {.args = update_args(runtime, 1 / n_addends(base)),
+                                .lr = zr_config_lr(&base->config, base->progress.n_updates)};
+    ZR_TRY(begin_in_backward(runtime));
+    ZR_TRY(zr_state_update_in_backward(&runtime->state, unit, &update));
+    unit->grads_in_bucket = false;
+    zr_free(base->allocator, &unit->grad_full, base->compute);
+    return publish_unit(&runtime->state, unit);
+}
+
+zr_status_t zr_step_follow(zr_runtime_t *runtime, zr_unit_t *unit) {
+    const zr_base_t *base = &runtime->base;
+    zr_unit_t *ready = base->transfer != base->compute ? runtime->behind : unit;
+    runtime->behind = base->transfer != base->compute ? unit : NULL;
+    return ready != NULL ? update_in_backward(runtime, ready) : ZR_OK;
+}
+
+static zr_status_t end_in_backward(zr_runtime_t *runtime) {
+    zr_base_t *base = &runtime->base;
+    zr_unit_t *unit = runtime->behind;
+    runtime->behind = NULL;
+    if (unit != NULL)
+        ZR_TRY(update_in_backward(runtime, unit));
+    ZR_TRY(begin_in_backward(runtime)); /* where nothing is trained */
+    runtime->is_updating = false;
+    ZR_TRY(zr_state_end_update(&runtime->state));
+    ZR_TRY(zr_params_end_update(&runtime->params));
+    base->progress.n_updates++;
+    return ZR_OK;
+}
+
+/* ---- the step ---------------------------------------------------------------------------------
+ */
+
 /* The next micro-batch computes with, and gathers from, what this step has written. */
 static zr_status_t order_next_step(const zr_base_t *base) {
     ZR_TRY(zr_base_order(base, base->compute, base->transfer));
@@ -109,11 +163,15 @@ static zr_status_t find_norm(zr_runtime_t *runtime, zr_step_report_t *report) {
 static zr_status_t finish_step(zr_runtime_t *runtime, zr_step_report_t *report) {
     const zr_base_t *base = &runtime->base;
     const zr_progress_t *progress = &base->progress;
-    double n_addends = (double)base->n_ranks * (double)base->config.grad_accum;
     report->lr = zr_config_lr(&base->config, progress->n_updates);
+    if (zr_base_updates_in_backward(base)) {
+        ZR_TRY(end_in_backward(runtime));
+        ZR_TRY(find_norm(runtime, report));
+        return order_next_step(base);
+    }
     ZR_TRY(zr_state_read_ahead(&runtime->state));
     if (runtime->state.may_update_early) {
-        ZR_TRY(update_all(runtime, report->lr, 1 / n_addends));
+        ZR_TRY(update_all(runtime, report->lr, 1 / n_addends(base)));
         ZR_TRY(find_norm(runtime, report));
         return order_next_step(base);
     }
@@ -126,7 +184,7 @@ static zr_status_t finish_step(zr_runtime_t *runtime, zr_step_report_t *report) 
                      progress->n_steps + 1 - progress->n_updates);
         ZR_TRY(zr_state_skip_update(&runtime->state));
     } else {
-        ZR_TRY(update_all(runtime, report->lr, report->clip_factor / n_addends));
+        ZR_TRY(update_all(runtime, report->lr, report->clip_factor / n_addends(base)));
     }
     return order_next_step(base);
 }

@@ -254,13 +254,27 @@ static void forget_grads(zr_unit_t *unit) {
         unit->params[i]->grad_written = false;
 }
 
-static zr_status_t reduce(zr_grads_t *grads, zr_unit_t *unit) {
+/* Whoever else has acquired it would compute with new parameters. */
+static zr_status_t check_sole_use(const zr_unit_t *unit) {
+    if (unit->n_acquired == 1)
+        return ZR_OK;
+    return zr_fail(&unit->base->log, ZR_ERR_STATE,
+                   "unit \"%s\" is reduced while it is acquired %d times: --update-at backward "
+                   "changes its parameters from now on",
+                   unit->name, unit->n_acquired);
+}
+
+static zr_status_t reduce(zr_runtime_t *runtime, zr_unit_t *unit) {
+    zr_grads_t *grads = &runtime->grads;
     if (!zr_base_reduces_every_micro_batch(unit->base) && !zr_unit_ends_sum(unit))
         return ZR_OK;
+    unit->is_updated = zr_unit_ends_sum(unit) && zr_base_updates_in_backward(unit->base);
+    if (unit->is_updated)
+        ZR_TRY(check_sole_use(unit));
     ZR_TRY(zero_missing_grads(unit));
     ZR_TRY(zr_grads_reduce(grads, unit));
     forget_grads(unit);
-    return ZR_OK;
+    return unit->is_updated ? zr_step_follow(runtime, unit) : ZR_OK;
 }
 
 /* ---- public calls ---- */
@@ -299,6 +313,12 @@ static bool has_gradients(zr_pass_t pass) {
 }
 
 static zr_status_t acquire(zr_runtime_t *runtime, zr_unit_t *unit, zr_pass_t pass) {
+    if (runtime->base.progress.in_micro_batch && unit->is_updated)
+        return zr_fail(&runtime->base.log, ZR_ERR_STATE,
+                       "unit \"%s\" is acquired after its last reduction in the step: its "
+                       "parameters are new by now (--update-at backward); reduce it after its last "
+                       "use, or update at the end",
+                       unit->name);
     if (runtime->base.progress.in_micro_batch) {
         mark(&runtime->base, unit, pass);
         ZR_TRY(zr_grads_drive_progress(&runtime->grads.drive));
@@ -355,7 +375,7 @@ zr_status_t zr_unit_reduce(zr_unit_t *unit) {
                        is_reduced ? "twice in a micro-batch"
                                   : "but was not acquired with gradients");
     unit->has_grads = false;
-    zr_status_t status = has_trainable(unit) ? reduce(&runtime->grads, unit) : ZR_OK;
+    zr_status_t status = has_trainable(unit) ? reduce(runtime, unit) : ZR_OK;
     unit->n_reduced += zr_base_micro_batches_per_reduction(&runtime->base);
     return zr_rt_note(runtime, status);
 }
@@ -379,6 +399,11 @@ static zr_status_t check_begin(const zr_runtime_t *runtime, size_t n) {
         return zr_fail(&base->log, ZR_ERR_ARGUMENT,
                        "%s cannot begin together: the step has %zu left",
                        zr_count_text(n, "micro-batch").text, n_left);
+    if (!zr_base_keeps_grads(base) && n < n_left)
+        return zr_fail(&base->log, ZR_ERR_ARGUMENT,
+                       "%s of %zu: with --update-at backward and --order block no gradients are "
+                       "kept between them; begin all micro-batches of a step together",
+                       zr_count_text(n, "micro-batch").text, n_left);
     for (size_t i = 0; i < runtime->model.n_units && n_begun > 0; i++)
         ZR_TRY(zr_unit_check_reduced(runtime->model.units[i]));
     return ZR_OK;
@@ -389,6 +414,7 @@ static zr_status_t begin(zr_runtime_t *runtime, size_t n) {
     for (size_t i = 0; i < runtime->model.n_units; i++) {
         zr_unit_t *unit = runtime->model.units[i];
         unit->n_reduced = 0;
+        unit->is_updated = false;
         ZR_TRY(await_and_drop(&runtime->gathers, unit));
     }
     /* Gradients that are kept are overwritten, and may still be read by their reduction. */
@@ -448,6 +474,11 @@ zr_status_t zr_runtime_drop_step(zr_runtime_t *runtime) {
         if (unit->n_acquired != 0)
             return zr_fail(&base->log, ZR_ERR_STATE,
                            "zr_runtime_drop_step while unit \"%s\" is acquired", unit->name);
+        if (unit->is_updated)
+            return zr_fail(&base->log, ZR_ERR_STATE,
+                           "zr_runtime_drop_step after unit \"%s\" was updated in backward "
+                           "(--update-at backward)",
+                           unit->name);
         ZR_TRY(zr_unit_check_reduced(unit));
     }
     return zr_rt_note(runtime, drop_step(runtime));

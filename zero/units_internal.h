@@ -53,6 +53,8 @@ struct zr_unit {
     void *grad_full;
     void *grad_shard;
     void *grad_host;
+    bool grads_in_bucket; /* the whole sum of the step is, in this rank's slice of grad_full, until
+                             the unit is updated */
     void *grad_held; /* where it is split: the sum between reductions of micro-batches that began
                         together */
     bool grads_are_split;
@@ -63,9 +65,10 @@ struct zr_unit {
     int n_acquired;       /* acquires without release */
     bool has_params;      /* one of them asked for parameters */
     bool has_grads;       /* one of them asked for gradients */
+    bool is_updated;      /* in this step's backward, or about to be */
     size_t n_reduced;     /* micro-batches, of those that began together, in order */
     zr_event_t *gathered; /* passes when the gathered parameters are there */
-    /* Where the host may update beside backward (zr_state_t.may_update_early); else NULL. */
+    /* Where updates may begin before backward has ended; else NULL. */
     zr_event_t *grads_kept; /* passes when its gradients are where they wait for the update */
     zr_event_t *released;   /* when compute has used it for the last time so far */
 };

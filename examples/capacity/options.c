@@ -46,6 +46,8 @@ static const options_use_t uses[] = {
     {"recompute", 2, NULL},
     {"reduce", 2, NULL},
     {"order", 2, NULL},
+    {"check-overflow", 2, NULL},
+    {"update-at", 2, NULL},
     {"prefetch", 2, NULL},
     {"memory-plan", 2, NULL},
     {"optimizer", 2, NULL},

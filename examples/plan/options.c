@@ -29,6 +29,7 @@ static const options_use_t uses[] = {
     {"overlap-comm", 2, NULL},
     {"clip", 2, NULL},
     {"check-overflow", 2, NULL},
+    {"update-at", 2, NULL},
     {"optimizer", 2, NULL},
     {"config", 2,
      "DeepSpeed's JSON; options override it, and what it gives is not tried in all ways"},

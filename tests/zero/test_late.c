@@ -301,6 +301,57 @@ TEST(early_updates_change_nothing) {
     assert_true(n_early > 0);
 }
 
+/* Each unit is updated behind the next one's reduction, wherever anything lives; of one micro-batch
+ * no gradients are kept. */
+TEST(updates_in_backward_change_nothing) {
+    toy_mixtures_t mixtures = mixtures_of();
+    unsigned flags = 0;
+    for (int stage = 2; stage <= 3; stage++)
+        for (int n_ranks = least_ranks(); n_ranks <= 4; n_ranks++)
+            for (int device = ZR_OFFLOAD_NONE; device <= ZR_OFFLOAD_NVME; device++)
+                for (int param = 0; param <= (stage == 3 ? ZR_OFFLOAD_NVME : 0); param++)
+                    for (int place = ZR_UPDATE_ON_HOST; place <= ZR_UPDATE_ON_DEVICE; place++) {
+                        flags = (flags + 13) % 64;
+                        if (!toy_meets(&mixtures))
+                            continue;
+                        toy_options_t options = variant(stage, n_ranks, flags);
+                        toy_result_t result;
+                        toy_set(&options, "clip=0 check-overflow=off");
+                        uint64_t reference = toy_hash(&options);
+                        be_late(&options);
+                        options.spoil = true;
+                        options.config.offload_optimizer.device = (zr_offload_device_t)device;
+                        options.config.offload_optimizer.update_on = (zr_update_on_t)place;
+                        options.config.offload_param.device = (zr_offload_device_t)param;
+                        options.config.offload_param.buffer_elems = SMALL_BUFFER(options)
+                                                                    << flags % 3;
+                        options.config.nvme.store = "memory";
+                        toy_set(&options, "update-at=backward offload-ratio=%g sub-group=2048",
+                                flags % 3 ? 1 : 0.5);
+                        toy_set(&options, "offload-gradients=%s", flags % 5 < 2 ? "nvme" : "cpu");
+                        toy_train_well(&options, &result);
+                        if (result.hash != reference)
+                            fail_msg("stage %d, %d ranks, state %d, parameters %d: other weights",
+                                     stage, n_ranks, device, param);
+                        if (options.config.grad_accum == 1) {
+                            const size_t *bytes = result.offload[0].grads.bytes;
+                            assert_int_equal(bytes[0] + bytes[1] + bytes[2], 0);
+                            assert_int_equal(result.device_memory.by_tag[ZR_TAG_GRADIENTS].peak +
+                                                 result.host_memory.by_tag[ZR_TAG_GRADIENTS].peak,
+                                             0);
+                        }
+                    }
+}
+
+/* What would compute with parameters that are new by then is refused. */
+TEST(units_are_used_before_their_last_reduction) {
+    toy_options_t options = variant(2, 1, 0);
+    be_late(&options);
+    options.peek = true;
+    toy_set(&options, "clip=0 check-overflow=off update-at=backward");
+    toy_expect_error(&options, ZR_ERR_STATE, "is acquired after its last reduction in the step");
+}
+
 /* A norm that is not finite is then an error at every stage, with early updates or without. */
 TEST(overflow_that_is_not_checked_for_ends_the_run) {
     for (int stage = 0; stage <= 3; stage++)
@@ -308,6 +359,7 @@ TEST(overflow_that_is_not_checked_for_ends_the_run) {
             toy_options_t options = variant(stage, 2, 0);
             toy_result_t result;
             be_late(&options);
+            toy_set(&options, "update-at=%s", stage == 3 ? "backward" : "end");
             options.quiet = true;
             options.nan_step = 1;
             options.config.clip = 0;

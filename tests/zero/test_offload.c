@@ -122,6 +122,35 @@ TEST(gradients_on_drives_follow_any_order) {
             }
 }
 
+/* Each unit behind its reduction, or all at the end, wherever anything is. */
+TEST(updates_in_backward_end_in_the_same_bits) {
+    static const int rank_counts[] = {1, 2, 3, 4};
+    unsigned flags = 0, n = 0;
+    for (int i = 0; i < 4; i++)
+        for (int stage = 2; stage <= 3; stage++)
+            for (size_t grad_accum = 1; grad_accum <= 3; grad_accum += 2)
+                for (int device = ZR_OFFLOAD_NONE; device <= ZR_OFFLOAD_NVME; device++)
+                    for (int param = 0; param <= (stage == 3 ? ZR_OFFLOAD_NVME : 0); param++) {
+                        flags = (flags + 7) % 16 & ~1u; /* without clipping */
+                        n++;
+                        toy_options_t options =
+                            variant(stage, rank_counts[i], (zr_dtype_t)(n % 2), flags);
+                        toy_set(&options, "check-overflow=off grad-accum=%zu", grad_accum);
+                        offload(&options, (zr_offload_device_t)device, n % 3 != 0 ? 1 : 0.6);
+                        options.config.offload_param.device = (zr_offload_device_t)param;
+                        options.config.offload_param.buffer_elems = n % 4 ? 2048 : 100000;
+                        options.config.offload_param.ratio = n % 5 != 0 ? 1 : 0.5;
+                        options.config.offload_optimizer.update_on = (zr_update_on_t)(n % 3);
+                        options.config.sub_group_elems = n % 2 ? 2048 : 5000;
+                        if (device != ZR_OFFLOAD_NONE)
+                            wait_at(&options, &waits[n % N_OF(waits)]);
+                        uint64_t reference = hash_of(&options);
+                        toy_set(&options, "update-at=backward overlap-comm=%s",
+                                n % 3 == 1 ? "off" : "on");
+                        expect_hash(&options, reference);
+                    }
+}
+
 TEST(files_end_in_the_same_bits) {
     static const int rank_counts[] = {1, 2, 4};
     unsigned flags = 0;

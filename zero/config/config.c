@@ -256,6 +256,26 @@ static zr_status_t check_offload_stage(const zr_config_t *config, const zr_log_t
                    names[device], config->stage);
 }
 
+/** An update in backward is made before the norm of all gradients is known. */
+static zr_status_t check_update_at(const zr_config_t *config, const zr_log_t *log) {
+    if (config->update_at != ZR_UPDATE_AT_BACKWARD)
+        return ZR_OK;
+    if (config->stage < 2)
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "configuration: update_at (--update-at) is backward at stage %d, where "
+                       "gradients are not sharded: allowed at stages 2 and 3 (--stage 2 or 3)",
+                       config->stage);
+    if (config->clip > 0 || config->check_overflow)
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "configuration: update_at (--update-at) is backward with %s: a unit is then "
+                       "updated before the norm of all gradients is known; add --clip 0 and "
+                       "--check-overflow off, or leave --update-at out",
+                       config->clip > 0 ? "clip (gradient_clipping, --clip)"
+                                        : "check_overflow (bf16.check_grad_overflow, "
+                                          "--check-overflow) on");
+    return ZR_OK;
+}
+
 /** What is moved at a time may not be less than can be: it would not be what was asked for. */
 static zr_status_t check_least(const zr_config_t *config, const zr_log_t *log) {
     size_t elem_bytes = zr_dtype_size(config->dtype);
@@ -392,6 +412,7 @@ zr_status_t zr_config_resolve(zr_config_t *config, int n_ranks, const zr_log_t *
     zr_status_t status = check_fields(config, log);
     keep_first(&status, check_ranks(config, n_ranks, log));
     keep_first(&status, check_offload_stage(config, log));
+    keep_first(&status, check_update_at(config, log));
     keep_first(&status, check_least(config, log));
     keep_first(&status, check_nvme(config, log));
     keep_first(&status, check_schedule(&config->schedule, log));

@@ -20,6 +20,7 @@
 
 _Static_assert(sizeof(zr_schedule_kind_t) == sizeof(int), "ZR_OPTION_CHOICE stores ints");
 _Static_assert(sizeof(zr_offload_device_t) == sizeof(int), "ZR_OPTION_CHOICE stores ints");
+_Static_assert(sizeof(zr_update_at_t) == sizeof(int), "ZR_OPTION_CHOICE stores ints");
 _Static_assert(sizeof(zr_dtype_t) == sizeof(int), "ZR_OPTION_CHOICE stores ints");
 _Static_assert(sizeof(zr_step_order_t) == sizeof(int), "ZR_OPTION_CHOICE stores ints");
 _Static_assert(sizeof(zr_optimizer_kind_t) == sizeof(int), "ZR_OPTION_CHOICE stores ints");
@@ -69,6 +70,9 @@ static const zr_option_choice_t updates[] = {{"auto", ZR_UPDATE_ON_FASTER, NULL}
                                              {"host", ZR_UPDATE_ON_HOST, NULL},
                                              {"device", ZR_UPDATE_ON_DEVICE, NULL},
                                              {NULL, 0, NULL}};
+
+static const zr_option_choice_t moments[] = {
+    {"end", ZR_UPDATE_AT_END, NULL}, {"backward", ZR_UPDATE_AT_BACKWARD, NULL}, {NULL, 0, NULL}};
 
 static const zr_option_choice_t schedules[] = {
     {"cosine", ZR_SCHEDULE_WARMUP_COSINE, "\"WarmupCosineLR\""},
@@ -409,6 +413,12 @@ static const zr_option_t rows[] = {
     {NULL, "scheduler.params.warmup_min_ratio", FIELD(schedule.warmup_min_ratio),
      .type = ZR_OPTION_NUMBER, .flags = AGREE, .most = 1, .usual = "0.0",
      .help = "of the optimizer's lr, at step 0", .schedules = C},
+    {"update-at", NULL, FIELD(update_at), .type = ZR_OPTION_CHOICE, .flags = AGREE,
+     .choices = moments, .group = STEP,
+     .help = "at stages 2 and 3: update all parameters at the end of the step, or each unit behind "
+             "the reduction of its gradients, which then are not kept; backward needs "
+             "--check-overflow off and no --clip",
+     .more = "[offload.md](offload.md#updates-in-backward)"},
     {"check-overflow", "bf16.check_grad_overflow", FIELD(check_overflow), .type = ZR_OPTION_SWITCH,
      .flags = AGREE | FILE_AUTO, .group = STEP, .usual = "true",
      .help = "skip steps whose norm is not finite; off: such a step ends the run, and updates on "

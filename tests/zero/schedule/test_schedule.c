@@ -15,6 +15,7 @@ typedef struct run_case {
     bool by_blocks;   /* each block works on all micro-batches before the next */
     bool evaluates;   /* between steps */
     bool drops;       /* each step is begun, given up and begun again */
+    bool in_backward; /* units are updated there */
     bool on_drives;   /* the optimizer's state and gradients wait there */
     uint64_t hash;    /* out */
     double loss;      /* out, of rank 0: of the last step */
@@ -86,6 +87,8 @@ static zr_status_t run_rank(test_rank_t *rank) {
     config.grad_accum = ACCUM;
     config.nvme.store = "memory";
     memcpy(config.nvme.paths, "x", 2);
+    config.check_overflow = !c->in_backward;
+    config.update_at = c->in_backward ? ZR_UPDATE_AT_BACKWARD : ZR_UPDATE_AT_END;
     if (c->on_drives)
         config.offload_optimizer.device = config.offload_optimizer.gradients = ZR_OFFLOAD_NVME;
     zr_runtime_t *runtime = NULL;
@@ -231,9 +234,10 @@ TEST(another_order_has_the_bits_of_stage_0) {
                 run_case_t by_blocks = run_case(n_ranks, c);
                 assert_same(&first, &by_blocks);
                 c.on_drives = true;
+                c.in_backward = stage >= 2 && memory % 2 == 1;
                 run_case_t on_drives = run_case(n_ranks, c);
                 assert_same(&first, &on_drives);
-                c.by_blocks = c.on_drives = false;
+                c.by_blocks = c.on_drives = c.in_backward = false;
                 run_case_t plain = run_case(n_ranks, c);
                 if (stage == 3 && n_ranks > 1 && !c.evaluates && !c.drops)
                     assert_int_equal(plain.n_gathers, ACCUM * by_blocks.n_gathers);
@@ -300,6 +304,38 @@ static zr_status_t check_refusals(test_rank_t *rank) {
     zr_model_destroy(&model);
     zr_runtime_destroy(&runtime);
     return ZR_OK;
+}
+
+/* Where no gradients are kept, the micro-batches of a step begin together. */
+static zr_status_t check_beginnings(test_rank_t *rank) {
+    zr_config_t config = zr_config_default();
+    config.stage = 2;
+    config.grad_accum = 2;
+    config.order = ZR_ORDER_BLOCK;
+    config.check_overflow = false;
+    config.update_at = ZR_UPDATE_AT_BACKWARD;
+    zr_runtime_t *runtime = NULL;
+    zr_model_t *model = NULL;
+    own_options_t options = {.n_mids = 1, .most_rows = ROWS};
+    assert_ok(zr_config_resolve(&config, 1, &rank->log));
+    assert_ok(zr_runtime_create(&config, rank->comm, rank->device, &rank->log, &runtime));
+    assert_ok(own_model_create(runtime, &options, &model));
+    assert_ok(zr_model_commit(model));
+    assert_int_equal(zr_runtime_begin_micro_batch(runtime), ZR_ERR_ARGUMENT);
+    float values[ROWS] = {0};
+    zr_host_batch_t batches[2] = {{B, T, {values, values}}, {B, T, {values, values}}};
+    assert_ok(zr_model_train(model, batches, 2));
+    assert_int_equal(zr_runtime_drop_step(runtime), ZR_ERR_STATE); /* units are updated */
+    assert_ok(zr_runtime_step(runtime, NULL));
+    zr_model_destroy(&model);
+    zr_runtime_destroy(&runtime);
+    return ZR_OK;
+}
+
+TEST(micro_batches_without_kept_gradients_begin_together) {
+    test_ranks_t ranks = {.n_ranks = 1, .run = check_beginnings, .quiet = true};
+    test_run_ranks(&ranks);
+    assert_int_equal(ranks.status[0], ZR_OK);
 }
 
 TEST(wrong_calls_are_refused) {
