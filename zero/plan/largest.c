@@ -112,12 +112,21 @@ static zr_status_t try_run(zr_run_largest_t *search, const variant_t *variant,
 typedef struct needs {
     double n_params; /* padded; 0: nothing is known yet */
     double kept[ZR_N_TIERS], rest[ZR_N_TIERS];
+    double stays; /* of what is kept: on the device, whatever is offloaded */
 } needs_t;
 
-static needs_t needs_of(const zr_run_plan_t *plan) {
+/* Below stage 3 every rank computes with all parameters, below stage 2 it keeps all gradients. */
+static double stays_on_device(int stage, const zr_run_plan_t *plan) {
+    const zr_byte_count_t *by_tag = plan->tiers[ZR_TIER_DEVICE].by_tag;
+    double params = stage < 3 ? (double)by_tag[ZR_TAG_PARAMETERS].peak : 0;
+    return params + (stage < 2 ? (double)by_tag[ZR_TAG_GRADIENTS].peak : 0);
+}
+
+static needs_t needs_of(int stage, const zr_run_plan_t *plan) {
     static const zr_tag_t tags[] = {ZR_TAG_PARAMETERS, ZR_TAG_GRADIENTS, ZR_TAG_OPTIMIZER_STATE};
     needs_t needs = {.n_params = (double)plan->size.trainable_padded_elems +
-                                 (double)plan->size.frozen_padded_elems};
+                                 (double)plan->size.frozen_padded_elems,
+                     .stays = stays_on_device(stage, plan)};
     for (int tier = 0; tier < ZR_N_TIERS; tier++) {
         bool is_nvme = tier == ZR_TIER_NVME;
         size_t all = is_nvme ? plan->nvme_bytes : plan->tiers[tier].live.peak;
@@ -137,7 +146,8 @@ static double share_needed(const zr_run_largest_t *search, const variant_t *vari
     bool is_free =
         search->open.places.optimizer || search->open.places.params || variant->parts_gradients;
     bool is_one = run->hardware.kind == ZR_HARDWARE_HOST;
-    double grown = n_params / needs->n_params, all = 0, budgets = 0, most = 0;
+    double grown = n_params / needs->n_params, all = 0, budgets = 0;
+    double most = needs->stays * grown / (double)zr_run_limit(run, ZR_TIER_DEVICE);
     double both = is_one ? (double)run->hardware.host_memory_bytes : INFINITY;
     for (int tier = 0; tier < ZR_N_TIERS; tier++) {
         double budget = (double)zr_run_limit(run, (zr_tier_t)tier);
@@ -218,11 +228,11 @@ static zr_status_t try_index(zr_run_largest_t *search, const variant_t *variant,
         zr_run_request_t free = zr_run_without_limits(&run);
         zr_status_t status = zr_run_plan(&free, &plan);
         search->n_plans++;
-        *needs_p = needs_of(&plan);
+        *needs_p = needs_of(run.config.stage, &plan);
         return status == ZR_OK ? ZR_OK : fail_plan(search, run.config.stage, status);
     }
     if (needs_p != NULL)
-        *needs_p = needs_of(&plan);
+        *needs_p = needs_of(run.config.stage, &plan);
     note_size(search, &plan);
     if (search->found && index < search->index)
         return ZR_OK;
