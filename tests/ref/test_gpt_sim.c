@@ -302,6 +302,21 @@ static void same_count(const char *what, int index, const zr_store_count_t *host
     same(what, index, host->n_transfers, sim->n_transfers);
 }
 
+/* An input of a block that is wanted before the device has said that its copy down is done is not
+ * written, so on a device that works beside the CPU there may be fewer writes of them. */
+static void same_writes(const used_t *host, const used_t *sim) {
+    size_t written = host->stash.drive_bytes[ZR_STORE_PUT];
+    size_t planned = sim->stash.drive_bytes[ZR_STORE_PUT];
+    const zr_store_count_t *all = &host->moved.count[ZR_STORE_PUT];
+    if (!is_cuda || written >= planned) {
+        same("written bytes of the stash", 0, written, planned);
+        same_count("put", 0, all, &sim->moved.count[ZR_STORE_PUT]);
+        return;
+    }
+    same("put but for the stash", 0, all->moved_bytes - written,
+         sim->moved.count[ZR_STORE_PUT].moved_bytes - planned);
+}
+
 /* By user: of what is read ahead of gathers, some is dropped, and how much depends on time. */
 static void compare_moved(const used_t *host, const used_t *sim) {
     same("store", 0, host->has_store, sim->has_store);
@@ -311,13 +326,14 @@ static void compare_moved(const used_t *host, const used_t *sim) {
     same("gathered bytes", 0, host->offload.params.gathers.moved_bytes,
          sim->offload.params.gathers.moved_bytes);
     same_count("put parameters", 0, &host->offload.params.updates, &sim->offload.params.updates);
-    same_count("put", 0, &host->moved.count[ZR_STORE_PUT], &sim->moved.count[ZR_STORE_PUT]);
+    same_writes(host, sim);
+    same("read bytes of the stash", 0, host->stash.drive_bytes[ZR_STORE_GET],
+         sim->stash.drive_bytes[ZR_STORE_GET]);
     for (int d = 0; d < ZR_N_STORE_DIRECTIONS; d++) {
         same_count("gradients", d, &host->offload.grads.all.count[d],
                    &sim->offload.grads.all.count[d]);
         same_count("state", d, &host->offload.all.count[d], &sim->offload.all.count[d]);
         same("bytes of the stash", d, host->stash.bytes[d], sim->stash.bytes[d]);
-        same("drive bytes of the stash", d, host->stash.drive_bytes[d], sim->stash.drive_bytes[d]);
         same("bytes of updates", d, host->offload.updates[d].bytes, sim->offload.updates[d].bytes);
     }
     same("bytes to the device", 0, host->offload.params.copied_up_bytes,
