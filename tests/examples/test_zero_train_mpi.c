@@ -224,8 +224,7 @@ TEST(different_options) {
     assert_difference("", "--stage 2", "--shard-group-size 1 --stage 2",
                       "rank 1 has --shard-group-size 1, rank 0 has --shard-group-size 3");
     assert_difference("", "--seq 16", "--model layers=3,channels=16,heads=2,seq=16,vocab=256",
-                      "rank 1 has --model layers=3,channels=16,heads=2,seq=16,vocab=256, rank 0 has"
-                      " --model layers=2");
+                      "rank 1 has --model with layers=3, rank 0 has --model with layers=2");
     write_file("other", "another text, which is shorter than the one of the others", 57);
     assert_difference("", "", "--data other", "rank 1 has --data of ");
     assert_said("--data other", "tokens of kind text in ");
