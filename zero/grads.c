@@ -235,7 +235,7 @@ static zr_status_t add_all_kept(zr_grads_t *grads, zr_unit_t *unit) {
     zr_stream_t *stream = pieces_stream(grads);
     size_t end = state->first_piece[unit->index + 1];
     void *landing = NULL;
-    if (grads->copies->are_needed)
+    if (grads->copies->are_needed && grads->n_below > 0)
         ZR_TRY(zr_base_allocate(base, zr_base_bytes(base, largest_below(grads, unit)),
                                 ZR_TAG_GRADIENT_BUCKETS, ZR_LIFETIME_COLLECTIVE, unit->grads_tensor,
                                 stream, &landing));
