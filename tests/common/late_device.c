@@ -542,3 +542,9 @@ void late_device_ignore_waits(bool ignore) {
     late.ignores_waits = ignore;
     pthread_mutex_unlock(&late.mutex);
 }
+
+void late_device_draw_anew(unsigned seed) {
+    pthread_mutex_lock(&late.mutex);
+    late.draws ^= 0x9e3779b97f4a7c15u * (seed + 1);
+    pthread_mutex_unlock(&late.mutex);
+}

@@ -30,4 +30,6 @@ void late_device_check_free(zr_allocator_t *allocator, const void *pointer,
 
 /** From now on the waits of all late devices are ignored: what a schedule without events does. */
 void late_device_ignore_waits(bool ignore);
+/** Draw other orders than so far: for a process that was forked from one that draws the same. */
+void late_device_draw_anew(unsigned seed);
 

@@ -62,7 +62,7 @@ TEST(test_refusals) {
     for (size_t i = 0; i < n; i++) {
         for (int kind = ZR_HARDWARE_HOST; kind <= ZR_HARDWARE_CUDA; kind++) {
             zr_hardware_kind_t of = (zr_hardware_kind_t)kind;
-            if (figures[i].type != ZR_FIGURE_SECONDS)
+            if (figures[i].type != ZR_FIGURE_SECONDS && !figures[i].may_be_zero)
                 refuse(of, &figures[i], 0.0);
             if (figures[i].type <= ZR_FIGURE_FRACTION) {
                 refuse(of, &figures[i], -1.0);
