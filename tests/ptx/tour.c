@@ -305,12 +305,12 @@ static void embedding(fixture_t *f, zr_dtype_t dtype) {
 }
 
 static void lm_head(fixture_t *f, zr_dtype_t dtype) {
-    const size_t n_rows = 300, channels = 16, vocab = 700;
+    const size_t n_rows = 70, channels = 16, vocab = 700;
     zr_nn_lm_head_t args = {.n_rows = n_rows,
                             .channels = channels,
                             .vocab = vocab,
                             .vocab_chunk = vocab,
-                            .row_chunk = 128,
+                            .row_chunk = 32,
                             .x = values(f, dtype, n_rows * channels),
                             .weight = values(f, dtype, vocab * channels),
                             .targets = tokens(f, n_rows, (int)vocab),
