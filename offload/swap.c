@@ -71,6 +71,24 @@ struct zr_swap {
     double begin_seconds;
 };
 
+/* ---- items ----------------------------------------------------------------------------------- */
+
+zr_swap_item_t zr_swap_item_of(const zr_placement_t *placement, const zr_piece_t *piece,
+                               size_t first_extent) {
+    return (zr_swap_item_t){.extent = first_extent + piece->tensor,
+                            .offset_bytes = piece->offset_bytes,
+                            .size_bytes = zr_piece_bytes(placement, piece)};
+}
+
+size_t zr_swap_list_items(const zr_placement_t *placement, size_t tensor, size_t first_extent,
+                          zr_swap_item_t *items) {
+    size_t n_items = 0;
+    for (size_t i = placement->first_piece[tensor]; i < placement->first_piece[tensor + 1]; i++)
+        if (placement->pieces[i].tier == ZR_TIER_NVME)
+            items[n_items++] = zr_swap_item_of(placement, &placement->pieces[i], first_extent);
+    return n_items;
+}
+
 /* ---- creation ---------------------------------------------------------------------------- */
 
 static zr_status_t check(const zr_swap_options_t *o, const zr_store_t *store) {

@@ -21,6 +21,7 @@
  */
 #pragma once
 
+#include "offload/placement_internal.h"
 #include "offload/store.h"
 
 ZR_BEGIN_C
@@ -44,6 +45,13 @@ typedef struct zr_swap_item {
     size_t offset_bytes;
     size_t size_bytes; /* at most buffer_bytes */
 } zr_swap_item_t;
+
+/** Of a piece that is in the store; `first_extent` is that of the placement's first tensor. */
+zr_swap_item_t zr_swap_item_of(const zr_placement_t *placement, const zr_piece_t *piece,
+                               size_t first_extent);
+/** Items of a tensor's pieces that are in the store, in their order. Returns their number. */
+size_t zr_swap_list_items(const zr_placement_t *placement, size_t tensor, size_t first_extent,
+                          zr_swap_item_t *items);
 
 typedef enum zr_swap_pass {
     ZR_SWAP_UPDATE = 0, /* get, work, put */
@@ -134,7 +142,7 @@ ZR_NODISCARD zr_status_t zr_swap_done_behind(zr_swap_t *swap, zr_stream_t *strea
 /** Go on with what streams are done with, and with reads ahead. Without a pass: nothing. */
 ZR_NODISCARD zr_status_t zr_swap_progress(zr_swap_t *swap);
 
-/** Whether streams are done with all items of the pass, or there is none. */
+/** Whether streams are done with all items of the pass; true without a pass. */
 bool zr_swap_is_done(const zr_swap_t *swap);
 
 /**

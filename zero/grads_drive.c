@@ -118,9 +118,7 @@ zr_status_t zr_grads_drive_drop_step(zr_grads_drive_t *drive) {
 /* ---- pieces ---------------------------------------------------------------------------------- */
 
 static zr_swap_item_t item_of(const zr_grads_drive_t *drive, const zr_piece_t *piece) {
-    return (zr_swap_item_t){.extent = drive->extents.first + piece->tensor,
-                            .offset_bytes = piece->offset_bytes,
-                            .size_bytes = zr_piece_bytes(drive->placement, piece)};
+    return zr_swap_item_of(drive->placement, piece, drive->extents.first);
 }
 
 zr_status_t zr_grads_drive_next(zr_grads_drive_t *drive, const zr_piece_t *piece, void **buffer_p) {
@@ -153,17 +151,13 @@ zr_status_t zr_grads_drive_release(zr_grads_drive_t *drive, zr_stream_t *stream)
 
 zr_status_t zr_grads_drive_begin_update(zr_grads_drive_t *drive, zr_unit_t *const *units,
                                         size_t n_units) {
-    const zr_placement_t *placement = drive->placement;
     if (drive->n_pieces == 0)
         return ZR_OK;
     ZR_TRY(end_passes(drive));
     drive->n_wanted = 0;
-    for (size_t i = 0; i < n_units; i++) {
-        size_t end = placement->first_piece[units[i]->index + 1];
-        for (size_t p = placement->first_piece[units[i]->index]; p < end; p++)
-            if (placement->pieces[p].tier == ZR_TIER_NVME)
-                drive->wanted[drive->n_wanted++] = item_of(drive, &placement->pieces[p]);
-    }
+    for (size_t i = 0; i < n_units; i++)
+        drive->n_wanted += zr_swap_list_items(drive->placement, units[i]->index,
+                                              drive->extents.first, drive->wanted + drive->n_wanted);
     return begin_reading(drive);
 }
 

@@ -39,23 +39,11 @@ static size_t group_elems(const zr_state_t *state) {
     return elems / unit * unit;
 }
 
-zr_swap_item_t zr_state_item(const zr_state_t *state, const zr_piece_t *piece) {
-    return (zr_swap_item_t){.extent = state->extents.first + piece->tensor,
-                            .offset_bytes = piece->offset_bytes,
-                            .size_bytes = zr_piece_bytes(&state->placement, piece)};
-}
-
 void zr_state_list_items(zr_state_t *state, zr_unit_t *const *units, size_t n_units) {
-    const zr_placement_t *placement = &state->placement;
     state->n_items = 0;
-    for (size_t i = 0; i < n_units; i++) {
-        size_t end = placement->first_piece[units[i]->index + 1];
-        for (size_t p = placement->first_piece[units[i]->index]; p < end; p++) {
-            const zr_piece_t *piece = &placement->pieces[p];
-            if (piece->tier == ZR_TIER_NVME)
-                state->items[state->n_items++] = zr_state_item(state, piece);
-        }
-    }
+    for (size_t i = 0; i < n_units; i++)
+        state->n_items += zr_swap_list_items(&state->placement, units[i]->index,
+                                             state->extents.first, state->items + state->n_items);
 }
 
 static zr_status_t list_pieces(zr_state_t *state) {

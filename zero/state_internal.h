@@ -162,8 +162,6 @@ ZR_NODISCARD zr_status_t zr_state_read(zr_state_t *state, const zr_unit_t *unit,
 ZR_NODISCARD zr_status_t zr_state_read_ahead(zr_state_t *state);
 /** There is none: nothing has changed. */
 ZR_NODISCARD zr_status_t zr_state_skip_update(zr_state_t *state);
-/** A piece on NVMe. */
-zr_swap_item_t zr_state_item(const zr_state_t *state, const zr_piece_t *piece);
 /** The pieces on NVMe, in the order in which these units will be gone through. */
 void zr_state_list_items(zr_state_t *state, zr_unit_t *const *units, size_t n_units);
 

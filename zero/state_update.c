@@ -169,7 +169,8 @@ static zr_status_t find_home(const zr_state_t *state, const piece_work_t *work, 
         *home_p = (char *)work->unit->state[ZR_TIER_HOST] + work->piece->offset_bytes;
         return ZR_OK;
     }
-    zr_swap_item_t item = zr_state_item(state, work->piece);
+    zr_swap_item_t item =
+        zr_swap_item_of(&state->placement, work->piece, state->extents.first);
     ZR_TRY(zr_swap_seek(state->swap, &item));
     return zr_swap_next(state->swap, home_p);
 }

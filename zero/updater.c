@@ -73,16 +73,9 @@ static zr_status_t place(zr_updater_t *updater) {
                                       .heap = updater->base.heap,
                                       .n_arrays = updater->rule->n_arrays - updater->first_array,
                                       .group_elems = piece_elems(&updater->base.config),
-                                      .ratio = 1,
-                                      .upper = ZR_TIER_DEVICE,
-                                      .lower = offload->device == ZR_OFFLOAD_NVME ? ZR_TIER_NVME
-                                                                                  : ZR_TIER_HOST};
-    if (offload->device == ZR_OFFLOAD_NVME && offload->max_in_cpu_elems != 0) {
-        options.lower = ZR_TIER_HOST;
-        options.has_lowest = true;
-        options.lowest = ZR_TIER_NVME;
-        options.most_lower_elems = offload->max_in_cpu_elems;
-    }
+                                      .ratio = 1};
+    zr_base_place_below(offload->device == ZR_OFFLOAD_NVME ? ZR_OFFLOAD_NVME : ZR_OFFLOAD_CPU,
+                        offload->max_in_cpu_elems, &options);
     for (size_t i = 0; i < options.n_arrays; i++)
         options.encodings[i] = &zr_encoding_fp32;
     return zr_placement_make(&options, updater->n_elems, updater->n_tensors, &updater->placement);
@@ -115,17 +108,8 @@ static zr_status_t open_store(zr_updater_t *updater) {
 
 /* Pieces of a tensor that are in the store, behind the items that there are. */
 static size_t list_items(const zr_updater_t *updater, size_t tensor, size_t n_items) {
-    const zr_placement_t *placement = &updater->placement;
-    size_t end = placement->first_piece[tensor + 1];
-    for (size_t i = placement->first_piece[tensor]; i < end; i++) {
-        const zr_piece_t *piece = &placement->pieces[i];
-        if (piece->tier == ZR_TIER_NVME)
-            updater->items[n_items++] =
-                (zr_swap_item_t){.extent = updater->extents.first + tensor,
-                                 .offset_bytes = piece->offset_bytes,
-                                 .size_bytes = zr_piece_bytes(placement, piece)};
-    }
-    return n_items;
+    return n_items + zr_swap_list_items(&updater->placement, tensor, updater->extents.first,
+                                        updater->items + n_items);
 }
 
 /* What is in the store is 0, too. */

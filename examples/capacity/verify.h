@@ -11,7 +11,7 @@ typedef struct capacity_proof {
     bool is_made;    /* both runs were: what follows says something */
     bool trained;    /* all steps, with a loss that is a number, within its budgets */
     bool as_planned; /* its peaks are those of a plan of as many steps, to the byte */
-    bool refused;    /* the next larger size was; true where there is none, or it is too slow */
+    bool refused;    /* the next larger size was; also true without a next size, or if it is too slow */
     train_result_t result;
     char message[1024];      /* of a training that failed */
     char next_message[1024]; /* of the refusal: cut off where a plan's is */

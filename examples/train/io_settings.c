@@ -25,7 +25,7 @@ typedef struct setting {
 } setting_t;
 
 /* Settings are the rows that only a file can say: those of numbers of zr_nvme_options_t without an
- * option of their own. NULL: there is none of this key. */
+ * option of their own. NULL: no option has this key. */
 static const zr_option_t *next_setting(size_t *index) {
     static const char group[] = "nvme.";
     size_t n = 0;

@@ -44,7 +44,7 @@ typedef struct zr_launch {
  * what mpirun (Open MPI, MPICH and those made of it) and srun set.
  *
  * @param launch_p  filled when *is_launched_p; otherwise it has the secret and the number of ranks
- * alone: 1 where a launcher says so, 0 where there is none
+ * alone: 1 where a launcher says so, 0 without a launcher
  * @param is_launched_p  whether this process is one rank of several; otherwise it is alone, and the
  *                       other variables mean nothing
  * @return ZR_OK; ZR_ERR_ARGUMENT when a variable is missing or out of range: the log names it,

@@ -117,7 +117,7 @@ static size_t count_gets(const zr_model_t *model, const zr_block_t *block) {
     return 1 + (is_last ? is_late : block->index >= model->first_trained);
 }
 
-/* The visit behind another. False: there is none. */
+/* The next visit. False: this was the last. */
 static bool step_on(const zr_order_t *order, size_t *turn, size_t *index) {
     if (++*index < order->turns[*turn].n_micro_batches)
         return true;
