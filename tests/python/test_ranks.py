@@ -19,6 +19,7 @@ except ImportError as error:
 
 sys.path.insert(0, os.path.dirname(__file__))
 import libzero
+import models
 from processes import start_ranks
 
 torch.set_num_threads(1)
@@ -91,7 +92,6 @@ class Example(unittest.TestCase):
     """examples/python/finetune.py learns a text, as two processes, and saves what it has learned."""
 
     def test_finetune(self):
-        import tokenizers
         import transformers
 
         text = "the quick brown fox jumps over the lazy dog. " * 60
@@ -99,14 +99,7 @@ class Example(unittest.TestCase):
         with tempfile.TemporaryDirectory(prefix="libzero-") as folder:
             with open(f"{folder}/text", "w") as file:
                 file.write(text)
-            tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
-            tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel()
-            tokenizer.train_from_iterator([text], tokenizers.trainers.BpeTrainer(
-                vocab_size=300, initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet()))
-            transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(f"{folder}/model")
-            transformers.LlamaForCausalLM(transformers.LlamaConfig(
-                vocab_size=tokenizer.get_vocab_size(), hidden_size=32, intermediate_size=64, num_hidden_layers=2,
-                num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=32)).save_pretrained(f"{folder}/model")
+            models.save_tiny_llama(f"{folder}/model", text)
             command = [sys.executable, script, f"{folder}/model", f"{folder}/text", "--seq", "16", "--steps", "20", "--lr",
                        "0.01", "--save", f"{folder}/tuned", "stage=3", "grad_accum=2", "offload_optimizer=cpu"]
             ranks = start_ranks(2, command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

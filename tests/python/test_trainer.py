@@ -348,8 +348,6 @@ class Example(unittest.TestCase):
     """examples/python/trainer.py, started by torchrun: it learns a text and saves what it has learned."""
 
     def test_trainer(self):
-        import tokenizers
-
         text = "the quick brown fox jumps over the lazy dog. " * 300
         folder = os.environ["ZR_TEST_FOLDER"] + "/example"
         os.makedirs(folder)
@@ -358,14 +356,7 @@ class Example(unittest.TestCase):
         with open(f"{folder}/ds_config.json", "w") as file:
             json.dump({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}, "bf16": {"enabled": "auto"},
                        "train_batch_size": "auto", "gradient_accumulation_steps": "auto", "gradient_clipping": "auto"}, file)
-        tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
-        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel()
-        tokenizer.train_from_iterator([text], tokenizers.trainers.BpeTrainer(
-            vocab_size=300, initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet()))
-        transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(f"{folder}/model")
-        transformers.LlamaForCausalLM(transformers.LlamaConfig(
-            vocab_size=tokenizer.get_vocab_size(), hidden_size=32, intermediate_size=64, num_hidden_layers=2,
-            num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=32)).save_pretrained(f"{folder}/model")
+        models.save_tiny_llama(f"{folder}/model", text)
         script = os.path.join(os.path.dirname(__file__), "../../examples/python/trainer.py")
         done = subprocess.run(
             [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", script, f"{folder}/model", f"{folder}/text",
