@@ -19,7 +19,7 @@ typedef struct mi_heap_s mi_heap_t;
 #define mi_heap_new() NULL
 #define mi_heap_zalloc(heap, size_bytes) NULL
 #define mi_heap_realloc(heap, pointer, size_bytes) NULL
-#define mi_heap_destroy(heap) (void)(heap)
+#define mi_heap_delete(heap) (void)(heap)
 #define mi_free(pointer) (void)(pointer)
 #endif
 
@@ -40,7 +40,6 @@ struct zr_heap {
     mi_heap_t *own;  /* NULL in builds without mimalloc */
     uint64_t thread; /* that created it */
     block_t blocks;  /* a ring of all, which begins and ends with this one */
-    size_t n_others; /* blocks that are malloc's */
     size_t bytes;    /* asked of this heap alone */
     meter_t *meter;  /* counts them, and those of others */
     meter_t own_meter;
@@ -99,14 +98,12 @@ zr_heap_count_t zr_heap_count(const zr_heap_t *heap) {
 static void *link_block(zr_heap_t *heap, block_t *block, size_t size_bytes, bool is_in_heap) {
     *block = (block_t){&heap->blocks, heap->blocks.next, size_bytes, is_in_heap};
     block->prev->next = block->next->prev = block;
-    heap->n_others += !is_in_heap;
     return block + 1;
 }
 
 static void free_block(zr_heap_t *heap, block_t *block) {
     block->prev->next = block->next;
     block->next->prev = block->prev;
-    heap->n_others -= !block->is_in_heap;
     if (block->is_in_heap)
         mi_free(block);
     else
@@ -117,18 +114,14 @@ void zr_heap_destroy(zr_heap_t **heap_p) {
     zr_heap_t *heap = *heap_p;
     if (heap == NULL)
         return;
-    bool is_whole = is_own(heap);
     count(heap, heap->bytes, 0);
-    block_t *block = heap->blocks.next;
-    while (block != &heap->blocks && (!is_whole || heap->n_others > 0)) {
-        block_t *next = block->next;
-        if (!is_whole || !block->is_in_heap)
-            free_block(heap, block);
-        block = next;
-    }
-    /* Another thread's is empty now, and mimalloc ends it with that thread. */
-    if (is_whole)
-        mi_heap_destroy(heap->own);
+    while (heap->blocks.next != &heap->blocks)
+        free_block(heap, heap->blocks.next);
+    /* Another thread's is empty now, and mimalloc ends it with that thread. This one may have taken
+       over pages that a thread left when it ended, with blocks in them that are used:
+       mi_heap_destroy would free these, too. */
+    if (is_own(heap))
+        mi_heap_delete(heap->own);
     free(heap);
     *heap_p = NULL;
 }

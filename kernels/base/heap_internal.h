@@ -7,8 +7,8 @@
  * asks for, and everything in builds without mimalloc (with sanitizers, so that they see each
  * block), comes from malloc and is in the heap's list.
  *
- * Threads: externally locked; two heaps may be counted together and belong to two threads. One is
- * best destroyed by the thread that created it: another one goes through its blocks.
+ * Threads: externally locked; two heaps may be counted together and belong to two threads, and any
+ * thread may destroy one.
  */
 #pragma once
 

@@ -236,6 +236,45 @@ TEST(test_a_heap_outlives_its_thread_and_ends_in_any) {
     }
 }
 
+enum { N_LEFT = 4000, LEFT_BYTES = 1000 };
+
+/* Blocks of malloc's, which stay when their thread has ended. */
+static void *leave_blocks(void *context) {
+    unsigned char **blocks = context;
+    for (size_t i = 0; i < N_LEFT; i++) {
+        blocks[i] = malloc(LEFT_BYTES);
+        if (blocks[i] != NULL)
+            memset(blocks[i], 1, LEFT_BYTES);
+    }
+    return NULL;
+}
+
+/* mimalloc gives pages that an ended thread has left to a heap that needs some. */
+TEST(test_the_end_of_a_heap_leaves_what_others_have) {
+    static unsigned char *left[N_LEFT], *later[N_LEFT];
+    for (int round = 0; round < 4; round++) {
+        run_in_thread(leave_blocks, left);
+        zr_heap_t *heap = create(NULL);
+        for (size_t i = 0; i < 80000; i++) /* more than a segment of mimalloc's */
+            assert_non_null(zr_heap_alloc(heap, LEFT_BYTES, 1));
+        zr_heap_destroy(&heap);
+        for (size_t i = 0; i < N_LEFT; i++) {
+            later[i] = malloc(LEFT_BYTES);
+            assert_non_null(later[i]);
+            memset(later[i], 2, LEFT_BYTES);
+        }
+        for (size_t i = 0; i < N_LEFT; i++) {
+            assert_non_null(left[i]);
+            assert_int_equal(left[i][0], 1);
+            assert_int_equal(left[i][LEFT_BYTES - 1], 1);
+        }
+        for (size_t i = 0; i < N_LEFT; i++) {
+            free(left[i]);
+            free(later[i]);
+        }
+    }
+}
+
 /* ---- nothing is left -------------------------------------------------------------------- */
 
 static size_t resident_bytes(void) {
