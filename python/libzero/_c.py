@@ -277,6 +277,25 @@ class TensorUpdate(Structure):
     _fields_ = [("tensor", c_size_t), ("update", Update)]
 
 
+class Secret(Structure):
+    _fields_ = [("is_given", c_bool), ("key", c_char * 32)]
+
+
+class Launch(Structure):
+    _fields_ = [
+        ("host", c_char * 256),
+        ("port", c_int),
+        ("rank", c_int),
+        ("n_ranks", c_int),
+        ("local_rank", c_int),
+        ("n_local_ranks", c_int),
+        ("start_timeout_ms", c_int),
+        ("secret", Secret),
+        ("bind", c_char * 64),
+        ("by_mpi", c_bool),
+    ]
+
+
 class SaveOptions(Structure):
     _fields_ = [
         ("folder", c_char_p),
@@ -284,7 +303,7 @@ class SaveOptions(Structure):
         ("goes_on", c_bool),
         ("keep", c_size_t),
         ("keep_also", POINTER(c_size_t)),
-        ("secret", c_void_p),
+        ("secret", POINTER(Secret)),
     ]
 
 
@@ -475,7 +494,9 @@ _signatures = {
     "zr_comm_abort": (None, [c_void_p, c_char_p]),
     "zr_runtime_save": (c_int, [c_void_p, POINTER(SaveOptions), POINTER(SaveReport)]),
     "zr_runtime_restore": (c_int, [c_void_p, c_void_p]),
-    "zr_checkpoint_open": (c_int, [c_char_p, POINTER(Log), POINTER(c_void_p)]),
+    "zr_checkpoint_open_signed": (c_int, [c_char_p, POINTER(Secret), POINTER(Log), POINTER(c_void_p)]),
+    "zr_secret_read": (c_int, [POINTER(Log), c_char_p, POINTER(Secret)]),
+    "zr_launch_from_environment": (c_int, [POINTER(Log), POINTER(Launch), POINTER(c_bool)]),
     "zr_checkpoint_close": (None, [POINTER(c_void_p)]),
     "zr_checkpoint_info": (None, [c_void_p, POINTER(CheckpointInfo)]),
     "zr_checkpoint_tensor": (POINTER(CheckpointTensor), [c_void_p, c_size_t]),

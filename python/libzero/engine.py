@@ -130,6 +130,8 @@ class Engine:
         activations_capacity bytes ("8GiB") of it, but for what is small. "cpu": it is in host memory, as without
     units: names of modules, or patterns such as "model.layers.*", that are gathered as a whole; None: the
         elements of module lists
+    checkpoint_sign: "write": checkpoints are signed with the ranks' secret; "require": and only such are loaded
+    comm_secret: a file with the secret, at least 16 bytes; None: what the variable ZR_COMM_SECRET has
     Other keywords are options; libzero.options() lists them, and they go over the file's.
 
     One thread, that which made it, may use it.
@@ -147,6 +149,8 @@ class Engine:
         pretrained: str | os.PathLike[str] | None = None,
         offload_activations: str = "none",
         activations_capacity: int | str | None = None,
+        checkpoint_sign: str = "off",
+        comm_secret: str | os.PathLike[str] | None = None,
         **keywords: Any,
     ) -> None:
         if not isinstance(model, nn.Module):
@@ -162,6 +166,7 @@ class Engine:
             self._take_optimizer(optimizer, model_parameters, keywords)
             model_parameters = optimizer.param_groups
         self._runtime = c_void_p()
+        self._signs, self._secret = checkpoint_sign, _read_secret(checkpoint_sign, comm_secret)
         rank = self._open_rank()
         self.rank, self.world_size = rank.rank, rank.n_ranks
         notes: list[str] = []
@@ -1061,6 +1066,7 @@ class Engine:
         if self._saved_model:
             state["model"] = self._saved_model  # for zero-train
         options = _c.SaveOptions(os.fsencode(save_dir), json.dumps(state).encode(), False, keep)
+        options.secret = self._secret
         report = _c.SaveReport()
         check(lib.zr_runtime_save(self._runtime, byref(options), byref(report)))
         return pathlib.Path(save_dir) / report.name.decode()
@@ -1078,7 +1084,8 @@ class Engine:
         self._check_between_steps("load_checkpoint")
         checkpoint = c_void_p()
         path = pathlib.Path(load_dir) / (tag or "")
-        check(lib.zr_checkpoint_open(os.fsencode(path), byref(_c.LOG), byref(checkpoint)))
+        secret = self._secret if self._signs == "require" else None
+        check(lib.zr_checkpoint_open_signed(os.fsencode(path), secret, byref(_c.LOG), byref(checkpoint)))
         try:
             info = _c.CheckpointInfo()
             lib.zr_checkpoint_info(checkpoint, byref(info))
@@ -1232,6 +1239,24 @@ def _read_groups(model: nn.Module, groups: Iterable[Any] | None, is_optimizer: b
     if missing:
         raise ArgumentError(f"the parameter groups lack {len(missing)} that require gradients, such as {missing[0]}: add them, or set requires_grad to False")
     return result
+
+
+def _read_secret(sign: str, path: str | os.PathLike[str] | None) -> Any:
+    """A pointer to what checkpoints are signed with; None: they are not."""
+    if sign not in ("off", "write", "require"):
+        raise ArgumentError(f"checkpoint_sign={sign!r}: allowed are 'off', 'write' and 'require'")
+    if sign == "off":
+        if path is not None:
+            raise ArgumentError("comm_secret has no effect without checkpoint_sign='write' or 'require'; ranks take theirs from ZR_COMM_SECRET")
+        return None
+    launch, is_launched = _c.Launch(), c_bool()
+    if path is not None:
+        check(lib.zr_secret_read(byref(_c.LOG), os.fsencode(path), byref(launch.secret)))
+    else:
+        check(lib.zr_launch_from_environment(byref(_c.LOG), byref(launch), byref(is_launched)))
+    if not launch.secret.is_given:
+        raise ArgumentError(f"checkpoint_sign={sign!r}: there is no secret to sign with; give comm_secret=FILE, or the variable ZR_COMM_SECRET")
+    return ctypes.pointer(launch.secret)
 
 
 # ---- buffers -----------------------------------------------------------------------------------

@@ -45,6 +45,9 @@ _OF_ARGUMENTS = {
     "warmup": "warmup_steps",
 }
 
+#: What initialize() takes that is no option of the library's.
+_OF_ENGINE = ("units", "pretrained", "offload_activations", "activations_capacity", "checkpoint_sign", "comm_secret")
+
 
 @dataclass
 class HFTrainingArguments(TrainingArguments):
@@ -112,7 +115,7 @@ class HFTrainer(Trainer):
     """transformers' Trainer, with model states sharded and placed as libzero_config says.
 
     libzero_config: DeepSpeed's JSON, a file or a dictionary; a dictionary may have options of libzero.initialize
-        as well, such as {"stage": 3, "offload_optimizer": "cpu"}, `units` and `pretrained` among them. What
+        as well, such as {"stage": 3, "offload_optimizer": "cpu"}, `units` and `checkpoint_sign` among them. What
         TrainingArguments say (batch sizes, accumulation, clipping, optimizer, schedule) is taken from there: the configuration
         may say the same, or "auto". None: that of HFTrainingArguments, else the defaults
     Other arguments are Trainer's. `engine` is there as soon as train() has begun.
@@ -264,7 +267,7 @@ def _read_config(source: Any, args: TrainingArguments) -> tuple[dict[str, Any] |
         config = json.loads(text)
     keywords = {}
     for key in list(config):
-        if key in ("units", "pretrained") or (key in _options.rows() and not isinstance(config[key], dict) and not _is_deepspeed(key)):
+        if key in _OF_ENGINE or (key in _options.rows() and not isinstance(config[key], dict) and not _is_deepspeed(key)):
             keywords[key] = config.pop(key)
             if key in _OF_ARGUMENTS:
                 raise ArgumentError(f"libzero_config: {key} is said by the training arguments ({_OF_ARGUMENTS[key]}): remove it here")

@@ -105,6 +105,9 @@ static void memory(void) {
 }
 
 static void checkpoints(void) {
+    SIZE(zr_secret_t, Secret);
+    SIZE(zr_launch_t, Launch);
+    FIELD(zr_launch_t, Launch, secret);
     SIZE(zr_save_options_t, SaveOptions);
     FIELD(zr_save_options_t, SaveOptions, trainer_json);
     FIELD(zr_save_options_t, SaveOptions, goes_on);

@@ -1065,6 +1065,38 @@ class Checkpoints(unittest.TestCase):
                 self.assertEqual(engine.weights_xxh3(), expected)
                 self.assertTrue(torch.equal(engine.state_dict()["1.running_mean"], means))
 
+    def test_signed(self):
+        """What was not signed with the secret is not gone on from, where that is required."""
+        folder, secrets = self.folder(), [f"{self.folder()}-{name}-{RANK}" for name in ("one", "two")]
+        for number, path in enumerate(secrets):
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
+                file.write(f"sixteen characters, and {number}")
+        one, two = ({"comm_secret": path} for path in secrets)
+
+        def engine(**keywords):
+            return libzero.initialize(models.make("mlp"), **HYPER, stage=2, **keywords)
+
+        with engine() as unsigned:
+            train_engine(unsigned, "mlp", 1)
+            unsigned.save_checkpoint(folder)
+        with engine(checkpoint_sign="require", **one) as wary:
+            with self.assertRaisesRegex(libzero.ArgumentError, "not signed"):
+                wary.load_checkpoint(folder)
+        with engine(checkpoint_sign="write", **one) as signing:
+            signing.load_checkpoint(folder)
+            train_engine(signing, "mlp", 1)
+            signing.save_checkpoint(folder)
+        with engine(checkpoint_sign="require", **one) as same:
+            same.load_checkpoint(folder)
+            self.assertEqual(same.global_steps, 2)
+        with engine(checkpoint_sign="require", **two) as other:
+            with self.assertRaisesRegex(libzero.ArgumentError, "not signed with the secret"):
+                other.load_checkpoint(folder)
+        for wrong, words in (({"checkpoint_sign": "write"}, "no secret to sign with"), (one, "has no effect"),
+                             ({"checkpoint_sign": "yes", **one}, "allowed are")):
+            with self.assertRaisesRegex(libzero.ArgumentError, words):
+                engine(**wrong)
+
     def test_other_ranks(self):
         """What the processes of this test have saved is loaded by one: see main."""
         with libzero.initialize(models.make("llama"), **HYPER, stage=3) as engine:
