@@ -18,7 +18,6 @@ from ._c import byref, c_size_t, c_void_p, check, lib
 
 #: Options that mean something in C, and nothing here. They are refused.
 _REFUSED = {
-    "check_overflow": "steps whose gradients are not finite are skipped",
     "order": "PyTorch takes each micro-batch through all layers",
 }
 

@@ -65,17 +65,18 @@ class _Param:
 class _Unit:
     """A unit, and what the engine holds of it."""
 
-    __slots__ = ("name", "handle", "params", "n_held", "n_grads", "has_grads", "n_awaited", "completed", "reduced", "kept")
+    __slots__ = ("name", "handle", "params", "n_held", "holds_grads", "n_awaited", "completed", "reduced", "kept", "keeps_grads")
 
     def __init__(self, name: str) -> None:
         self.name, self.handle = name, c_void_p()
         self.params: list[_Param] = []
         self.n_held = 0  # acquires with parameters
-        self.n_grads = 0  # acquires for gradients alone
+        self.holds_grads = False  # acquired for gradients alone
         self.n_awaited = 0  # parameters whose gradients are still to come in this backward
         self.completed = 0  # which of the first backward's gradients was its last; 0: it had none
         self.reduced = False
         self.kept = False  # held until backward has ended, or reduced
+        self.keeps_grads = False  # and this for gradients, too
 
     @property
     def is_trainable(self) -> bool:
@@ -198,6 +199,7 @@ class Engine:
             raise ArgumentError("model has no parameters")
         self._phase = _OUTSIDE
         self._failed = ""
+        self._is_mixed = False  # some parameters are of the next step already, and the step was given up
         self._syncs = True
         self._is_open = False  # a micro-batch was begun, and its backward has not ended
         self._n_open = 0  # as how many it counts
@@ -362,6 +364,11 @@ class Engine:
     def _check(self, call: str) -> None:
         if not self._runtime:
             raise StateError(f"{call}: the engine is closed")
+        if self._is_mixed and call != "load_checkpoint":
+            raise StateError(
+                f"{call}: an exception in backward has left some parameters updated and others not (update_at='backward'): "
+                "go on from a checkpoint with load_checkpoint(), or close the engine"
+            )
         if self._failed:
             raise StateError(f"{call}: the engine has failed before ({self._failed}) and can only be closed")
 
@@ -602,18 +609,18 @@ class Engine:
             return
         unit.kept = True
         self._kept.append(unit)
-        in_backward = self._phase == _IN_BACKWARD and self._is_open and unit.is_trainable and not unit.reduced
-        self._hold(unit, grads=in_backward)
+        unit.keeps_grads = self._phase == _IN_BACKWARD and self._is_open and unit.is_trainable and not unit.reduced
+        self._hold(unit, grads=unit.keeps_grads)
+        if unit.keeps_grads:
+            self._release_gradients(unit)
 
     def _drop(self, unit: _Unit) -> None:
         """What was acquired for this backward."""
         if unit.kept:
-            unit.kept = False
+            unit.kept = unit.keeps_grads = False
             self._kept.remove(unit)
             self._give_back(unit)
-        while unit.n_grads:
-            unit.n_grads -= 1
-            check(lib.zr_unit_release(unit.handle))
+        self._release_gradients(unit)
 
     def _look_up(self, tensor: nn.Parameter) -> None:
         param = self._params.get(id(tensor))
@@ -628,12 +635,10 @@ class Engine:
     def _give_all_back(self) -> None:
         """After an exception: nothing is held."""
         for unit in self._units:
-            unit.kept = False
+            unit.kept = unit.keeps_grads = False
             while unit.n_held:
                 self._give_back(unit)
-            while unit.n_grads:
-                unit.n_grads -= 1
-                check(lib.zr_unit_release(unit.handle))
+            self._release_gradients(unit)
         self._kept.clear()
         self._held_by_use.clear()
 
@@ -782,7 +787,12 @@ class Engine:
                         check(lib.zr_unit_reduce(unit.handle))
                         unit.reduced = True
                         self._drop(unit)
-            check(lib.zr_runtime_drop_step(self._runtime))
+            try:
+                check(lib.zr_runtime_drop_step(self._runtime))
+            except StateError:
+                self._is_mixed = self._get("update_at") == "backward"
+                if not self._is_mixed:
+                    raise
         except _c.Error:
             self._failed = f"{type(error).__name__} in backward"
         for p in self._params.values():
@@ -840,9 +850,15 @@ class Engine:
         self._put(gradient, param)
 
     def _acquire_gradients(self, unit: _Unit) -> None:
-        if unit.n_grads == 0:
+        """Once: a unit that is updated in backward has one user by then."""
+        if not unit.holds_grads and not unit.keeps_grads:
             check(lib.zr_unit_acquire(unit.handle, _c.GRADIENTS))
-            unit.n_grads = 1
+            unit.holds_grads = True
+
+    def _release_gradients(self, unit: _Unit) -> None:
+        if unit.holds_grads:
+            unit.holds_grads = False
+            check(lib.zr_unit_release(unit.handle))
 
     def _learn_order(self) -> None:
         """After the first backward: units are reduced in the order in which they were completed, if that was the same on
@@ -1113,6 +1129,7 @@ class Engine:
         try:
             self._build(plans, checkpoint)
             self._add_hooks()
+            self._is_mixed = False
         except BaseException as error:
             self._failed = f"{type(error).__name__} in load_checkpoint"
             raise

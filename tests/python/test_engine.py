@@ -311,6 +311,33 @@ class Behaviour(unittest.TestCase):
                        for fails in (False, True)]
             self.assertEqual(*results)
 
+    def test_updates_in_backward(self):
+        """The bits are those of updates at the end. After an exception a part is updated: a checkpoint makes it whole."""
+        def make():
+            return models.make("mlp")
+
+        hyper = {**HYPER, "clip": 0, "check_overflow": False}
+        folder = os.environ["ZR_TEST_FOLDER"] + f"-early-{N_RANKS}"
+        with libzero.initialize(make(), stage=2, **hyper) as engine:
+            losses = train_engine(engine, "mlp", 6)
+            expected = engine.weights_xxh3()
+        for place in ({"stage": 2}, {"stage": 3}, {"stage": 3, "offload_optimizer": "cpu"}):
+            with libzero.initialize(make(), update_at="backward", **hyper, **place) as engine:
+                self.assertEqual(train_engine(engine, "mlp", 6), losses)
+                self.assertEqual(engine.weights_xxh3(), expected)
+                engine.save_checkpoint(folder)
+                batch = next(models.batches("mlp", RANK, N_RANKS))
+                handle = engine.module.layers[2].register_full_backward_hook(self.raise_an_error)
+                with self.assertRaisesRegex(KeyError, "no cheese"):
+                    engine.backward(engine(*batch))
+                handle.remove()
+                for call in (engine.step, lambda: engine(*batch), engine.weights_xxh3):
+                    with self.assertRaisesRegex(libzero.StateError, "some parameters updated and others not.*load_checkpoint"):
+                        call()
+                engine.load_checkpoint(folder)
+                self.assertEqual(engine.weights_xxh3(), expected)
+                train_engine(engine, "mlp", 1)
+
     def raise_an_error(self, *_):
         raise KeyError("no cheese")
 

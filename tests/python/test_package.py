@@ -67,7 +67,6 @@ class Options(unittest.TestCase):
             ({"nvme_buffers": 3}, libzero.ArgumentError, "no effect"),
             ({"stage": "auto"}, libzero.UnsupportedError, "auto"),
             ({"lr": "fast"}, ValueError, "lr"),
-            ({"check_overflow": False}, NotImplementedError, "check_overflow"),
             ({"source": {"zero_optimisation": {}}}, libzero.ArgumentError, "did you mean zero_optimization?"),
             ({"source": {"fp16": {"enabled": True}}}, libzero.UnsupportedError, "config: fp16"),
             ({"source": "/none/there.json"}, OSError, "/none/there.json"),
