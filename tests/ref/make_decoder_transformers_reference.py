@@ -8,7 +8,7 @@ The second runs PROGRAM, which is test_decoder_transformers, with what the first
 with 77 where Python has no torch or transformers (tests/ref/requirements.txt).
 
 Of each model type, and of GPT-2, there is a configuration that uses its switches: the losses of some AdamW
-steps, and of the first batch the gradient of each parameter, as its norm and its product with a known array.
+steps, in fp32 and in bf16 with fp32 masters, and of the first batch the gradient of each parameter, as its norm and its product with a known array.
 The same again of packed documents, in part without a loss ("packed"): here each document is computed by itself,
 without padding, and the loss is the mean over the targets of all that count. Of the first batch there is the
 log-probability of each target, too.
@@ -135,7 +135,7 @@ def make_documents(step, vocab):
 
 def loss_of(model, step):
     tokens, targets = make_batch(step, model.config.vocab_size)
-    logits = model(input_ids=tokens).logits
+    logits = model(input_ids=tokens).logits.float()
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
@@ -143,7 +143,7 @@ def log_probs_of(model, step):
     """Of the targets of each document, and which count."""
     result = []
     for tokens, targets, counts in make_documents(step, model.config.vocab_size):
-        logits = model(input_ids=tokens).logits[0]
+        logits = model(input_ids=tokens).logits[0].float()
         result.append((-torch.nn.functional.cross_entropy(logits, targets, reduction="none"), counts))
     return result
 
@@ -205,24 +205,32 @@ def gradients_of(model):
     return gradients
 
 
-def train(family, options, find_loss):
-    model = make_model(family, options)
-    params = params_of(model)
-    find_loss(model, 0).backward()
-    gradients = gradients_of(model)
-    groups = [
-        {"params": [p for p in params.values() if p.dim() == 2], "weight_decay": WEIGHT_DECAY},
-        {"params": [p for p in params.values() if p.dim() == 1], "weight_decay": 0.0},
-    ]
+def losses_of(family, options, find_loss, dtype):
+    """Of AdamW steps on fp32 weights, of which the model has a copy of the dtype."""
+    masters = list(params_of(make_model(family, options)).values())
+    model = make_model(family, options).to(dtype)
+    params = list(params_of(model).values())
+    groups = [{"params": [p for p in masters if p.dim() == n], "weight_decay": decay} for n, decay in ((2, WEIGHT_DECAY), (1, 0.0))]
     optimizer = torch.optim.AdamW(groups, lr=LR, betas=(BETA1, BETA2), eps=EPSILON)
     losses = []
     for step in range(STEPS):
+        model.zero_grad()
         loss = find_loss(model, step)
-        optimizer.zero_grad()
         loss.backward()
+        for master, param in zip(masters, params):
+            master.grad = param.grad.float()
         optimizer.step()
+        for master, param in zip(masters, params):
+            param.data.copy_(master)
         losses.append(rounded(loss.item()))
-    return dict(losses=losses, gradients=gradients)
+    return losses
+
+
+def train(family, options, find_loss):
+    model = make_model(family, options)
+    find_loss(model, 0).backward()
+    return dict(losses=losses_of(family, options, find_loss, torch.float32),
+                bf16_losses=losses_of(family, options, find_loss, torch.bfloat16), gradients=gradients_of(model))
 
 
 def describe_model(family, options):

@@ -1,6 +1,7 @@
 /*
  * Small decoders of each type, and a GPT-2, against transformers: the losses of twenty AdamW steps
- * agree to 1e-4, each parameter's gradient to 1e-5; and stages and recomputation end in the same
+ * agree to 1e-4, each parameter's gradient to 1e-5; rounding to bf16 makes no larger differences
+ * than to transformers; and stages and recomputation end in the same
  * bits. The same of packed documents, of which not all targets count; transformers has computed
  * each by itself. The reference and how it was made: decoder_transformers_reference.json,
  * make_decoder_transformers_reference.py. The latter runs this with a new one, which
@@ -367,36 +368,68 @@ static zr_config_t make_config(int stage, zr_dtype_t dtype) {
     json_t *model;                                                                                 \
     json_object_foreach((json_t *)member(reference, "models"), name, model)
 
-/* Each step's loss is within a tolerance, and the root of their mean square difference within 7e-3
- * in bf16: rounding shows less over the targets of 20 steps than over those of one. */
-static void check_losses(const char *name, const json_t *model, bool is_packed, zr_dtype_t dtype,
-                         double tolerance) {
+typedef struct differences {
+    double worst, mean_square;
+} differences_t;
+
+static differences_t compare_losses(const double *losses, const json_t *expected) {
+    differences_t found = {0};
+    assert_int_equal(json_array_size(expected), 20);
+    for (size_t i = 0; i < 20; i++) {
+        double difference = fabs(losses[i] - json_number_value(json_array_get(expected, i)));
+        found.worst = fmax(found.worst, difference);
+        found.mean_square += difference * difference / 20;
+    }
+    return found;
+}
+
+static training_t train_20(const json_t *model, bool is_packed, zr_dtype_t dtype) {
     training_t training = make_training(model, is_packed, 20);
     zr_config_t config = make_config(0, dtype);
-    const json_t *losses = expected_of(model, is_packed, "losses");
-    assert_int_equal(json_array_size(losses), 20);
     assert_ok(zr_run_ranks(&config, 1, train_rank, &training, NULL));
-    double squares = 0;
-    for (size_t i = 0; i < 20; i++) {
-        double expected = json_number_value(json_array_get(losses, i));
-        squares += pow(training.losses[i] - expected, 2);
-        if (!(fabs(training.losses[i] - expected) <= tolerance))
-            fail_msg("%s%s, step %zu: loss %.7f, transformers' %.7f", name,
-                     is_packed ? ", packed" : "", i, training.losses[i], expected);
-    }
-    if (!(sqrt(squares / 20) <= 0.7 * (dtype == ZR_DTYPE_F32 ? 1e-4 : 1e-2)))
-        fail_msg("%s%s: losses differ by %.7f from transformers'", name,
-                 is_packed ? ", packed" : "", sqrt(squares / 20));
+    return training;
 }
 
 TEST(test_losses) {
     FOR_EACH_MODEL(name, model) {
         for (int is_packed = 0; is_packed < 2; is_packed++) {
-            check_losses(name, model, is_packed, ZR_DTYPE_F32, 1e-4);
-            /* Of fewer targets, rounding shows more in their mean. */
-            check_losses(name, model, is_packed, ZR_DTYPE_BF16, is_packed ? 1.5e-2 : 1e-2);
+            training_t training = train_20(model, is_packed, ZR_DTYPE_F32);
+            double worst =
+                compare_losses(training.losses, expected_of(model, is_packed, "losses")).worst;
+            if (!(worst <= 1e-4))
+                fail_msg("%s%s: losses differ by %.7f from transformers'", name,
+                         is_packed ? ", packed" : "", worst);
         }
     }
+}
+
+/* What rounding to bf16 makes of losses that are equal to 1e-4 in fp32. It makes more of
+ * transformers' over all models, up to 1.8e-2 in a step; of one model ours may differ by more. */
+TEST(test_losses_in_bf16) {
+    double own_sum = 0, their_sum = 0;
+    FOR_EACH_MODEL(name, model) {
+        for (int is_packed = 0; is_packed < 2; is_packed++) {
+            training_t training = train_20(model, is_packed, ZR_DTYPE_BF16);
+            const json_t *in_fp32 = expected_of(model, is_packed, "losses");
+            const json_t *in_bf16 = expected_of(model, is_packed, "bf16_losses");
+            double theirs[20];
+            for (size_t i = 0; i < 20; i++)
+                theirs[i] = json_number_value(json_array_get(in_bf16, i));
+            differences_t own = compare_losses(training.losses, in_fp32);
+            differences_t their = compare_losses(theirs, in_fp32);
+            double between = compare_losses(training.losses, in_bf16).worst;
+            if (!(own.mean_square <= 4 * their.mean_square && own.worst <= 2 * their.worst &&
+                  between <= 1.5e-2))
+                fail_msg("%s%s: losses differ by %.7f from those in fp32, transformers' by %.7f; "
+                         "by %.7f from each other",
+                         name, is_packed ? ", packed" : "", own.worst, their.worst, between);
+            own_sum += own.mean_square;
+            their_sum += their.mean_square;
+        }
+    }
+    if (!(own_sum <= their_sum))
+        fail_msg("losses differ %.3f times as much from those in fp32 as transformers'",
+                 sqrt(own_sum / their_sum));
 }
 
 TEST(test_gradients) {
