@@ -94,40 +94,6 @@ static zr_status_t check_input(const zr_plan_buffer_t *buffers, size_t n_buffers
     return ZR_OK;
 }
 
-typedef struct change {
-    int64_t time;
-    size_t size;
-    bool is_end;
-} change_t;
-
-/* At one time, ends come first. */
-static int compare_changes(const void *a, const void *b) {
-    const change_t *x = a, *y = b;
-    if (x->time != y->time)
-        return x->time < y->time ? -1 : 1;
-    return (int)y->is_end - (int)x->is_end;
-}
-
-static zr_status_t find_max_live(zr_heap_t *heap, const zr_plan_buffer_t *buffers, size_t n_buffers,
-                                 size_t *max_live_p) {
-    size_t live = 0, most = 0;
-    change_t *changes = zr_heap_alloc(heap, 2 * n_buffers, sizeof(*changes));
-    if (changes == NULL)
-        return ZR_ERR_MEMORY;
-    for (size_t i = 0; i < n_buffers; i++) {
-        changes[2 * i] = (change_t){buffers[i].lower, buffers[i].size_bytes, false};
-        changes[2 * i + 1] = (change_t){buffers[i].upper, buffers[i].size_bytes, true};
-    }
-    qsort(changes, 2 * n_buffers, sizeof(*changes), compare_changes);
-    for (size_t i = 0; i < 2 * n_buffers; i++) {
-        live = changes[i].is_end ? live - changes[i].size : live + changes[i].size;
-        most = live > most ? live : most;
-    }
-    zr_heap_free(heap, changes);
-    *max_live_p = most;
-    return ZR_OK;
-}
-
 /* ---- spending the time ---------------------------------------------------------------------- */
 
 typedef struct run {
@@ -233,6 +199,7 @@ static void report(const run_t *run, size_t *offsets, zr_plan_result_t *result) 
     result->strategy = highest == NULL ? "stacking" : highest->strategy;
     if (parts->settled_height > result->height_bytes)
         result->height_bytes = parts->settled_height;
+    result->max_live_bytes = parts->max_live_bytes;
     result->bound_bytes = bound_of(run);
     result->is_proven = result->height_bytes <= result->bound_bytes;
     result->is_stopped = result->height_bytes > target_of(run);
@@ -246,8 +213,7 @@ zr_status_t zr_plan_run(zr_heap_t *counted_in, const zr_plan_buffer_t *buffers, 
     zr_heap_t *heap = zr_heap_create(counted_in);
     if (heap == NULL)
         return ZR_ERR_MEMORY;
-    zr_status_t status = find_max_live(heap, buffers, n_buffers, &result.max_live_bytes);
-    ZR_THEN(status, zr_plan_parts_create(heap, buffers, n_buffers, &run.parts));
+    zr_status_t status = zr_plan_parts_create(heap, buffers, n_buffers, &run.parts);
     ZR_THEN(status, plan_parts(&run));
     if (status == ZR_OK) {
         for (size_t i = 0; i < n_buffers; i++)
@@ -327,7 +293,7 @@ size_t zr_plan_max_live(const zr_plan_buffer_t *buffers, size_t n_buffers) {
     log.sink = stay_silent;
     zr_heap_t *heap = zr_heap_create(NULL);
     if (heap == NULL || check_input(buffers, n_buffers, &max_live, &log) != ZR_OK ||
-        find_max_live(heap, buffers, n_buffers, &max_live) != ZR_OK)
+        zr_plan_find_max_live(heap, buffers, n_buffers, &max_live) != ZR_OK)
         max_live = 0;
     zr_heap_destroy(&heap);
     return max_live;

@@ -27,6 +27,120 @@ typedef struct placer {
     size_t height;
 } placer_t;
 
+/* ---- the order of time -------------------------------------------------------------------- */
+
+/* What lives at one time does not overlap, so that its holes say where there is room. */
+typedef struct hole {
+    size_t begin, end;
+} hole_t;
+
+typedef struct holes {
+    hole_t *all; /* [n] by address, apart from each other, below the top */
+    size_t n, top;
+    uint32_t *by_end;  /* [n_items] items by their last section */
+    size_t n_returned; /* of these */
+} holes_t;
+
+/* The first hole that begins above an address. */
+static size_t hole_above(const holes_t *holes, size_t address) {
+    size_t low = 0, high = holes->n;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (holes->all[middle].begin <= address)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Replace `n_old` holes from `at` on by others. */
+static void put_holes(holes_t *holes, size_t at, size_t n_old, const hole_t *others, size_t n) {
+    memmove(holes->all + at + n, holes->all + at + n_old,
+            (holes->n - at - n_old) * sizeof(*holes->all));
+    memcpy(holes->all + at, others, n * sizeof(*others));
+    holes->n = holes->n - n_old + n;
+}
+
+/* An item has ended: its place joins the holes next to it, or lowers the top. */
+static void return_place(holes_t *holes, size_t begin, size_t end) {
+    size_t next = hole_above(holes, begin);
+    bool joins_last = next > 0 && holes->all[next - 1].end == begin;
+    bool joins_next = next < holes->n && holes->all[next].begin == end;
+    hole_t joined = {joins_last ? holes->all[next - 1].begin : begin,
+                     joins_next ? holes->all[next].end : end};
+    bool is_top = joined.end == holes->top;
+    put_holes(holes, next - joins_last, (size_t)joins_last + joins_next, &joined, !is_top);
+    if (is_top)
+        holes->top = joined.begin;
+}
+
+/* The hole with the fewest bytes to spare, the lowest of several; else on top. */
+static size_t take_place(holes_t *holes, const zr_plan_item_t *item) {
+    size_t best = SIZE_MAX, least_spare = SIZE_MAX;
+    for (size_t i = 0; i < holes->n && least_spare > 0; i++) {
+        size_t at = zr_plan_align(holes->all[i].begin, item->alignment), end = holes->all[i].end;
+        if (end < at || end - at < item->size || end - at - item->size >= least_spare)
+            continue;
+        least_spare = end - at - item->size;
+        best = i;
+    }
+    hole_t hole = {holes->top, SIZE_MAX};
+    if (best != SIZE_MAX)
+        hole = holes->all[best];
+    size_t at = zr_plan_align(hole.begin, item->alignment), end = at + item->size, n = 0;
+    hole_t left[2];
+    if (at > hole.begin)
+        left[n++] = (hole_t){hole.begin, at};
+    if (best != SIZE_MAX && end < hole.end)
+        left[n++] = (hole_t){end, hole.end};
+    put_holes(holes, best != SIZE_MAX ? best : holes->n, best != SIZE_MAX, left, n);
+    holes->top = best != SIZE_MAX ? holes->top : end;
+    return at;
+}
+
+static zr_status_t sort_by_end(const zr_plan_part_t *part, uint32_t *by_end) {
+    uint32_t *n_ended = zr_heap_alloc(part->heap, (size_t)part->n_sections + 2, sizeof(*n_ended));
+    if (n_ended == NULL)
+        return ZR_ERR_MEMORY;
+    for (size_t i = 0; i < part->n_items; i++)
+        n_ended[part->items[i].last + 1]++;
+    for (uint32_t s = 0; s <= part->n_sections; s++)
+        n_ended[s + 1] += n_ended[s];
+    for (size_t i = 0; i < part->n_items; i++)
+        by_end[n_ended[part->items[i].last]++] = (uint32_t)i;
+    zr_heap_free(part->heap, n_ended);
+    return ZR_OK;
+}
+
+/* Items in their own order, which is that of time. It costs items times holes only, so that there
+ * is always a plan soon. */
+static zr_status_t place_in_time(placer_t *placer) {
+    const zr_plan_part_t *part = placer->part;
+    size_t n = part->n_items;
+    holes_t holes = {.all = zr_heap_alloc(part->heap, n + 2, sizeof(*holes.all)),
+                     .by_end = zr_heap_alloc(part->heap, n, sizeof(*holes.by_end))};
+    if (holes.all == NULL || holes.by_end == NULL)
+        return ZR_ERR_MEMORY;
+    ZR_TRY(sort_by_end(part, holes.by_end));
+    placer->height = 0;
+    for (size_t i = 0; i < n; i++) {
+        const zr_plan_item_t *item = &part->items[i], *ended;
+        for (; ended = &part->items[holes.by_end[holes.n_returned]], ended->last <= item->first;
+             holes.n_returned++) {
+            size_t begin = placer->offsets[ended - part->items];
+            return_place(&holes, begin, begin + ended->size);
+        }
+        placer->offsets[i] = take_place(&holes, item);
+        placer->height = holes.top > placer->height ? holes.top : placer->height;
+    }
+    zr_heap_free(part->heap, holes.all);
+    zr_heap_free(part->heap, holes.by_end);
+    return ZR_OK;
+}
+
+/* ---- any order ------------------------------------------------------------------------------ */
+
 /* First fit takes the lowest hole, best fit the one with the fewest bytes to spare. */
 static size_t find_place(const placer_t *placer, const zr_plan_item_t *item, bool best_fit) {
     size_t at = 0, best = SIZE_MAX, least_spare = SIZE_MAX;
@@ -66,30 +180,6 @@ static void place(placer_t *placer, size_t index, size_t offset) {
     placer->n_placed++;
     placer->offsets[index] = offset;
     placer->height = end > placer->height ? end : placer->height;
-}
-
-/* Forget what has ended. */
-static void drop_ended(placer_t *placer, uint32_t section) {
-    size_t n = 0;
-    for (size_t i = 0; i < placer->n_placed; i++)
-        if (placer->placed[i].last > section)
-            placer->placed[n++] = placer->placed[i];
-    placer->n_placed = n;
-}
-
-/* Items in their own order, which is that of time: what has ended need not be looked at. It
- * costs items times live items only, so that there is always a plan soon. */
-static void place_in_time(placer_t *placer) {
-    uint32_t section = 0;
-    placer->n_placed = placer->height = 0;
-    for (size_t i = 0; i < placer->part->n_items; i++) {
-        const zr_plan_item_t *item = &placer->part->items[i];
-        if (item->first != section) {
-            section = item->first;
-            drop_ended(placer, section);
-        }
-        place(placer, i, find_place(placer, item, true));
-    }
 }
 
 /* Place all in an order; false when it was given up, at `limit` or because time is over. */
@@ -285,7 +375,7 @@ zr_status_t zr_plan_greedy(zr_plan_part_t *part, size_t target, zr_plan_clock_t 
     if (order == NULL || contention == NULL)
         return ZR_ERR_MEMORY;
     placer_t *placer = &order->placer;
-    place_in_time(placer);
+    ZR_TRY(place_in_time(placer));
     keep_plan(part, placer, "time, best fit");
     zr_status_t status = measure_contention(part, contention);
     for (int m = 0; status == ZR_OK && m < 2 * N_MEASURES && part->height > target; m++) {

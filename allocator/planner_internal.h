@@ -70,6 +70,7 @@ typedef struct zr_plan_parts {
     zr_plan_part_t *parts;
     size_t n_parts, capacity;
     size_t settled_height; /* of what lies below the parts */
+    size_t max_live_bytes;
 } zr_plan_parts_t;
 
 /**
@@ -78,6 +79,10 @@ typedef struct zr_plan_parts {
  */
 ZR_NODISCARD zr_status_t zr_plan_parts_create(zr_heap_t *heap, const zr_plan_buffer_t *buffers,
                                               size_t n_buffers, zr_plan_parts_t *parts_p);
+
+/** The most bytes that are alive at once, of input that has been checked. */
+ZR_NODISCARD zr_status_t zr_plan_find_max_live(zr_heap_t *heap, const zr_plan_buffer_t *buffers,
+                                               size_t n_buffers, size_t *max_live_p);
 
 /* ---- planner_greedy.c --------------------------------------------------------------- */
 

@@ -8,6 +8,7 @@
  * what comes to lie on top; else it stays.)
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "allocator/planner_internal.h"
 
@@ -18,17 +19,11 @@ typedef struct range {
 
 typedef struct splitter {
     zr_plan_parts_t *parts;
-    uint32_t *ends;       /* [n_items] scratch: when items end, sorted */
-    uint32_t *section_at; /* [ranks of time] scratch */
+    uint32_t *section_at; /* [ranks of time] scratch, zeros */
     range_t *ranges;      /* a stack */
     size_t n_ranges, capacity;
     size_t n_looked, max_looked; /* items looked at; no more stacking below parts after max */
 } splitter_t;
-
-static int compare_u32(const void *a, const void *b) {
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return (x > y) - (x < y);
-}
 
 static int compare_times(const void *a, const void *b) {
     int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
@@ -50,27 +45,43 @@ static int compare_items(const void *a, const void *b) {
 
 /* ---- sections ---------------------------------------------------------------------------- */
 
+/* Items are often in the order of `first` already, as those of a tape are. */
+static void sort_items(zr_plan_item_t *items, size_t n_items) {
+    for (size_t i = 1; i < n_items; i++)
+        if (items[i].first < items[i - 1].first) {
+            qsort(items, n_items, sizeof(*items), compare_items);
+            return;
+        }
+    for (size_t i = 0, end; i < n_items; i = end) {
+        for (end = i + 1; end < n_items && items[end].first == items[i].first;)
+            end++;
+        if (end - i > 1)
+            qsort(items + i, end - i, sizeof(*items), compare_items);
+    }
+}
+
 /* Make first and last of sorted items sections. A section ends where something ends after
  * something began. */
 static uint32_t make_sections(splitter_t *splitter, zr_plan_item_t *items, size_t n_items) {
-    uint32_t *ends = splitter->ends, section = 0;
-    for (size_t i = 0; i < n_items; i++)
-        ends[i] = items[i].last;
-    qsort(ends, n_items, sizeof(*ends), compare_u32);
+    uint32_t *section_at = splitter->section_at, section = 0, last = 0;
     bool has_begun = false;
-    for (size_t i = 0, e = 0; e < n_items;) {
-        if (i < n_items && items[i].first < ends[e]) {
-            items[i++].first = section;
-            has_begun = true;
+    for (size_t i = 0; i < n_items; i++) {
+        section_at[items[i].last] = 1;
+        last = items[i].last > last ? items[i].last : last;
+    }
+    uint32_t begin = items[0].first;
+    for (size_t i = 0, time = begin; time <= last; time++) {
+        if (section_at[time] == 0)
             continue;
-        }
+        for (; i < n_items && items[i].first < time; i++, has_begun = true)
+            items[i].first = section;
         section += has_begun;
         has_begun = false;
-        for (uint32_t end = ends[e]; e < n_items && ends[e] == end; e++)
-            splitter->section_at[end] = section;
+        section_at[time] = section;
     }
     for (size_t i = 0; i < n_items; i++)
-        items[i].last = splitter->section_at[items[i].last];
+        items[i].last = section_at[items[i].last];
+    memset(section_at + begin, 0, ((size_t)last - begin + 1) * sizeof(*section_at));
     return section;
 }
 
@@ -154,7 +165,7 @@ static size_t settle(splitter_t *splitter, const range_t *range, uint32_t n_sect
 /* Take one range apart: into a part, or into ranges. */
 static bool split_range(splitter_t *splitter, const range_t *range) {
     zr_plan_item_t *items = splitter->parts->items;
-    qsort(items + range->begin, range->end - range->begin, sizeof(*items), compare_items);
+    sort_items(items + range->begin, range->end - range->begin);
     uint32_t reach = 0;
     size_t begin = range->begin;
     for (size_t i = range->begin; i < range->end; i++) {
@@ -175,7 +186,7 @@ static bool split_range(splitter_t *splitter, const range_t *range) {
         return true;
     if (n_settled > 0)
         return push_range(splitter, range->begin + n_settled, range->end, base);
-    qsort(items + range->begin, range->end - range->begin, sizeof(*items), compare_items);
+    sort_items(items + range->begin, range->end - range->begin);
     return add_part(splitter, range->begin, range->end, range->base, n_sections);
 }
 
@@ -218,8 +229,27 @@ static zr_status_t find_twins(zr_plan_parts_t *parts) {
 
 /* ---- the whole ------------------------------------------------------------------------------ */
 
-/* Number the times in order. */
-static zr_status_t rank_times(zr_plan_parts_t *parts) {
+/* The times that are met are marked in a table of all between. */
+static zr_status_t number_near_times(zr_plan_parts_t *parts, int64_t begin, size_t n_times) {
+    uint32_t *number_of = zr_heap_alloc(parts->heap, n_times, sizeof(*number_of)), n = 0;
+    if (number_of == NULL)
+        return ZR_ERR_MEMORY;
+    for (size_t i = 0; i < parts->n_items; i++)
+        number_of[parts->items[i].lower - begin] = number_of[parts->items[i].upper - begin] = 1;
+    for (size_t i = 0; i < n_times; i++) {
+        bool is_met = number_of[i] != 0;
+        number_of[i] = n;
+        n += is_met;
+    }
+    for (size_t i = 0; i < parts->n_items; i++) {
+        parts->items[i].first = number_of[parts->items[i].lower - begin];
+        parts->items[i].last = number_of[parts->items[i].upper - begin];
+    }
+    zr_heap_free(parts->heap, number_of);
+    return ZR_OK;
+}
+
+static zr_status_t number_far_times(zr_plan_parts_t *parts) {
     size_t n_times = 2 * parts->n_items, n = 0;
     int64_t *times = zr_heap_alloc(parts->heap, n_times, sizeof(*times));
     if (times == NULL)
@@ -243,6 +273,19 @@ static zr_status_t rank_times(zr_plan_parts_t *parts) {
     return ZR_OK;
 }
 
+/* Number the times in order. */
+static zr_status_t rank_times(zr_plan_parts_t *parts) {
+    int64_t begin = INT64_MAX, end = INT64_MIN;
+    for (size_t i = 0; i < parts->n_items; i++) {
+        begin = parts->items[i].lower < begin ? parts->items[i].lower : begin;
+        end = parts->items[i].upper > end ? parts->items[i].upper : end;
+    }
+    uint64_t span = parts->n_items > 0 ? (uint64_t)end - (uint64_t)begin : 0;
+    if (span / 8 > parts->n_items)
+        return number_far_times(parts);
+    return number_near_times(parts, begin, (size_t)span + 1);
+}
+
 static void take_buffers(zr_plan_parts_t *parts, const zr_plan_buffer_t *buffers,
                          size_t n_buffers) {
     for (size_t i = 0; i < n_buffers; i++) {
@@ -258,20 +301,32 @@ static void take_buffers(zr_plan_parts_t *parts, const zr_plan_buffer_t *buffers
     }
 }
 
+static zr_status_t take_in_ranks(zr_heap_t *heap, const zr_plan_buffer_t *buffers, size_t n_buffers,
+                                 zr_plan_parts_t *parts) {
+    *parts = (zr_plan_parts_t){.heap = heap};
+    parts->items = zr_heap_alloc(heap, n_buffers, sizeof(*parts->items));
+    size_t *load = zr_heap_alloc(heap, 2 * n_buffers + 1, sizeof(*load));
+    if (parts->items == NULL || load == NULL)
+        return ZR_ERR_MEMORY;
+    take_buffers(parts, buffers, n_buffers);
+    ZR_TRY(rank_times(parts));
+    parts->max_live_bytes =
+        most_in_a_section(parts->items, parts->n_items, (uint32_t)(2 * parts->n_items), load);
+    zr_heap_free(heap, load);
+    return ZR_OK;
+}
+
 static zr_status_t split_all(zr_plan_parts_t *parts) {
     size_t n = parts->n_items;
     splitter_t splitter = {.parts = parts, .max_looked = 256 * n + 1000000};
-    splitter.ends = zr_heap_alloc(parts->heap, n, sizeof(*splitter.ends));
     splitter.section_at = zr_heap_alloc(parts->heap, 2 * n + 1, sizeof(*splitter.section_at));
-    if (splitter.ends == NULL || splitter.section_at == NULL ||
-        (n > 0 && !push_range(&splitter, 0, n, 0)))
+    if (splitter.section_at == NULL || (n > 0 && !push_range(&splitter, 0, n, 0)))
         return ZR_ERR_MEMORY;
     while (splitter.n_ranges > 0) {
         range_t range = splitter.ranges[--splitter.n_ranges];
         if (!split_range(&splitter, &range))
             return ZR_ERR_MEMORY;
     }
-    zr_heap_free(parts->heap, splitter.ends);
     zr_heap_free(parts->heap, splitter.section_at);
     zr_heap_free(parts->heap, splitter.ranges);
     return ZR_OK;
@@ -279,15 +334,21 @@ static zr_status_t split_all(zr_plan_parts_t *parts) {
 
 zr_status_t zr_plan_parts_create(zr_heap_t *heap, const zr_plan_buffer_t *buffers, size_t n_buffers,
                                  zr_plan_parts_t *parts_p) {
-    zr_plan_parts_t parts = {.heap = heap};
-    parts.items = zr_heap_alloc(heap, n_buffers, sizeof(*parts.items));
+    zr_plan_parts_t parts;
+    ZR_TRY(take_in_ranks(heap, buffers, n_buffers, &parts));
     parts.offsets = zr_heap_alloc(heap, n_buffers, sizeof(*parts.offsets));
-    if (parts.items == NULL || parts.offsets == NULL)
+    if (parts.offsets == NULL)
         return ZR_ERR_MEMORY;
-    take_buffers(&parts, buffers, n_buffers);
-    ZR_TRY(rank_times(&parts));
     ZR_TRY(split_all(&parts));
     ZR_TRY(find_twins(&parts));
     *parts_p = parts;
+    return ZR_OK;
+}
+
+zr_status_t zr_plan_find_max_live(zr_heap_t *heap, const zr_plan_buffer_t *buffers,
+                                  size_t n_buffers, size_t *max_live_p) {
+    zr_plan_parts_t parts;
+    ZR_TRY(take_in_ranks(heap, buffers, n_buffers, &parts));
+    *max_live_p = parts.max_live_bytes;
     return ZR_OK;
 }

@@ -89,6 +89,82 @@ TEST(test_unavoidable_hole) {
     plan_small(N_OF(hole));
 }
 
+/* ---- the order of time ---------------------------------------------------------------------- */
+
+#define N_LIVE 20
+#define N_IN_TIME 400
+
+/* Always as many alive: the first at once, then each when another ends. */
+static void turn_over(plan_random_t *random) {
+    size_t live[N_LIVE];
+    for (size_t i = 0; i < N_IN_TIME; i++) {
+        size_t at = i < N_LIVE ? i : plan_random_in(random, 0, N_LIVE - 1);
+        int64_t now = i < N_LIVE ? 0 : 2 * (int64_t)i;
+        if (i >= N_LIVE)
+            buffers[live[at]].upper = now - 1;
+        buffers[i] = (zr_plan_buffer_t){.lower = now,
+                                        .upper = 2 * N_IN_TIME,
+                                        .size_bytes = plan_random_in(random, 1, 1000),
+                                        .alignment = (size_t)1 << plan_random_in(random, 0, 6)};
+        live[at] = i;
+    }
+}
+
+/* The tightest place between those that live when the buffer begins, by trying all of them. */
+static size_t best_fit(size_t index, const bool *is_placed) {
+    const zr_plan_buffer_t *own = &buffers[index];
+    size_t best = SIZE_MAX, least_spare = SIZE_MAX;
+    for (size_t i = 0; i <= N_IN_TIME; i++) { /* behind each, and at the bottom */
+        size_t at = i == N_IN_TIME ? 0 : offsets[i] + buffers[i].size_bytes, end = SIZE_MAX;
+        if (i < N_IN_TIME && (!is_placed[i] || buffers[i].upper <= own->lower))
+            continue;
+        at = (at + own->alignment - 1) / own->alignment * own->alignment;
+        bool is_free = true;
+        for (size_t k = 0; k < N_IN_TIME; k++) {
+            if (!is_placed[k] || buffers[k].upper <= own->lower)
+                continue;
+            size_t begin = offsets[k];
+            is_free &= at + own->size_bytes <= begin || at >= begin + buffers[k].size_bytes;
+            end = begin >= at && begin < end ? begin : end;
+        }
+        size_t spare = end == SIZE_MAX ? SIZE_MAX - 1 : end - at - own->size_bytes;
+        if (is_free && (spare < least_spare || (spare == least_spare && at < best))) {
+            least_spare = spare;
+            best = at;
+        }
+    }
+    return best;
+}
+
+static int compare_in_time(const void *a, const void *b) {
+    const zr_plan_buffer_t *x = a, *y = b;
+    if (x->lower != y->lower)
+        return x->lower < y->lower ? -1 : 1;
+    if (x->upper != y->upper)
+        return x->upper < y->upper ? -1 : 1;
+    return (x->size_bytes > y->size_bytes) - (x->size_bytes < y->size_bytes);
+}
+
+/* With no step to spend there is this plan alone. */
+TEST(test_order_of_time) {
+    plan_random_t random = {21};
+    zr_plan_options_t options = in_steps(1);
+    for (int i = 0; i < 20; i++) {
+        bool is_placed[N_IN_TIME] = {false};
+        size_t found[N_IN_TIME];
+        turn_over(&random);
+        qsort(buffers, N_IN_TIME, sizeof(*buffers), compare_in_time);
+        zr_plan_result_t result = plan(N_IN_TIME, &options);
+        assert_string_equal(result.strategy, "time, best fit");
+        memcpy(found, offsets, sizeof(found));
+        for (size_t k = 0; k < N_IN_TIME; k++) {
+            offsets[k] = best_fit(k, is_placed);
+            is_placed[k] = true;
+            assert_int_equal(found[k], offsets[k]);
+        }
+    }
+}
+
 /* ---- cut rectangles ------------------------------------------------------------------------ */
 
 TEST(test_no_loss) {
