@@ -7,7 +7,7 @@
 
 #define ANY ZR_KEY_ANY
 
-static const char bucket_note[] = "a bucket is a unit here; remove the key or write \"auto\"";
+static const char bucket_note[] = "a bucket is a unit here";
 static const char alias_note[] = "write it with the prefix stage3_";
 static const char torch_note[] = "a mechanism of PyTorch; remove the key";
 static const char torch_adam_note[] = "a switch of torch.optim; remove the key";
@@ -57,7 +57,7 @@ static const zr_key_rule_t rules[] = {
     {"", "zero_allow_untested_optimizer", ANY, "a permission that no optimizer here needs"},
     {"", "zero_force_ds_cpu_optimizer", ANY, "the update is libzero's own, wherever it runs"},
     {"optimizer", "legacy_fusion", "false", "there is one update"},
-    {"optimizer.params", "torch_adam", "false", "the update is libzero's own"},
+    {"optimizer.params", "torch_adam", "false | true", "the update is libzero's own"},
     {"optimizer.params", "adam_w_mode adamw_mode", "true", "weight decay is decoupled"},
     {"optimizer.params", "bias_correction", "true", "the running averages are corrected"},
     {"optimizer.params", "amsgrad", "false", "there is no AMSGrad"},
@@ -100,16 +100,17 @@ static const zr_key_rule_t rules[] = {
     {"zero_optimization", "use_multi_rank_bucket_allreduce", "true",
      "one collective reduces for all ranks"},
     {"zero_optimization", "allgather_partitions", "true", "parameters are all-gathered"},
-    {"zero_optimization", "reduce_bucket_size allgather_bucket_size", NULL, bucket_note},
+    {"zero_optimization", "reduce_bucket_size allgather_bucket_size", "\"auto\" | #", bucket_note},
     {"zero_optimization", "compute_grad_norm", "true", "every step has its norm"},
     {"zero_optimization", "load_from_fp32_weights", "true", "master parameters are fp32"},
     {"zero_optimization", "elastic_checkpoint", "false", any_ranks_note},
-    {"zero_optimization", "stage3_param_persistence_threshold", "0", "every parameter is sharded"},
+    {"zero_optimization", "stage3_param_persistence_threshold", "0 | #",
+     "every parameter is sharded"},
     {"zero_optimization", "stage3_model_persistence_threshold", ANY,
      "limits what stage3_param_persistence_threshold keeps, which is nothing"},
     {"zero_optimization",
-     "stage3_gather_16bit_weights_on_model_save stage3_gather_fp16_weights_on_model_save", "false",
-     gather_note},
+     "stage3_gather_16bit_weights_on_model_save stage3_gather_fp16_weights_on_model_save",
+     "false | true", gather_note},
     {"zero_optimization", "stage3_module_granularity_threshold", "0", unit_note},
     {"zero_optimization", "stage3_use_all_reduce_for_fetch_params", "false",
      "parameters are all-gathered"},
@@ -125,7 +126,7 @@ static const zr_key_rule_t rules[] = {
     {"zero_optimization", "ignore_unused_parameters", "true",
      "a gradient that nobody wrote counts as zero"},
     {"zero_optimization", "legacy_stage1", "false", "there is one stage 1"},
-    {"zero_optimization", "round_robin_gradients", "false",
+    {"zero_optimization", "round_robin_gradients", "false | true",
      "a shard is a contiguous slice of its unit"},
     {"zero_optimization", "parameter_alignment", NULL,
      "the layout is libzero's own and its padding is reported; remove the key"},
@@ -201,7 +202,8 @@ static const zr_key_section_t sections[] = {
     {"scheduler", .note = "how the learning rate moves", .may_be_null = true},
     {"scheduler.params", .note = "the scheduler's parameters", .may_be_null = true},
     {"bf16", .note = "parameters and gradients in bf16, optimizer in fp32", .may_be_auto = true},
-    {"fp16", .off = "enabled", .only = "false", .why = "use bf16",
+    {"fp16", .off = "enabled", .only = "false",
+     .why = "there is no fp16; use bf16 (bf16.enabled, --dtype bf16)",
      .names = "auto_cast loss_scale initial_scale_power loss_scale_window hysteresis "
               "consecutive_hysteresis min_loss_scale fused_mode",
      .may_be_auto = true},

@@ -39,11 +39,13 @@ bool zr_words_have(const char *words, const char *word);
 typedef struct zr_key_rule {
     const char *section; /* "zero_optimization"; "": the top of the file */
     const char *names;   /* with spaces between */
-    const char *only;    /* JSON of the values that say what is so anyhow, with spaces between;
+    const char *only;    /* JSON of the values that say what is so anyhow, with spaces between, and
+                            behind " | " further ones that change nothing, which a message says;
                             NULL: none, it is refused; ZR_KEY_ANY: it has no effect */
     const char *note;    /* why */
 } zr_key_rule_t;
 #define ZR_KEY_ANY "*"
+#define ZR_KEY_NUMBER "#" /* any number */
 
 /** An object with keys. */
 typedef struct zr_key_section {

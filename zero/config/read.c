@@ -125,10 +125,12 @@ static bool value_is(const json_t *value, const char *text, size_t n) {
     return false;
 }
 
+/** Words up to the end or a bar. */
 static bool value_is_one_of(const json_t *value, const char *words) {
-    while (words != NULL && *words != '\0') {
+    while (words != NULL && *words != '\0' && *words != '|') {
         size_t n = strcspn(words, " ");
-        if (value_is(value, words, n))
+        if (value_is(value, words, n) ||
+            (json_is_number(value) && strncmp(words, ZR_KEY_NUMBER, n) == 0))
             return true;
         words += n + strspn(words + n, " ");
     }
@@ -346,6 +348,12 @@ static void read_rule(reader_t *reader, const zr_key_t *key, const json_t *value
         return;
     shown_t shown;
     show_value(&shown, value);
+    const char *noted = rule->only != NULL ? strstr(rule->only, "| ") : NULL;
+    if (noted != NULL && value_is_one_of(value, noted + 2)) {
+        zr_log_write(reader->log, ZR_LOG_INFO, "%s: %s %s has no effect: %s", reader->path,
+                     key->path, shown.text, rule->note);
+        return;
+    }
     if (rule->only != NULL && strcmp(rule->only, "null") != 0)
         report(reader, ZR_ERR_UNSUPPORTED, "%s is %s, only %.*s is supported: %s", key->path,
                shown.text, (int)strcspn(rule->only, " "), rule->only, rule->note);
@@ -357,9 +365,13 @@ static void read_rule(reader_t *reader, const zr_key_t *key, const json_t *value
 static void read_off(reader_t *reader, const zr_key_t *key, const json_t *value) {
     const zr_key_section_t *section = zr_key_section_of(key);
     if (strcmp(zr_key_name(key), section->off) != 0 ||
-        value_is(value, section->only, strlen(section->only)) ||
-        (section->may_be_auto && is_auto(value)))
+        value_is(value, section->only, strlen(section->only)))
         return;
+    if (section->may_be_auto && is_auto(value)) {
+        zr_log_write(reader->log, ZR_LOG_INFO, "%s: %s \"auto\" is taken as %s: %s", reader->path,
+                     key->path, section->only, section->why);
+        return;
+    }
     shown_t shown;
     show_value(&shown, value);
     report(reader, ZR_ERR_UNSUPPORTED, "%s is %s, only %s is supported: %s", key->path, shown.text,

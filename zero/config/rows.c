@@ -76,9 +76,9 @@ static const zr_option_choice_t moments[] = {
 
 static const zr_option_choice_t schedules[] = {
     {"cosine", ZR_SCHEDULE_WARMUP_COSINE, "\"WarmupCosineLR\""},
+    {"linear", ZR_SCHEDULE_WARMUP_DECAY, "\"WarmupDecayLR\""},
     {"constant", ZR_SCHEDULE_CONSTANT, ""},
     {NULL, ZR_SCHEDULE_WARMUP, "\"WarmupLR\""},
-    {NULL, ZR_SCHEDULE_WARMUP_DECAY, "\"WarmupDecayLR\""},
     {NULL, 0, NULL}};
 
 static const zr_option_choice_t rises[] = {{"linear", 0, NULL}, {"log", 1, NULL}, {NULL, 0, NULL}};
@@ -185,7 +185,7 @@ static const zr_option_when_t on_nvme = {
     "--offload-activations nvme",
     false};
 static const zr_option_when_t with_warmup = {
-    has_warmup, "a constant rate has no warm-up; add --schedule cosine", false};
+    has_warmup, "a constant rate has no warm-up; add --schedule cosine or linear", false};
 static const zr_option_when_t with_cosine = {
     is_cosine, "this schedule does not come down to it; add --schedule cosine", false};
 
@@ -384,8 +384,11 @@ static const zr_option_t rows[] = {
      .more = "[architecture.md](architecture.md#the-order-of-a-step)"},
     {"schedule", "scheduler.type", FIELD(schedule.kind), .type = ZR_OPTION_CHOICE, .flags = AGREE,
      .choices = schedules, .refused = "LRRangeTest OneCycle", .group = STEP, .usual = "null",
-     .help = "how the learning rate moves; cosine: warm-up, then down",
-     .more = "`WarmupCosineLR`, or none", .note = "absent: the rate is constant"},
+     .help =
+         "how the learning rate moves after warm-up: down along a cosine to --min-lr-ratio, down "
+         "along a line to 0, or not at all",
+     .more = "`WarmupCosineLR`, `WarmupDecayLR`, `WarmupLR`",
+     .note = "absent: the rate is constant"},
     {"warmup", "scheduler.params.warmup_num_steps", FIELD(schedule.warmup_steps),
      .type = ZR_OPTION_COUNT, .flags = AGREE | FILE_AUTO, .arg = "STEPS", .group = STEP,
      .initial = "a tenth of the steps", .usual = "1000", .help = "steps in which the rate rises",
