@@ -13,6 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "examples/common/messages.h"
+
 #define LONGEST_WORD 63
 #define MOST_OPTIONS 256
 
@@ -24,6 +26,12 @@ args_hint_t args_hint(const char *nearest) {
 }
 
 /* ---- the look-through ------------------------------------------------------------------- */
+
+/* What words may be. */
+typedef struct words {
+    const struct argp_option *options;
+    const args_known_t *known;
+} words_t;
 
 static bool is_last(const struct argp_option *option) {
     return option->name == NULL && option->key == 0 && option->doc == NULL && option->group == 0;
@@ -42,11 +50,54 @@ static args_hint_t hint_option(const struct argp_option *options, const char *wo
     return args_hint(nearest != NULL ? option : NULL);
 }
 
+/* What `here` names is an option of the program. */
+static bool is_here(const struct argp_option *options, const char *here) {
+    size_t length = strcspn(here + 2, " :");
+    for (const struct argp_option *o = options; !is_last(o); o++)
+        if (o->name != NULL && strlen(o->name) == length && strncmp(o->name, here + 2, length) == 0)
+            return true;
+    return false;
+}
+
+/* What there is for an option of another program, or a value ("dtype=fp16"); NULL: nothing.
+ * Others write '_' for '-'. */
+static const char *find_known(const struct argp_option *options, const args_known_t *known,
+                              const char *name) {
+    char word[LONGEST_WORD + 1];
+    snprintf(word, sizeof(word), "%s", name);
+    for (char *at = word; *at != '\0'; at++)
+        *at = *at == '_' ? '-' : *at;
+    size_t length = strlen(word);
+    for (; known != NULL && known->names != NULL; known++)
+        for (const char *at = known->names; *at != '\0'; at += strspn(at, " ")) {
+            size_t n = strcspn(at, " ");
+            if (n == length && strncmp(at, word, n) == 0 && is_here(options, known->here))
+                return known->here;
+            at += n;
+        }
+    return NULL;
+}
+
+static zr_status_t refuse_unknown(const words_t *words, const char *word, size_t length,
+                                  const zr_log_t *log) {
+    char name[LONGEST_WORD + 1];
+    size_t n = length < LONGEST_WORD ? length : LONGEST_WORD;
+    memcpy(name, word, n);
+    name[n] = '\0';
+    const char *here = find_known(words->options, words->known, name);
+    if (here != NULL)
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "unknown option --%.*s; here it is %s (--help lists all)", (int)length, word,
+                       here);
+    return zr_fail(log, ZR_ERR_ARGUMENT, "unknown option --%.*s%s (--help lists all)", (int)length,
+                   word, hint_option(words->options, name).text);
+}
+
 /* The option that `word` (of `length` characters) names, whole or by a unique beginning. */
-static zr_status_t find_option(const struct argp_option *options, const char *word, size_t length,
+static zr_status_t find_option(const words_t *words, const char *word, size_t length,
                                const zr_log_t *log, const struct argp_option **option_p) {
     const struct argp_option *found = NULL, *other = NULL;
-    for (const struct argp_option *o = options; !is_last(o); o++) {
+    for (const struct argp_option *o = words->options; !is_last(o); o++) {
         if (o->name == NULL || strncmp(o->name, word, length) != 0)
             continue;
         if (o->name[length] == '\0') {
@@ -59,30 +110,35 @@ static zr_status_t find_option(const struct argp_option *options, const char *wo
     if (other != NULL)
         return zr_fail(log, ZR_ERR_ARGUMENT, "option --%.*s is ambiguous: --%s or --%s?",
                        (int)length, word, other->name, found->name);
-    if (found == NULL) {
-        char name[LONGEST_WORD + 1];
-        size_t n = length < LONGEST_WORD ? length : LONGEST_WORD;
-        memcpy(name, word, n);
-        name[n] = '\0';
-        return zr_fail(log, ZR_ERR_ARGUMENT, "unknown option --%.*s%s (--help lists all)",
-                       (int)length, word, hint_option(options, name).text);
-    }
+    if (found == NULL)
+        return refuse_unknown(words, word, length, log);
     *option_p = found;
     return ZR_OK;
 }
 
+/* A value that other programs have. */
+static zr_status_t check_value(const words_t *words, const char *name, const char *value,
+                               const zr_log_t *log) {
+    char both[LONGEST_WORD + 1];
+    snprintf(both, sizeof(both), "%s=%s", name, value);
+    const char *here = find_known(words->options, words->known, both);
+    return here == NULL ? ZR_OK
+                        : zr_fail(log, ZR_ERR_ARGUMENT, "--%s %s is not supported; here it is %s",
+                                  name, value, here);
+}
+
 /* A word that begins with a dash or two, and the one behind it, NULL at the end; *takes_next_p:
  * that is its value. */
-static zr_status_t check_option(const struct argp_option *options, const char *word,
-                                const char *next, const zr_log_t *log, bool *takes_next_p) {
+static zr_status_t check_option(const words_t *words, const char *word, const char *next,
+                                const zr_log_t *log, bool *takes_next_p) {
     const struct argp_option *option = NULL;
     const char *end = strchr(word, '=');
     size_t length = end == NULL ? strlen(word + 2) : (size_t)(end - word - 2);
     if (word[1] != '-')
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "unknown option %s: options begin with two dashes%s (--help lists all)",
-                       word, hint_option(options, word + 1).text);
-    ZR_TRY(find_option(options, word + 2, length, log, &option));
+                       word, hint_option(words->options, word + 1).text);
+    ZR_TRY(find_option(words, word + 2, length, log, &option));
     if (option->arg == NULL && end != NULL)
         return zr_fail(log, ZR_ERR_ARGUMENT, "option --%s takes no value, but got \"%s\"",
                        option->name, end + 1);
@@ -95,11 +151,10 @@ static zr_status_t check_option(const struct argp_option *options, const char *w
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "option --%s needs a value, and \"\" is empty: --%s %s", option->name,
                        option->name, option->arg);
-    return ZR_OK;
+    return check_value(words, option->name, value, log);
 }
 
-static zr_status_t check_words(const struct argp_option *options, int argc, char **argv,
-                               const zr_log_t *log) {
+static zr_status_t check_words(const words_t *words, int argc, char **argv, const zr_log_t *log) {
     for (int i = 1; i < argc; i++) {
         const char *word = argv[i];
         bool takes_next = false;
@@ -107,15 +162,16 @@ static zr_status_t check_words(const struct argp_option *options, int argc, char
             break;
         if (word[0] != '-' || word[1] == '\0')
             continue;
-        ZR_TRY(check_option(options, word, i + 1 < argc ? argv[i + 1] : NULL, log, &takes_next));
+        ZR_TRY(check_option(words, word, i + 1 < argc ? argv[i + 1] : NULL, log, &takes_next));
         i += takes_next;
     }
     return ZR_OK;
 }
 
-zr_status_t args_parse(const struct argp *argp, int argc, char **argv, const zr_log_t *log,
-                       void *input) {
-    ZR_TRY(check_words(argp->options, argc, argv, log));
+zr_status_t args_parse(const struct argp *argp, const args_known_t *known, int argc, char **argv,
+                       const zr_log_t *log, void *input) {
+    const words_t words = {argp->options, known};
+    ZR_TRY(check_words(&words, argc, argv, log));
     unsigned flags = ARGP_NO_EXIT | ARGP_NO_ERRS | ARGP_NO_HELP | ARGP_IN_ORDER;
     switch (argp_parse(argp, argc, argv, flags, NULL, input)) {
     case 0:
@@ -133,32 +189,6 @@ zr_status_t args_parse(const struct argp *argp, int argc, char **argv, const zr_
 #define HELP_COLUMNS 79
 #define HELP_DOC_COLUMN 29
 
-/* Words up to `end`, from `column` on, in lines that begin at `indent`. */
-static void print_words(const char *text, const char *end, size_t column, size_t indent,
-                        FILE *file) {
-    bool is_first = true;
-    while (text < end) {
-        const char *word = text + strspn(text, " ");
-        size_t length = strcspn(word, " ");
-        if (word >= end)
-            break;
-        if (length > (size_t)(end - word))
-            length = (size_t)(end - word);
-        if (!is_first && column + 1 + length > HELP_COLUMNS) {
-            fprintf(file, "\n%*s", (int)indent, "");
-            column = indent;
-        } else if (!is_first) {
-            fputc(' ', file);
-            column++;
-        }
-        fprintf(file, "%.*s", (int)length, word);
-        column += length;
-        is_first = false;
-        text = word + length;
-    }
-    fputc('\n', file);
-}
-
 static void print_option(const struct argp_option *option, FILE *file) {
     int n = fprintf(file, "      --%s%s%s", option->name, option->arg == NULL ? "" : "=",
                     option->arg == NULL ? "" : option->arg);
@@ -168,8 +198,8 @@ static void print_option(const struct argp_option *option, FILE *file) {
         column = 0;
     }
     fprintf(file, "%*s", (int)(HELP_DOC_COLUMN - column), "");
-    print_words(option->doc, option->doc + strlen(option->doc), HELP_DOC_COLUMN, HELP_DOC_COLUMN,
-                file);
+    messages_wrap(option->doc, strlen(option->doc), HELP_DOC_COLUMN, HELP_DOC_COLUMN, HELP_COLUMNS,
+                  file);
 }
 
 void args_help(const struct argp *argp, const char *program, FILE *file) {
@@ -177,7 +207,7 @@ void args_help(const struct argp *argp, const char *program, FILE *file) {
     size_t length = strcspn(doc, "\v");
     fprintf(file, "Usage: %s [OPTION...]%s%s\n", program, args == NULL ? "" : " ",
             args == NULL ? "" : args);
-    print_words(doc, doc + length, 0, 0, file);
+    messages_wrap(doc, length, 0, 0, HELP_COLUMNS, file);
     fputc('\n', file);
     for (const struct argp_option *o = argp->options; !is_last(o); o++) {
         if (o->name == NULL)
@@ -187,7 +217,7 @@ void args_help(const struct argp *argp, const char *program, FILE *file) {
     }
     if (doc[length] != '\0') {
         fputc('\n', file);
-        print_words(doc + length + 1, doc + strlen(doc), 0, 0, file);
+        messages_wrap(doc + length + 1, strlen(doc + length + 1), 0, 0, HELP_COLUMNS, file);
     }
 }
 

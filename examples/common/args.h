@@ -12,16 +12,24 @@
 
 #include "zero/zero.h"
 
+/** Options that other programs have, and what a message says instead: the option here. */
+typedef struct args_known {
+    const char
+        *names; /* without dashes, with spaces between; "dtype=fp16": a value; NULL: the end */
+    const char *here; /* begins with the option here, with dashes: "--lr RATE" */
+} args_known_t;
+
 /**
  * Parse a command line. An empty value is none.
  *
  * @param argp   its options have long names; its parser returns 0, or EINVAL after it has
  *               logged what is wrong
+ * @param known  of other programs; rows whose option here is none of argp's are ignored; NULL: none
  * @param input  handed to the parser
  * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_MEMORY. What is wrong has been logged.
  */
-ZR_NODISCARD zr_status_t args_parse(const struct argp *argp, int argc, char **argv,
-                                    const zr_log_t *log, void *input);
+ZR_NODISCARD zr_status_t args_parse(const struct argp *argp, const args_known_t *known, int argc,
+                                    char **argv, const zr_log_t *log, void *input);
 
 /**
  * Print what --help says: usage, the parser's doc up to '\v', its options in the order of their

@@ -10,12 +10,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <xxhash.h>
 
 #define N_REMEMBERED 16
 #define MESSAGE_BYTES 4096
+/* Of a terminal, in characters. */
+#define MESSAGE_COLUMNS 100
+#define USUAL_COLUMNS 80
+#define LEAST_COLUMNS 20
 
 struct messages {
     pthread_mutex_t lock; /* guards everything below but program and terminal */
@@ -82,6 +87,41 @@ static void clear_progress(messages_t *m) {
     m->in_progress = false;
 }
 
+void messages_wrap(const char *text, size_t length, size_t column, size_t indent, size_t columns,
+                   FILE *file) {
+    const char *end = text + length;
+    bool is_first = true;
+    while (text < end) {
+        const char *word = text + strspn(text, " ");
+        size_t n = strcspn(word, " ");
+        if (word >= end)
+            break;
+        if (n > (size_t)(end - word))
+            n = (size_t)(end - word);
+        if (!is_first && column + 1 + n > columns) {
+            fprintf(file, "\n%*s", (int)indent, "");
+            column = indent;
+        } else if (!is_first) {
+            fputc(' ', file);
+            column++;
+        }
+        fprintf(file, "%.*s", (int)n, word);
+        column += n;
+        is_first = false;
+        text = word + n;
+    }
+    fputc('\n', file);
+}
+
+/* Columns of the terminal; those of other files have no end, so that a search finds a message. */
+static size_t columns_of(const messages_t *m) {
+    struct winsize size = {0};
+    if (!m->terminal)
+        return SIZE_MAX;
+    bool is_known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= LEAST_COLUMNS;
+    return is_known ? size.ws_col : USUAL_COLUMNS;
+}
+
 static void write_message(void *context, zr_log_level_t level, int rank, const char *message) {
     messages_t *m = context;
     pthread_mutex_lock(&m->lock);
@@ -92,10 +132,14 @@ static void write_message(void *context, zr_log_level_t level, int rank, const c
         const char *kind = level == ZR_LOG_ERROR     ? "error: "
                            : level == ZR_LOG_WARNING ? "warning: "
                                                      : "";
-        if (rank >= 0)
-            fprintf(stderr, "%s: %srank %d: %s\n", m->program, kind, rank, message);
+        int n = rank >= 0 ? fprintf(stderr, "%s: %srank %d: ", m->program, kind, rank)
+                          : fprintf(stderr, "%s: %s", m->program, kind);
+        size_t columns = columns_of(m);
+        if (m->terminal)
+            messages_wrap(message, strlen(message), n > 0 ? (size_t)n : 0, 4,
+                          columns < MESSAGE_COLUMNS ? columns : MESSAGE_COLUMNS, stderr);
         else
-            fprintf(stderr, "%s: %s%s\n", m->program, kind, message);
+            fprintf(stderr, "%s\n", message);
         if (level == ZR_LOG_ERROR && m->first_error[0] == '\0')
             snprintf(m->first_error, sizeof(m->first_error), "%s", message);
     }
@@ -113,12 +157,16 @@ messages_t *messages_of(const zr_log_t *log) {
 void messages_progress(messages_t *messages, bool stays, const char *format, ...) {
     if (!messages->terminal && !stays)
         return;
+    char text[MESSAGE_BYTES];
     va_list arguments;
     va_start(arguments, format);
+    vsnprintf(text, sizeof(text), format, arguments);
+    va_end(arguments);
     pthread_mutex_lock(&messages->lock);
-    if (messages->terminal)
-        fputs("\r", stderr);
-    vfprintf(stderr, format, arguments);
+    size_t columns = columns_of(messages);
+    if (!stays && columns <= sizeof(text))
+        text[columns - 1] = '\0'; /* a line that goes on in the next is not rewritten */
+    fprintf(stderr, "%s%s", messages->terminal ? "\r" : "", text);
     if (messages->terminal)
         fputs("\033[K", stderr);
     if (stays)
@@ -126,7 +174,6 @@ void messages_progress(messages_t *messages, bool stays, const char *format, ...
     fflush(stderr);
     messages->in_progress = !stays;
     pthread_mutex_unlock(&messages->lock);
-    va_end(arguments);
 }
 
 void messages_end_progress(messages_t *messages) {

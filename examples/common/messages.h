@@ -5,6 +5,8 @@
  */
 #pragma once
 
+#include <stdio.h>
+
 #include "zero/zero.h"
 
 typedef struct messages messages_t;
@@ -26,14 +28,25 @@ messages_t *messages_create(const char *program);
 /** Ends the progress line, and says how many messages were repetitions. NULL is fine. */
 void messages_destroy(messages_t **messages);
 
-/** A log that writes here. */
+/**
+ * Print words in lines, and end the last.
+ *
+ * @param column   where the first line goes on
+ * @param indent   where the others begin
+ * @param columns  of a line, at most; a longer word has a line of its own
+ */
+void messages_wrap(const char *text, size_t length, size_t column, size_t indent, size_t columns,
+                   FILE *file);
+
+/** A log that writes here; to a terminal in lines that fit it. */
 zr_log_t messages_log(messages_t *messages, zr_log_level_t level);
 
 /** Where such a log writes; NULL for any other log. */
 messages_t *messages_of(const zr_log_t *log);
 
 /**
- * Replace the progress line, where standard error is a terminal.
+ * Replace the progress line, where standard error is a terminal; it is cut off where it does not
+ * fit, unless it stays.
  *
  * @param stays  the line is ended; elsewhere than on a terminal only such lines are written
  */

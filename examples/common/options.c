@@ -264,7 +264,10 @@ zr_status_t options_parse(const options_table_t *table, int argc, char **argv, c
     p.given = given;
     given->n = 0;
     struct argp argp = make_argp(&p);
-    return args_parse(&argp, argc, argv, log, &p);
+    const options_table_t *of = table;
+    while (of->known == NULL && of->base != NULL)
+        of = of->base;
+    return args_parse(&argp, of->known, argc, argv, log, &p);
 }
 
 /* ---- help ------------------------------------------------------------------------------------ */

@@ -9,6 +9,7 @@
 
 #include <stdio.h>
 
+#include "examples/common/args.h"
 #include "zero/zero.h"
 
 /** An option that is somebody else's. */
@@ -35,6 +36,7 @@ struct options_table {
     const int *rest;  /* [ZR_OPTION_GROUP_STEP + 1]: the group of those of the library's that no use
                          names,  by their own group; 0: they are not there; NULL: none is */
     const char *word; /* the option that a word without one is a value of; NULL: it is refused */
+    const args_known_t *known; /* options of other programs (args.h); NULL: the base's */
 };
 
 /** A row, and where its struct is in the program's. */

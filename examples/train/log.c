@@ -6,6 +6,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "examples/common/files.h"
+#include "examples/common/json.h"
+
+/* Of a CSV file: what lines of steps and of evaluations have. */
+static const char *const columns[] = {
+    "step",           "loss",      "lr",           "norm",         "clip",      "skipped",
+    "tokens",         "step_ms",   "tokens_per_s", "slowest_rank", "excess_ms", "val_loss",
+    "val_perplexity", "val_ms",    "best",         "time.compute", "time.comm", "time.optimizer",
+    "time.stall",     "time.data", "time.beside",  "time.io"};
+#define N_COLUMNS (sizeof(columns) / sizeof(columns[0]))
+
 /* What a file has. */
 typedef struct lines {
     off_t n_kept_bytes; /* of lines that stay, at the beginning */
@@ -20,7 +31,54 @@ static zr_status_t refuse(const char *path, const zr_log_t *log) {
 /* Steps are counted from 1; 0: the line says none. */
 static size_t step_of(const char *line) {
     size_t step = 0;
-    return sscanf(line, " { \"step\" : %zu", &step) == 1 ? step : 0;
+    return sscanf(line, " { \"step\" : %zu", &step) == 1 || sscanf(line, "%zu,", &step) == 1 ? step
+                                                                                             : 0;
+}
+
+static bool is_csv(const train_options_t *options) {
+    return files_name_ends(options->log_path, ".csv");
+}
+
+static zr_status_t write_header(FILE *file, const train_options_t *options, const zr_log_t *log) {
+    if (!is_csv(options) || ftello(file) > 0)
+        return ZR_OK;
+    for (size_t i = 0; i < N_COLUMNS; i++)
+        fprintf(file, "%s%s", i > 0 ? "," : "", columns[i]);
+    return fputc('\n', file) != EOF && fflush(file) == 0 ? ZR_OK : refuse(options->log_path, log);
+}
+
+/* null is a number that is not finite. */
+static void write_cell(FILE *file, const json_t *value) {
+    if (json_is_null(value))
+        fputs("nan", file);
+    else if (value != NULL)
+        json_dumpf(value, file, JSON_ENCODE_ANY | JSON_REAL_PRECISION(9));
+}
+
+static bool write_row(FILE *file, const json_t *object) {
+    for (size_t i = 0; i < N_COLUMNS; i++) {
+        const char *dot = strchr(columns[i], '.');
+        const json_t *of = dot == NULL ? object : json_object_get(object, "time");
+        if (i > 0)
+            fputc(',', file);
+        write_cell(file, json_object_get(of, dot == NULL ? columns[i] : dot + 1));
+    }
+    fputc('\n', file);
+    return fflush(file) == 0 && ferror(file) == 0;
+}
+
+zr_status_t train_log_write(FILE *file, const train_options_t *options, json_t *object,
+                            const char *what, size_t step, const zr_log_t *log) {
+    if (object == NULL)
+        return zr_fail(log, ZR_ERR_MEMORY, "no memory for a line of --log");
+    errno = 0;
+    bool printed = is_csv(options) ? write_row(file, object) : json_print(object, false, file);
+    int error = errno;
+    json_decref(object);
+    if (printed)
+        return ZR_OK;
+    return zr_fail(log, ZR_ERR_IO, "cannot write %s %zu to --log %s: %s", what, step,
+                   options->log_path, strerror(error));
 }
 
 /* Lines up to the first of a step behind `last`, but for one that a kill has left unfinished. Lines
@@ -77,6 +135,8 @@ zr_status_t train_log_open(const train_options_t *options, const train_start_t *
     if (file == NULL)
         return refuse(path, log);
     zr_status_t status = goes_on && !is_done ? cut(file, path, start->step, log) : ZR_OK;
+    if (!is_done)
+        ZR_THEN(status, write_header(file, options, log));
     if (status != ZR_OK) {
         fclose(file);
         return status;

@@ -317,12 +317,13 @@ static const zr_option_t own[] = {
      .more = "See [checkpoints.md](checkpoints.md)"},
 
     {"log", AT(log_path), .type = ZR_OPTION_STRING, .group = OUTPUT, .arg = "FILE",
-     .help = "write each step to this file as a line of JSON",
+     .help = "write each step to this file: FILE.csv as a row of CSV, any other as a line of JSON",
      .more =
          "`step`, `loss`, `lr`, `norm`, `clip`, `skipped`, `tokens`, `step_ms`, `tokens_per_s`; of "
          "more ranks than one `slowest_rank` and `excess_ms` ([below](#the-slowest-rank)); with "
          "`wall_clock_breakdown` also `time`. Of each evaluation `step`, `val_loss`, "
-         "`val_perplexity`, `val_ms`, `best` (the lowest loss so far). A file that is there is "
+         "`val_perplexity`, `val_ms`, `best` (the lowest loss so far). CSV has a column for each "
+         "of these, empty where a row has none. A file that is there is "
          "replaced; a run that goes "
          "on (`--resume`) writes behind the lines of steps that are done "
          "([checkpoints.md](checkpoints.md))"},
@@ -351,6 +352,8 @@ static const zr_option_t own[] = {
      .more = "on standard output, and nothing else there"},
     {"quiet", AT(quiet), .type = ZR_OPTION_FLAG, .group = OUTPUT,
      .help = "no progress and no summary; errors and warnings only"},
+    {"verbose", AT(verbose), .type = ZR_OPTION_FLAG, .group = OUTPUT,
+     .help = "the whole report at the end: data, time, what was sent, and memory by class and tag"},
     {"help", AT(help), .type = ZR_OPTION_FLAG, .group = OUTPUT, .help = "print this"},
     {"version", AT(version), .type = ZR_OPTION_FLAG, .group = OUTPUT,
      .help = "print the version and how it was built"},
@@ -367,7 +370,8 @@ const options_table_t train_table = {
     .own = own,
     .n_own = sizeof(own) / sizeof(own[0]),
     .base_offset = offsetof(train_options_t, config),
-    .word = "data"};
+    .word = "data",
+    .known = train_known};
 
 void train_options_help(FILE *file) {
     train_options_t options = train_options_default();
@@ -428,6 +432,8 @@ static zr_status_t resolve_shape(train_options_t *options, const zr_log_t *log) 
 static zr_status_t resolve_schedule(train_options_t *options, const zr_log_t *log) {
     zr_schedule_t *schedule = &options->config.schedule;
     bool has_warmup = options_value(&options->given, "warmup") != NULL;
+    if (schedule->kind == ZR_SCHEDULE_CONSTANT && has_warmup && schedule->warmup_steps > 0)
+        schedule->kind = ZR_SCHEDULE_WARMUP;
     if (schedule->kind == ZR_SCHEDULE_CONSTANT)
         *schedule = zr_config_default().schedule;
     else if (schedule->warmup_steps == SIZE_MAX)
@@ -782,6 +788,9 @@ zr_status_t train_options_read_under(train_options_t *options, const zr_log_t *l
     const char *paths = options_value(&options->given, "nvme-path");
     const char *schedule = options_value(&options->given, "schedule");
     zr_schedule_t own = options->config.schedule;
+    size_t n = 0;
+    const zr_option_t *rows = zr_options(&n), *row = zr_option_find(rows, n, "schedule");
+    zr_config_t chosen = options->config;
     zr_config_t *config = &options->config;
     if (path == NULL)
         return ZR_OK;
@@ -790,8 +799,9 @@ zr_status_t train_options_read_under(train_options_t *options, const zr_log_t *l
     ZR_TRY(read_config(options, path, log));
     if (paths != NULL)
         say_other_paths("--nvme-path", paths, path, config->nvme.paths, log);
-    bool is_cosine = config->schedule.kind == ZR_SCHEDULE_WARMUP_COSINE;
-    if (schedule != NULL && (strcmp(schedule, "cosine") == 0) != is_cosine)
+    if (schedule != NULL)
+        ZR_TRY(zr_option_set(row, NULL, schedule, log, &chosen));
+    if (schedule != NULL && config->schedule.kind != chosen.schedule.kind)
         config->schedule = own; /* nothing of one is another's */
     return ZR_OK;
 }

@@ -132,6 +132,7 @@ typedef struct train_options {
     size_t trace_first, trace_last;   /* steps of it; 0: not written */
     bool json;
     bool quiet;
+    bool verbose;
     bool help;    /* print the help and do nothing else */
     bool version; /* print the version and do nothing else */
 
@@ -146,6 +147,8 @@ typedef struct train_options {
 
 /** Its options. */
 extern const options_table_t train_table;
+/** Options of other trainers, and what they are called here; NULL names end them. */
+extern const args_known_t train_known[];
 
 /**
  * Parse and check a command line; read --config, which options override.

@@ -11,6 +11,7 @@
 #include "examples/common/json.h"
 #include "examples/common/process.h"
 #include "examples/common/model_json.h"
+#include "examples/train/log.h"
 
 /* ---- while it runs ---------------------------------------------------------------------- */
 
@@ -48,21 +49,6 @@ static void print_parts(const train_options_t *options, const train_time_t *time
     fprintf(file, "\n");
 }
 
-/* A line of --log. Frees the object. */
-static zr_status_t print_line(json_t *object, const char *what, size_t step, FILE *file,
-                              const train_options_t *options, const zr_log_t *log) {
-    errno = 0;
-    bool made = object != NULL, printed = json_print(object, false, file);
-    int error = errno;
-    json_decref(object);
-    if (!made)
-        return zr_fail(log, ZR_ERR_MEMORY, "no memory for a line of --log");
-    if (!printed)
-        return zr_fail(log, ZR_ERR_IO, "cannot write %s %zu to --log %s: %s", what, step,
-                       options->log_path, strerror(error));
-    return ZR_OK;
-}
-
 zr_status_t train_report_log_step(FILE *file, const train_options_t *options,
                                   const train_step_line_t *line, const zr_log_t *log) {
     const zr_step_report_t *report = &line->report;
@@ -77,7 +63,7 @@ zr_status_t train_report_log_step(FILE *file, const train_options_t *options,
                  {"excess_ms", json_number(1e3 * line->slowest.excess_seconds)});
     if (options->config.wall_clock_breakdown)
         json_put(&object, "time", time_object(options, &line->time));
-    return print_line(object, "step", report->step, file, options, log);
+    return train_log_write(file, options, object, "step", report->step, log);
 }
 
 zr_status_t train_report_evaluation(FILE *file, messages_t *messages,
@@ -94,11 +80,11 @@ zr_status_t train_report_evaluation(FILE *file, messages_t *messages,
                           line->is_best ? "  best so far" : "");
     if (file == NULL)
         return ZR_OK;
-    return print_line(JSON_OBJECT({"step", json_count(line->step)}, {"val_loss", json_number(loss)},
-                                  {"val_perplexity", json_number(exp(loss))},
-                                  {"val_ms", json_number(1e3 * line->evaluated.seconds)},
-                                  {"best", json_boolean(line->is_best)}),
-                      "evaluation behind step", line->step, file, options, log);
+    json_t *object = JSON_OBJECT({"step", json_count(line->step)}, {"val_loss", json_number(loss)},
+                                 {"val_perplexity", json_number(exp(loss))},
+                                 {"val_ms", json_number(1e3 * line->evaluated.seconds)},
+                                 {"best", json_boolean(line->is_best)});
+    return train_log_write(file, options, object, "evaluation after step", line->step, log);
 }
 
 static void format_parts(const train_options_t *options, const train_time_t *time, char *text,
@@ -114,6 +100,37 @@ static void format_parts(const train_options_t *options, const train_time_t *tim
     snprintf(text + n, size - n, ")");
 }
 
+typedef struct duration {
+    char text[32];
+} duration_t;
+
+/* "4:05", "2:04:05", "3 days" */
+static duration_t duration(double seconds) {
+    duration_t duration;
+    long all = lround(seconds);
+    if (all < 3600)
+        snprintf(duration.text, sizeof(duration.text), "%ld:%02ld", all / 60, all % 60);
+    else if (all < 72 * 3600)
+        snprintf(duration.text, sizeof(duration.text), "%ld:%02ld:%02ld", all / 3600, all / 60 % 60,
+                 all % 60);
+    else
+        snprintf(duration.text, sizeof(duration.text), "%ld days", all / 86400);
+    return duration;
+}
+
+/* "1.2 TFLOP/s", of a rank. */
+static duration_t speed_of(const train_options_t *options, double tokens_per_s) {
+    static const char *const units[] = {"M", "G", "T", "P"};
+    duration_t speed;
+    size_t unit = 0;
+    double rate = 1e-6 * tokens_per_s / options->n_ranks *
+                  zr_model_shape_flops_per_token(&options->shape, options->seq);
+    for (; rate >= 1000 && unit < 3; unit++)
+        rate /= 1000;
+    snprintf(speed.text, sizeof(speed.text), "%.3g %sFLOP/s", rate, units[unit]);
+    return speed;
+}
+
 void train_report_progress(messages_t *messages, const train_options_t *options,
                            const train_step_line_t *line) {
     char times[160];
@@ -121,10 +138,14 @@ void train_report_progress(messages_t *messages, const train_options_t *options,
     size_t every = options->config.steps_per_print;
     bool stays = report->step == options->steps || (every > 0 && report->step % every == 0);
     format_parts(options, &line->time, times, sizeof(times));
-    messages_progress(
-        messages, stays, "step %zu/%zu  loss %.4f  lr %.2e  norm %.3g  %.0f ms%s  %.0f tokens/s%s",
-        report->step, options->steps, line->loss, report->lr, report->gradient_norm,
-        1e3 * line->seconds, times, line->tokens_per_s, report->skipped ? "  skipped" : "");
+    messages_progress(messages, stays,
+                      "step %zu/%zu  loss %.4f  lr %.2e  norm %.3g  %.0f ms%s  %.0f tokens/s  "
+                      "compute %.0f%%  %s  %s left%s",
+                      report->step, options->steps, line->loss, report->lr, report->gradient_norm,
+                      1e3 * line->seconds, times, line->tokens_per_s,
+                      100 * line->time.of[TRAIN_COMPUTE] / line->seconds,
+                      train_bytes((double)line->device_bytes).text,
+                      duration(line->left_seconds).text, report->skipped ? "  skipped" : "");
 }
 
 /* ---- JSON at the end -------------------------------------------------------------------- */
@@ -619,35 +640,11 @@ static void print_sent(const train_result_t *result, FILE *file) {
 static void print_evaluations(const train_result_t *result, FILE *file) {
     const train_evaluations_t *of = &result->evaluations;
     const train_val_data_t *data = &result->val_data;
-    if (of->n == 0)
-        return;
-    fprintf(file, "evaluation   %s of %s (%s) in %.1f s; loss %.4f",
-            zr_count_text(of->n, "time").text,
-            zr_count_text(data->n_evaluated_tokens, "token").text, data->kind, of->seconds,
-            of->first_loss);
-    if (of->n > 1)
-        fprintf(file, " to %.4f", of->last_loss);
-    fprintf(file, ", perplexity %.4g", exp(of->last_loss));
-    if (of->gain.has_best)
-        fprintf(file, "; best %.4f after step %zu", of->gain.best_loss, of->gain.best_step);
-    fprintf(file, "\n");
-}
-
-static void print_steps(const train_options_t *options, const train_result_t *result, FILE *file) {
-    const train_saves_t *saves = &result->saves;
-    if (result->n_steps == result->first_step)
-        fprintf(file, "steps        none: the checkpoint has all %zu\n", result->n_steps);
-    else
-        fprintf(file, "steps        %zu, %zu skipped; %s; loss %.4f to %.4f\n", result->n_steps,
-                result->n_skipped, zr_count_text(result->n_trained_tokens, "token").text,
-                result->first_loss, result->last_loss);
-    if (result->n_steps > result->first_step)
-        fprintf(file, "step time    %.1f ms (median), %.0f tokens/s\n", result->step_ms,
-                result->tokens_per_s);
-    if (saves->n_saves > 0)
-        fprintf(file, "checkpoints  %zu saved, %s together, in %.1f s; the last is %s/%s\n",
-                saves->n_saves, train_bytes((double)saves->n_bytes).text, saves->seconds,
-                options->checkpoint.dir, saves->last);
+    if (of->n > 0)
+        fprintf(file, "evaluation   %s of %s (%s) in %.1f s; perplexity %.4g\n",
+                zr_count_text(of->n, "time").text,
+                zr_count_text(data->n_evaluated_tokens, "token").text, data->kind, of->seconds,
+                exp(of->last_loss));
 }
 
 static void print_data(const train_options_t *options, const train_result_t *result, FILE *file) {
@@ -661,30 +658,93 @@ static void print_data(const train_options_t *options, const train_result_t *res
         fprintf(file, ", %s with a loss", zr_count_text(result->n_data_targets, "target").text);
     if (options->seq_min < options->seq)
         fprintf(file, ", cut to their first %zu to %zu", options->seq_min, options->seq);
+    fprintf(file, ", %s trained on\n", zr_count_text(result->n_trained_tokens, "token").text);
+}
+
+/* ---- the five lines ---- */
+
+static void print_run(const train_options_t *options, const train_result_t *result, FILE *file) {
+    int n_shards = zr_config_n_shards(&options->config, options->n_ranks);
+    fprintf(file, "run          %s, %s; stage %d, %s", options->model,
+            zr_count_text(zr_model_shape_n_params(&options->shape), "parameter").text,
+            options->config.stage, zr_count_text((uint64_t)options->n_ranks, "rank").text);
+    if (n_shards < options->n_ranks)
+        fprintf(file, " in groups of %d", n_shards);
+    fprintf(file, ", %s, %s\n", zr_dtype_name(options->config.dtype), result->device);
+}
+
+static void print_losses(const train_options_t *options, const train_result_t *result, FILE *file) {
+    const train_evaluations_t *of = &result->evaluations;
+    bool has_trained = result->n_steps > result->first_step;
+    fprintf(file, "loss         ");
+    if (has_trained)
+        fprintf(file, "%.4f to %.4f", result->first_loss, result->last_loss);
+    else if (!options->evaluation.only)
+        fprintf(file, "none: the checkpoint has all %zu steps", result->n_steps);
+    if (of->n > 0)
+        fprintf(file, "%svalidation %.4f", options->evaluation.only ? "" : "; ", of->first_loss);
+    if (of->n > 1)
+        fprintf(file, " to %.4f", of->last_loss);
+    if (of->n > 0 && of->gain.has_best)
+        fprintf(file, ", best %.4f after step %zu", of->gain.best_loss, of->gain.best_step);
     fprintf(file, "\n");
 }
 
-void train_report_summary(const train_options_t *options, const train_result_t *result,
+static void print_speed(const train_options_t *options, const train_result_t *result, FILE *file) {
+    if (result->n_steps == result->first_step) {
+        fprintf(file, "steps        %zu\n", result->n_steps);
+        return;
+    }
+    fprintf(file,
+            "steps        %zu, %zu skipped; %.1f ms each, %.0f tokens/s, %s per rank, compute "
+            "%.0f%%\n",
+            result->n_steps, result->n_skipped, result->step_ms, result->tokens_per_s,
+            speed_of(options, result->tokens_per_s).text,
+            100 * result->time.of[TRAIN_COMPUTE] / result->seconds);
+}
+
+/* Of each tier that was used. */
+static void print_peaks(const train_result_t *result, FILE *file) {
+    const char *between = "memory       ";
+    for (int tier = ZR_TIER_DEVICE; tier <= ZR_TIER_NVME; tier++) {
+        if (result->peak[tier].reserved == 0)
+            continue;
+        fprintf(file, "%s%s %s", between, zr_tier_name((zr_tier_t)tier),
+                train_bytes((double)result->peak[tier].reserved).text);
+        if (result->planned.is_made)
+            fprintf(file, " (planned %s)",
+                    train_bytes((double)result->planned.peak[tier].reserved).text);
+        between = ", ";
+    }
+    fprintf(file, "; the most of a rank\n");
+}
+
+static void print_weights(const train_options_t *options, const train_result_t *result,
+                          FILE *file) {
+    fprintf(file, "weights      xxh3 %016llx", (unsigned long long)result->weights.xxh3);
+    if (result->saves.n_saves > 0)
+        fprintf(file, ", saved as %s/%s", options->checkpoint.dir, result->saves.last);
+    fprintf(file, "\n");
+}
+
+/* ---- --verbose ---- */
+
+static void print_saves(const train_saves_t *saves, FILE *file) {
+    if (saves->n_saves > 0)
+        fprintf(file, "checkpoints  %zu saved, %s together, in %.1f s\n", saves->n_saves,
+                train_bytes((double)saves->n_bytes).text, saves->seconds);
+}
+
+static void print_details(const train_options_t *options, const train_result_t *result,
                           FILE *file) {
     const zr_model_size_t *size = &result->size;
-    fprintf(file, "model        %s: %s in %s", options->model,
-            zr_count_text(zr_model_shape_n_params(&options->shape), "parameter").text,
-            zr_count_text(size->n_units, "unit").text);
-    if (size->frozen_elems > 0)
-        fprintf(file, ", %zu of them frozen", size->frozen_elems);
-    fprintf(file, "; padding %zu\n",
+    fprintf(file, "model        %s, %zu frozen; padding %zu; %s of each rank\n",
+            zr_count_text(size->n_units, "unit").text, size->frozen_elems,
             size->trainable_padded_elems - size->trainable_elems + size->frozen_padded_elems -
-                size->frozen_elems);
+                size->frozen_elems,
+            zr_count_text(result->n_threads, "thread").text);
     print_data(options, result, file);
-    int n_shards = zr_config_n_shards(&options->config, options->n_ranks);
-    fprintf(file, "run          stage %d, %s", options->config.stage,
-            zr_count_text((uint64_t)options->n_ranks, "rank").text);
-    if (n_shards < options->n_ranks)
-        fprintf(file, " in groups of %d", n_shards);
-    fprintf(file, " with %s each, %s, device %s\n", zr_count_text(result->n_threads, "thread").text,
-            zr_dtype_name(options->config.dtype), result->device);
-    if (!options->evaluation.only)
-        print_steps(options, result, file);
+    print_saves(&result->saves, file);
     print_evaluations(result, file);
     print_parts(options, &result->time, file);
     if (result->n_delayed_steps > 0)
@@ -693,7 +753,17 @@ void train_report_summary(const train_options_t *options, const train_result_t *
                 result->slowest_rank, result->slowest.n_steps,
                 zr_count_text(result->n_delayed_steps, "step").text, excess_ms(result));
     print_sent(result, file);
-    fprintf(file, "weights      xxh3 %016llx\n", (unsigned long long)result->weights.xxh3);
     train_offload_summary(options, result, file);
     print_memory(result, file);
+}
+
+void train_report_summary(const train_options_t *options, const train_result_t *result,
+                          FILE *file) {
+    print_run(options, result, file);
+    print_losses(options, result, file);
+    print_speed(options, result, file);
+    print_peaks(result, file);
+    print_weights(options, result, file);
+    if (options->verbose)
+        print_details(options, result, file);
 }

@@ -16,6 +16,8 @@ typedef struct train_step_line {
     double tokens_per_s;
     train_time_t time;       /* of this rank in this step */
     train_slowest_t slowest; /* of more ranks than one */
+    double left_seconds;     /* until the last step, evaluations included */
+    size_t device_bytes;     /* of this rank, reserved: the most so far */
 } train_step_line_t;
 
 /**
@@ -87,5 +89,5 @@ typedef struct train_bytes {
 /** 1536 as "1.5 KiB". */
 train_bytes_t train_bytes(double bytes);
 
-/** Print a summary. */
+/** Print a summary: five lines, and with --verbose all that is known. */
 void train_report_summary(const train_options_t *options, const train_result_t *result, FILE *file);

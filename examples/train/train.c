@@ -75,6 +75,7 @@ typedef struct rank {
     size_t capacity;               /* of these */
     double seconds;                /* of all steps */
     double step_begin;             /* of the step under way */
+    double first_end;              /* of the first step of this run */
     train_time_t before;           /* rank_time then */
     size_t saved_step;             /* of the newest checkpoint */
     bool has_unsaved_gain;         /* an evaluation is in none */
@@ -485,6 +486,19 @@ static zr_status_t report_step(rank_t *rank, const train_step_line_t *line) {
     return ZR_OK;
 }
 
+/* For the progress line. The first step maps memory, and says little of the others' time. */
+static void look_ahead(rank_t *rank, train_step_line_t *line) {
+    zr_tier_statistics_t statistics;
+    size_t n = line->report.step - rank->result.first_step;
+    double now = now_seconds();
+    if (n == 1)
+        rank->first_end = now;
+    double each = n > 1 ? (now - rank->first_end) / (double)(n - 1) : line->seconds;
+    line->left_seconds = each * (double)(rank->run->options->steps - line->report.step);
+    zr_allocator_statistics(zr_runtime_allocator(rank->runtime), ZR_TIER_DEVICE, &statistics);
+    line->device_bytes = statistics.reserved.peak;
+}
+
 /* The step of --memory-snapshot is the first whose plan foresaw everything: those before are not
  * yet like all others. Without plans it is the second, since the first records the order of units.
  * Where there is none, it is the last; of a run of one step, that step and all before it. */
@@ -573,11 +587,13 @@ static void time_step(rank_t *rank, train_step_line_t *line) {
     rank->before = after;
 }
 
-static zr_status_t note_step(rank_t *rank, const train_step_line_t *line) {
+static zr_status_t note_step(rank_t *rank, train_step_line_t *line) {
     train_result_t *result = &rank->result;
     ZR_TRY(note_times(rank, line));
-    if (rank->number == 0)
+    if (rank->number == 0) {
+        look_ahead(rank, line);
         ZR_TRY(report_step(rank, line));
+    }
     if (result->n_steps == result->first_step)
         result->first_loss = line->loss;
     result->last_loss = line->loss;

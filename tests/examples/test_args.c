@@ -151,6 +151,11 @@ static const struct argp_option options[] = {
     {"json", 3, NULL, 0, "", 0},       {"stage", 4, "0|1|2|3", 0, "", 0},
     {"output", 'o', "PATH", 0, "", 0}, {0},
 };
+static const args_known_t known[] = {{"per-device-batch-size batch-size", "--output PATH: here"},
+                                     {"zero-stage", "--stage N"},
+                                     {"stage=4 stage=5", "--stage 3: there is no more"},
+                                     {"elsewhere", "--absent"},
+                                     {NULL, NULL}};
 static char seen[256];
 
 static error_t see(int key, char *argument, struct argp_state *state) {
@@ -173,7 +178,7 @@ static zr_status_t parse(const char *line) {
     for (char *word = strtok(copy, " "); word != NULL; word = strtok(NULL, " "))
         words[n++] = word;
     seen[0] = '\0';
-    return args_parse(&argp, n, words, &log, NULL);
+    return args_parse(&argp, known, n, words, &log, NULL);
 }
 
 TEST(command_lines) {
@@ -198,6 +203,14 @@ TEST(command_lines) {
         {"--stage= --json", NULL,
          "option --stage needs a value, and \"\" is empty: --stage 0|1|2|3"},
         {"--output", NULL, "option --output needs a value: --output PATH"},
+        {"--batch_size 3", NULL,
+         "unknown option --batch_size; here it is --output PATH: here (--help lists all)"},
+        {"--batch-size=3", NULL, "unknown option --batch-size; here it is --output PATH"},
+        {"--zero-stage 3", NULL, "unknown option --zero-stage; here it is --stage N"},
+        {"--batch 3", NULL, "unknown option --batch (--help lists all)"},
+        {"--elsewhere", NULL, "unknown option --elsewhere (--help lists all)"},
+        {"--stage 5", NULL, "--stage 5 is not supported; here it is --stage 3: there is no more"},
+        {"--stage=4", NULL, "--stage 4 is not supported; here it is --stage 3"},
         {"-s 3", NULL, "unknown option -s: options begin with two dashes (--help lists all)"},
         {"--json=yes", NULL, "option --json takes no value, but got \"yes\""},
         {"-stage 3", NULL,

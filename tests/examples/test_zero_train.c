@@ -219,7 +219,7 @@ TEST(what_is_moved_of_parameters_is_reported) {
                   all / 2);
     assert_int_equal(json_integer_value(field(object, "peak_bytes.device.tags.parameters")), 0);
     assert_true(number(params, "nvme.endurance_days") > 0 && number(object, "time.io") >= 0);
-    assert_ran(0, TINY NVME_PARAMS "--steps 2 --stage 3");
+    assert_ran(0, TINY NVME_PARAMS "--steps 2 --stage 3 --verbose");
     expect_out("gathers read|written per day");
 }
 
@@ -245,7 +245,7 @@ TEST(what_is_moved_is_reported) {
     assert_true(number(object, "offload.nvme.endurance_days") > 0 &&
                 number(object, "time.io") >= 0);
     assert_true(number(object, "offload.nvme.bytes_per_day") > 0);
-    assert_ran(0, TINY NVME "--steps 2 --nvme-tbw 1TB");
+    assert_ran(0, TINY NVME "--steps 2 --nvme-tbw 1TB --verbose");
     expect_out("on nvme in|last ");
 }
 
@@ -338,11 +338,11 @@ TEST(lengths_vary) {
     qsort(lengths.rates, 41, sizeof(double), by_rate);
     assert_float_equal(number(object, "tokens_per_s") / lengths.rates[20], 1, 1e-3);
 
-    assert_ran(0, TINY "--steps 8 --seq-min 5");
+    assert_ran(0, TINY "--steps 8 --seq-min 5 --verbose");
     expect_out("sequences of 16 per epoch, cut to their first 5 to 16");
-    assert_ran(0, TINY "--steps 2 --grad-accum 2 --seq 7");
+    assert_ran(0, TINY "--steps 2 --grad-accum 2 --seq 7 --verbose");
     assert_null(strstr(out, "cut to"));
-    expect_out("; 28 tokens; loss");
+    expect_out(", 28 tokens trained on");
 }
 
 /* Tokens wait for their copy in room for the longest: a place that no plan has may not vary. */
@@ -412,6 +412,66 @@ TEST(log_lines) {
         assert_true(number(object, "clip") < 1);
     }
     assert_int_equal(n_lines, 6);
+}
+
+/* A header, and a cell for each field that a line of JSON has. */
+TEST(log_as_csv) {
+    char lines[8192], *rest = lines;
+    assert_ran(0, TINY "--steps 2 --ranks 2 --quiet --log steps.csv --val-data text --lr 1e-3");
+    read_file("steps.csv", lines, sizeof(lines));
+    assert_string_equal(strsep(&rest, "\n"),
+                        "step,loss,lr,norm,clip,skipped,tokens,step_ms,tokens_per_s,slowest_rank,"
+                        "excess_ms,val_loss,val_perplexity,val_ms,best,time.compute,time.comm,"
+                        "time.optimizer,time.stall,time.data,time.beside,time.io");
+    double step = -1, loss = 0, lr = 0;
+    char *before = strsep(&rest, "\n"), *first = strsep(&rest, "\n"), *last = strsep(&rest, "\n");
+    assert_memory_equal(before, "0,,,,,,,,,,,5.", 14);
+    assert_non_null(strstr(before, ",true,,,,,,,"));
+    assert_int_equal(sscanf(first, "1,%lf,%lf,", &loss, &lr), 2);
+    assert_true(loss > 5 && loss < 6 && lr > 0);
+    assert_int_equal(sscanf(last, "%lf,%lf", &step, &loss), 2);
+    assert_true(step == 2 && strstr(last, ",false,32,") != NULL);
+    assert_string_equal(strchr(rest, '\n'), "\n"); /* the evaluation at the end is the last line */
+    /* A run that goes on cuts the steps that it does again. */
+    assert_ran(0, TINY "--steps 3 --checkpoint-dir kept --checkpoint-every 3 --quiet --log go.csv");
+    read_file("go.csv", lines, sizeof(lines));
+    strcat(lines, "4,1\n5,1\n");
+    write_file("go.csv", lines, strlen(lines));
+    assert_ran(0, TINY "--steps 4 --checkpoint-dir kept --resume --log go.csv");
+    assert_said("--resume", "--log go.csv: goes on behind step 3; cut from it: 2 lines");
+    read_file("go.csv", lines, sizeof(lines));
+    rest = lines;
+    for (int i = 0; i <= 4; i++) {
+        char *line = strsep(&rest, "\n");
+        assert_int_equal(strtol(line, NULL, 10), i); /* 0: the header */
+    }
+    assert_string_equal(rest, "");
+}
+
+/* Rates of each schedule with warm-up; a file's schedule gives way to another of an option. */
+TEST(schedules) {
+    static const struct {
+        const char *options;
+        double rates[5];
+    } cases[] = {{"--schedule linear --warmup 2", {0, 0.5, 1, 2 / 3.0, 1 / 3.0}},
+                 {"--schedule linear --warmup 0", {1, 0.8, 0.6, 0.4, 0.2}},
+                 {"--schedule constant --warmup 4", {0, 0.25, 0.5, 0.75, 1}},
+                 {"--schedule constant", {1, 1, 1, 1, 1}},
+                 {"--config decay.json", {0.5, 0.6, 0.7, 0.65, 0.6}},
+                 {"--config decay.json --schedule constant", {1, 1, 1, 1, 1}}};
+    static const char decay[] =
+        "{\"scheduler\": {\"type\": \"WarmupDecayLR\", \"params\": {\"warmup_min_lr\": 0.5,"
+        " \"warmup_max_lr\": 0.7, \"warmup_num_steps\": 2, \"total_num_steps\": 6,"
+        " \"warmup_type\": \"linear\"}}}";
+    write_file("decay.json", decay, sizeof(decay) - 1);
+    for (size_t i = 0; i < N_OF(cases); i++) {
+        char lines[8192], *rest = lines;
+        assert_ran(0, TINY "--steps 5 --lr 1 --log rates.jsonl --quiet %s", cases[i].options);
+        read_file("rates.jsonl", lines, sizeof(lines));
+        for (size_t k = 0; k < 5; k++)
+            assert_float_equal(number(kept_json(strsep(&rest, "\n")), "lr"), cases[i].rates[k],
+                               1e-9);
+    }
 }
 
 /* The file counts, and options count more, wherever they stand. */
@@ -579,8 +639,17 @@ TEST(help_version_summary) {
     assert_ran(0, "--version");
     expect_out("zero-train 0.");
     assert_ran(0, TINY "--steps 2");
-    expect_out("xxh3|largest hole|optimizer_state");
-    assert_ran(0, TINY "--steps 1 --offload-optimizer cpu --offload-ratio 0.1");
+    expect_out(
+        "run          layers=2|stage 0, 1 rank, fp32|loss         5.|steps        2, 0 skipped; |"
+        "FLOP/s per rank, compute |memory       device |(planned |weights      xxh3 ");
+    size_t n_lines = 0;
+    for (const char *at = out; (at = strchr(at, '\n')) != NULL; at++)
+        n_lines++;
+    assert_int_equal(n_lines, 5);
+    assert_said("", "step 2/2  loss 5.|  compute |iB  0:00 left");
+    assert_ran(0, TINY "--steps 2 --verbose");
+    expect_out("xxh3|largest hole|optimizer_state|time         compute|data         1 file");
+    assert_ran(0, TINY "--steps 1 --verbose --offload-optimizer cpu --offload-ratio 0.1");
     expect_out(" on host in 1 sub-group\n");
 }
 

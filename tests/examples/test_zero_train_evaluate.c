@@ -168,9 +168,10 @@ TEST(evaluation_alone_has_no_state) {
             expect_same_peaks(field(object, "planned_peak_bytes"), object, true);
         }
     assert_int_equal(system("diff -r saved before"), 0);
-    assert_ran(0, SIZES "--eval-only --val-data val --checkpoint-dir saved --resume --log log");
+    assert_ran(0, SIZES
+               "--eval-only --val-data val --checkpoint-dir saved --resume --log log --verbose");
     assert_said("alone", "evaluates saved/step-00000003, of 3 steps|step 3  validation loss");
-    expect_out("evaluation   1 time of 144 tokens (text)");
+    expect_out("loss         validation 5.|evaluation   1 time of 144 tokens (text)");
     json_t *lines[1];
     assert_int_equal(read_lines("log", true, lines, 1), 1);
     expect_fields(lines[0], "step=3");

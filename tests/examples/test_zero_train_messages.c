@@ -2,6 +2,8 @@
  * What zero-train says when something is refused or goes wrong: it has to help the one who reads
  * it.
  */
+#include <sys/ioctl.h>
+
 #include "tests/common/test.h"
 #include "tests/examples/run_train.h"
 
@@ -52,8 +54,15 @@ TEST(refusals) {
         {TINY "--seq 17", "--seq 17|1 to 16; the nearest is 16"},
         {TINY "--seq 8 --seq-min 9", "--seq-min 9|1 to 8; the nearest is 8"},
         {TINY "--warmup 101", "--warmup 101|nearest is 100"},
-        {TINY "--warmup 7 --schedule constant", "--warmup 7|--schedule cosine"},
+        {TINY "--min-lr-ratio 0.2 --schedule linear", "--min-lr-ratio 0.2|--schedule cosine"},
         {TINY "--freeze wte,wtf", "--freeze \"wte,wtf\": \"wtf\" names no parameter"},
+        /* options of other trainers */
+        {TINY "--batch-size 4", "--batch-size; here it is --micro-batch N"},
+        {TINY "--learning-rate 1e-3", "here it is --lr RATE"},
+        {TINY "--epochs 3", "here it is --steps N: optimizer steps"},
+        {TINY "--bf16", "here it is --dtype bf16"},
+        {TINY "--zero_stage=2", "here it is --stage 0, 1, 2 or 3"},
+        {TINY "--dtype fp16", "--dtype fp16 is not supported; here it is --dtype bf16: there is"},
         {TINY "--offload-params cpu --stage 2", "--offload-params) is cpu at stage 2|at stage 3"},
         {TINY "--offload-optimizer cpu --stage 1 --offload-gradients-ratio 0.5",
          "--offload-gradients-ratio 0.5: below stage 2|at --stage 2 or 3"},
@@ -235,13 +244,12 @@ TEST(budgets) {
 /* ---- the summary ------------------------------------------------------------------------- */
 
 TEST(numbers_and_nouns_agree) {
-    assert_ran(0, TINY "--steps 2 --threads 1");
-    expect_out(
-        " 1 file, | 1 rank with 1 thread each| 1 plan; | 1 allocation in "); /* of the host */
-    assert_ran(0, TINY "text --steps 2 --threads 2 --ranks 2");
-    expect_out(" 2 ranks with 2 threads each|, in 1 of 1 step; ");
+    assert_ran(0, TINY "--steps 2 --threads 1 --verbose");
+    expect_out(" 1 file, | 1 rank, | 1 thread of each rank| 1 plan; | 1 allocation in ");
+    assert_ran(0, TINY "text --steps 2 --threads 2 --ranks 2 --verbose");
+    expect_out(" 2 ranks, | 2 threads of each rank|, in 1 of 1 step; ");
     assert_ran(0, "--seq 4000 --model layers=1,channels=16,heads=2,seq=4000,vocab=256 --steps 1 "
-                  "--data text");
+                  "--data text --verbose");
     expect_out(", 1 sequence of 4000 per epoch");
 }
 
@@ -264,6 +272,49 @@ TEST(every_field_is_documented) {
                               "--offload-params nvme --recompute unit --offload-activations nvme "
                               "--nvme-tbw 600TB");
     expect_fields_documented(CONFIG_DOC, object, "", lists);
+}
+
+/* ---- on a terminal -------------------------------------------------------------------------- */
+
+/* What a run writes to a terminal of so many columns, in err. */
+static int run_on_terminal(unsigned short columns, const char *arguments) {
+    int status, terminal = posix_openpt(O_RDWR | O_NOCTTY);
+    struct winsize size = {.ws_row = 24, .ws_col = columns};
+    char command[1024], side[64];
+    size_t n = 0;
+    assert_true(terminal >= 0 && grantpt(terminal) == 0 && unlockpt(terminal) == 0);
+    assert_int_equal(ptsname_r(terminal, side, sizeof(side)), 0);
+    int other = open(side, O_RDWR | O_NOCTTY);
+    assert_true(other >= 0 && ioctl(other, TIOCSWINSZ, &size) == 0);
+    snprintf(command, sizeof(command), "exec '%s' %s >out 2>%s", ZERO_TRAIN, arguments, side);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        execl("/bin/sh", "sh", "-c", command, (char *)NULL);
+        _exit(127);
+    }
+    close(other); /* once nobody has that side open, reading ends */
+    for (ssize_t got; n < sizeof(err) - 1; n += (size_t)got)
+        if ((got = read(terminal, err + n, sizeof(err) - 1 - n)) <= 0)
+            break;
+    err[n] = '\0';
+    close(terminal);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return WEXITSTATUS(status);
+}
+
+/* Lines fit: words of messages go on in the next, and a progress line that is rewritten is cut. */
+TEST(terminal) {
+    assert_int_equal(run_on_terminal(60, TINY "--zero-stage 2"), 2);
+    assert_has(err, "zero-train: error: unknown option --zero-stage; here it is\r\n    --stage 0, 1, 2 or 3");
+    assert_int_equal(run_on_terminal(40, TINY "--steps 3"), 0);
+    assert_has(err, "\rstep 1/3  loss 5.");
+    assert_has(err, " 0:00 left\033[K\r\n"); /* of the last step, which stays */
+    for (char *rest = err, *line; (line = strsep(&rest, "\r\n")) != NULL;) {
+        size_t length = strcspn(line, "\033");
+        if (length > 40 && strncmp(line, "step 3/3", 8) != 0)
+            fail_msg("%zu columns: %s", length, line);
+    }
 }
 
 const test_group_t test_group = {prepare, leave_test_folder};
