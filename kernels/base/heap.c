@@ -19,6 +19,7 @@ typedef struct mi_heap_s mi_heap_t;
 #define mi_heap_new() NULL
 #define mi_heap_zalloc(heap, size_bytes) NULL
 #define mi_heap_realloc(heap, pointer, size_bytes) NULL
+#define mi_heap_collect(heap, by_force) (void)(heap)
 #define mi_heap_delete(heap) (void)(heap)
 #define mi_free(pointer) (void)(pointer)
 #endif
@@ -119,9 +120,11 @@ void zr_heap_destroy(zr_heap_t **heap_p) {
         free_block(heap, heap->blocks.next);
     /* Another thread's is empty now, and mimalloc ends it with that thread. This one may have taken
        over pages that a thread left when it ended, with blocks in them that are used:
-       mi_heap_destroy would free these, too. */
-    if (is_own(heap))
+       mi_heap_destroy would free these, too. Empty ones are not to be handed on. */
+    if (is_own(heap)) {
+        mi_heap_collect(heap->own, false);
         mi_heap_delete(heap->own);
+    }
     free(heap);
     *heap_p = NULL;
 }

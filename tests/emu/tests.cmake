@@ -71,7 +71,7 @@ endforeach()
 # Where cuBLASLt has no epilogues.
 foreach(test test_emu_nn_matmul test_emu_matmul)
   add_test(NAME ${test}_plain COMMAND ${test} cuda)
-  zr_test_properties(${test}_plain LABELS asan)
+  zr_test_properties(${test}_plain NO_SANITIZERS)
   set_tests_properties(${test}_plain PROPERTIES ENVIRONMENT EMU_NO_EPILOGUES=1)
 endforeach()
 

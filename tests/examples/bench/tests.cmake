@@ -1,7 +1,7 @@
 # zero-bench, run as a program; what it measures is not a matter of tests, but that it is something.
 zr_add_ticking(zero-bench zero_bench_core)
 foreach(test test_zero_bench test_zero_bench_alloc test_zero_bench_io test_zero_bench_step)
-  zr_add_test(examples/bench/${test}.c LABELS asan)
+  zr_add_test(examples/bench/${test}.c NO_SANITIZERS)
   target_compile_definitions(${test} PRIVATE ZERO_BENCH="$<TARGET_FILE:zero-bench-ticking>")
   add_dependencies(${test} zero-bench-ticking)
 endforeach()
@@ -17,7 +17,7 @@ target_compile_definitions(test_zero_bench_comm_mpi PRIVATE ZERO_BENCH="$<TARGET
   ZR_MPIRUN="${ZR_TEST_MPIRUN}" ZR_MPICH_MPIRUN="${ZR_TEST_MPICH_MPIRUN}")
 set_tests_properties(test_zero_bench_comm_mpi PROPERTIES ENVIRONMENT "${ZR_TEST_MPI_ENVIRONMENT}")
 add_dependencies(test_zero_bench_comm_mpi zero-bench-ticking)
-zr_add_test(examples/bench/test_zero_bench_hardware.c LABELS asan)
+zr_add_test(examples/bench/test_zero_bench_hardware.c NO_SANITIZERS)
 target_compile_definitions(test_zero_bench_hardware PRIVATE ZERO_BENCH="$<TARGET_FILE:zero-bench-ticking>"
   ZERO_PLAN="$<TARGET_FILE:zero-plan>")
 add_dependencies(test_zero_bench_hardware zero-bench-ticking zero-plan)

@@ -10,6 +10,14 @@
 #include "kernels/nn/nn.h"
 #include "tests/common/test.h"
 
+/* Sanitizers make what they watch many times slower, an emulated device's fibres most: fewer sizes
+ * then, which go through the same code. */
+#if defined(__SANITIZE_THREAD__) || (defined(__SANITIZE_ADDRESS__) && defined(ZR_TESTS_EMULATED))
+#define IS_SLOW true
+#else
+#define IS_SLOW false
+#endif
+
 /* A device to run every case on. */
 typedef struct nn_device {
     const char *isa; /* NULL: the best one */

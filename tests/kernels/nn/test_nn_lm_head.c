@@ -128,14 +128,6 @@ static void check_head(nn_device_t *device, const head_case_t *c) {
     free_arrays(&arrays);
 }
 
-/* AddressSanitizer makes an emulated device, where each row has hundreds of threads, many times
- * slower. */
-#if defined(__SANITIZE_ADDRESS__) && defined(ZR_TESTS_EMULATED)
-#define IS_SLOW true
-#else
-#define IS_SLOW false
-#endif
-
 NN_TEST(test_head) {
     static const size_t sizes[][4] = {{1, 1, 1, 1},     {1, 3, 2, 1},        {5, 7, 257, 100},
                                       {33, 48, 97, 97}, {17, 20, 1000, 128}, {70, 12, 501, 4096},
