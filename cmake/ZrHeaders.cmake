@@ -48,5 +48,5 @@ set(ZR_PUBLIC_HEADERS
 if(ZR_NN)
   list(APPEND ZR_PUBLIC_HEADERS examples/models/parts.h examples/models/gpt2/gpt.h
        examples/models/gpt2/tensors.h examples/models/decoder/decoder.h
-       examples/models/shape.h)
+       examples/models/shape.h examples/models/lora.h)
 endif()

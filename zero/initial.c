@@ -18,9 +18,9 @@ typedef struct chunk {
 
 static zr_status_t find_values(const zr_restore_t *restore, const zr_param_t *param, size_t array,
                                size_t first, size_t n_elems, float *values) {
-    if (restore->checkpoint != NULL)
+    if (restore->checkpoint != NULL && !param->is_new)
         return zr_checkpoint_read(restore->reader, param->tensor, array, first, n_elems, values);
-    if (param->fill != NULL)
+    if (param->fill != NULL && array == 0)
         param->fill(param->fill_context, first, n_elems, values);
     return ZR_OK;
 }

@@ -96,6 +96,7 @@ typedef struct zr_param_desc {
     void *fill_context;            /* borrowed until commit returns */
     const zr_encoding_t *encoding; /* of its elements; NULL: that of the configuration's dtype,
                                       which is the one that units hold */
+    bool may_be_new; /* a checkpoint that lacks it will do: it begins with `fill`, its state at 0 */
 } zr_param_desc_t;
 
 /** Add a parameter to a unit, before commit. ZR_ERR_ARGUMENT also when its size overflows;

@@ -171,6 +171,7 @@ zr_status_t zr_units_add_param(zr_units_t *model, zr_unit_t *unit, const zr_para
                      .name = name,
                      .n_dims = desc->n_dims,
                      .layout = {.n_elems = n_elems, .group = desc->group, .frozen = desc->frozen},
+                     .may_be_new = desc->may_be_new,
                      .fill = desc->fill,
                      .fill_context = desc->fill_context};
     memcpy(param->dims, desc->dims, sizeof(param->dims));

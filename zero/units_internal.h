@@ -19,7 +19,8 @@ struct zr_param {
     zr_layout_param_t layout;
     zr_param_fill_fn fill;
     void *fill_context;
-    size_t tensor;     /* of the checkpoint that its initial values come from */
+    size_t tensor;           /* of the checkpoint that its initial values come from */
+    bool may_be_new, is_new; /* that may lack it; lacks it */
     bool grad_written; /* this step's (or micro-batch's) gradient was asked for: add from now on */
 };
 

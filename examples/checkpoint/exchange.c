@@ -49,5 +49,5 @@ zr_status_t exchange_model(const char *value, const zr_log_t *log, zr_model_shap
 void exchange_describe(const weights_t *weights, json_t **object_p) {
     JSON_PUT(object_p, {"model", model_json(&weights->shape)},
              {"tensors", json_count(weights->tensors.n)},
-             {"parameters", json_count(zr_model_shape_n_params(&weights->shape))});
+             {"parameters", json_count(weights_n_elems(weights))});
 }

@@ -1,5 +1,6 @@
 /* zero-checkpoint export: the weights of a checkpoint for other tools. */
 #include "examples/checkpoint/exchange.h"
+#include "examples/weights/adapter.h"
 #include "examples/weights/weights_checkpoint.h"
 
 typedef struct options {
@@ -7,6 +8,7 @@ typedef struct options {
     int format; /* of the names below */
     int dtype;  /* likewise */
     weights_export_t write;
+    bool adapter, merge;
     const char *secret_path;
     bool has_model;
     zr_model_shape_t model;
@@ -46,6 +48,11 @@ static const zr_option_t rows[] = {
      .initial = "one file",
      .help = "safetensors: the most that tensors of a file have; several files and their index "
              "are made"},
+    {"adapter", AT(adapter), .type = ZR_OPTION_FLAG,
+     .help = "of a run with --lora: the adapters alone, as PEFT has them: a folder with "
+             "adapter_config.json and adapter_model.safetensors"},
+    {"merge", AT(merge), .type = ZR_OPTION_FLAG,
+     .help = "of a run with --lora: a model like any other, with the adapters in its weights"},
     {"model", .type = ZR_OPTION_STRING, .arg = "NAME|SIZES|PATH", .initial = "", .take = take_model,
      .help = "the model, as zero-train has it, where the checkpoint does not say"},
     CHECKPOINT_SECRET_ROW(options_t, secret_path, CHECKPOINT_SECRET_CHECKED)};
@@ -59,6 +66,10 @@ static zr_status_t check(const options_t *o) {
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "--shard-size %s: a size above 0 is needed; leave it out for one file",
                        shard_size);
+    if (o->adapter && (o->format == FORMAT_LLMC || o->write.shard_bytes > 0))
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "--adapter: adapters are one file of safetensors; leave %s out",
+                       o->format == FORMAT_LLMC ? "--format llm.c" : "--shard-size");
     if (o->format == FORMAT_LLMC && o->write.shard_bytes > 0)
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "--shard-size: a model of llm.c is one file; leave it out, or take --format "
@@ -85,17 +96,31 @@ static int report(const options_t *o, const zr_checkpoint_info_t *info, const we
     if (o->common.json)
         return command_print(describe(o, info, weights, written), COMMAND_DONE, o->common.log);
     printf("%s: step %zu of %s, %s in %s, %s in %s\n", o->write.path, info->step, info->path,
-           zr_count_text(zr_model_shape_n_params(&weights->shape), "parameter").text,
-           written->dtype, zr_size_text(written->n_bytes).text,
-           zr_count_text(written->n_files, "file").text);
+           zr_count_text(weights_n_elems(weights), "parameter").text, written->dtype,
+           zr_size_text(written->n_bytes).text, zr_count_text(written->n_files, "file").text);
     return COMMAND_DONE;
+}
+
+/* A checkpoint with adapters is written as the part that was asked for. */
+static zr_status_t take_part(const options_t *o, const char *path, weights_t **weights) {
+    if (!(*weights)->has_lora && !o->adapter && !o->merge)
+        return ZR_OK;
+    if (!(*weights)->has_lora)
+        return zr_fail(o->common.log, ZR_ERR_ARGUMENT, "--%s: %s has no adapters; leave it out",
+                       o->merge ? "merge" : "adapter", path);
+    if (o->adapter == o->merge)
+        return zr_fail(o->common.log, ZR_ERR_ARGUMENT,
+                       "%s has adapters (--lora %s): add one of --adapter, for them alone, and "
+                       "--merge, for a model with them in its weights",
+                       path, zr_lora_text(&(*weights)->lora).text);
+    return adapter_take(o->merge ? ADAPTER_MERGED : ADAPTER_ALONE, o->common.log, weights);
 }
 
 static zr_status_t write_weights(const options_t *o, weights_t *weights,
                                  weights_report_t *written_p) {
     exchange_progress_t progress = {.messages = messages_of(o->common.log),
                                     .verb = "exported",
-                                    .n_elems = zr_model_shape_n_params(&weights->shape)};
+                                    .n_elems = weights_n_elems(weights)};
     weights_export_t write = o->write;
     write.as_origin = o->dtype == DTYPE_ORIGIN;
     write.kind = write.as_origin ? ELEMENT_FP32 : (element_kind_t)(o->dtype - DTYPE_KINDS);
@@ -123,6 +148,8 @@ static int export(const options_t *o, const zr_secret_t *secret, const char *pat
         return COMMAND_FAILED;
     int code = exchange_code(weights_of_checkpoint(checkpoint, o->has_model ? &o->model : NULL,
                                                    o->common.log, &weights));
+    if (code == COMMAND_DONE)
+        code = exchange_code(take_part(o, path, &weights));
     if (code == COMMAND_DONE)
         code = code_of_writing(write_weights(o, weights, &written));
     if (code == COMMAND_DONE) {

@@ -1,10 +1,12 @@
 /* zero-checkpoint import: a checkpoint of other tools' weights, for zero-train to go on from. */
 #include "examples/checkpoint/exchange.h"
+#include "examples/weights/adapter.h"
 #include "examples/weights/weights_checkpoint.h"
 
 typedef struct options {
     command_common_t common;
     const char *folder;
+    const char *adapter;
     const char *secret_path;
     zr_secret_t secret;
     bool has_model;
@@ -26,6 +28,10 @@ static const zr_option_t rows[] = {
              "none yet"},
     {"model", .type = ZR_OPTION_STRING, .arg = "NAME|SIZES|PATH", .initial = "", .take = take_model,
      .help = "the model, as zero-train has it, where the files do not say"},
+    {"adapter", .offset = offsetof(options_t, adapter), .type = ZR_OPTION_STRING, .arg = "DIR",
+     .initial = "",
+     .help = "low-rank adapters of PEFT beside the weights: a folder with adapter_config.json and "
+             "adapter_model.safetensors; zero-train --resume goes on with them"},
     CHECKPOINT_SECRET_ROW(options_t, secret_path,
                           "sign the checkpoint with this secret, as zero-train --checkpoint-sign "
                           "does")};
@@ -54,8 +60,8 @@ static int report(const options_t *o, const weights_t *weights, const zr_checkpo
         return command_print(describe(o, weights, info), COMMAND_DONE, o->common.log);
     printf("%s: %s of %s, %s; to go on from them:\n"
            "zero-train --checkpoint-dir %s --resume --data ...\n",
-           info->path, zr_count_text(zr_model_shape_n_params(&weights->shape), "parameter").text,
-           weights->format, weights->dtype, o->folder);
+           info->path, zr_count_text(weights_n_elems(weights), "parameter").text, weights->format,
+           weights->dtype, o->folder);
     return COMMAND_DONE;
 }
 
@@ -76,7 +82,7 @@ static int report_checkpoint(const options_t *o, const weights_t *weights) {
 static zr_status_t write_weights(const options_t *o, weights_t *weights) {
     exchange_progress_t progress = {.messages = messages_of(o->common.log),
                                     .verb = "imported",
-                                    .n_elems = zr_model_shape_n_params(&weights->shape)};
+                                    .n_elems = weights_n_elems(weights)};
     weights_import_t import = {
         .folder = o->folder, .secret = &o->secret, .progress = exchange_show, .context = &progress};
     zr_status_t status = weights_write_checkpoint(weights, &import, o->common.log);
@@ -99,6 +105,8 @@ static int run(void *options) {
         return COMMAND_BAD_INPUT;
     zr_status_t status = weights_open(o->common.words, o->common.n_words,
                                       o->has_model ? &o->model : NULL, log, &weights);
+    if (status == ZR_OK && o->adapter != NULL)
+        status = adapter_add(o->adapter, log, &weights);
     ZR_THEN(status, write_weights(o, weights));
     int code = status == ZR_OK ? report_checkpoint(o, weights) : exchange_code(status);
     weights_close(&weights);

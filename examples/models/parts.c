@@ -436,6 +436,7 @@ zr_status_t zr_part_model_create(zr_runtime_t *runtime, const zr_part_model_desc
         .seed = desc->options->seed,
         .weight_decay = desc->options->weight_decay,
         .freeze = desc->options->freeze,
+        .trains_added = desc->options->trains_added,
         .activations = *activations,
         .x_row_bytes = desc->channels * zr_dtype_size(base->types.activation_dtype)};
     zr_model_t *model = NULL;

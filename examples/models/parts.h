@@ -72,8 +72,8 @@ typedef struct zr_part_scratch {
 /** What is trained beside a weight: a description, whose parameters are of the layer's unit. Its
  * functions add to y and dx, in the dtype of activations. */
 struct zr_part_adapter {
-    const void *options; /* its own; borrowed as long as the model */
-    /** Add its parameters to linear->added, by zr_part_linear_add_param. */
+    /** Add its parameters to linear->added, by zr_part_linear_add_param; or set linear->adapter to
+     * NULL: this layer has none. */
     zr_status_t (*declare)(zr_block_t *block, zr_part_linear_t *linear);
     /** y += what it makes of x. y [rows, n_out] is complete but for that, and a GELU behind it. */
     zr_status_t (*forward)(zr_visit_t *visit, const zr_part_linear_t *linear, const void *x,
@@ -214,6 +214,7 @@ typedef struct zr_transformer_options {
     /* Of the layers' linear parts, as zr_part_linear_desc_t has them. */
     const zr_encoding_t *encoding;    /* of their weights; NULL: the runtime's */
     const zr_part_adapter_t *adapter; /* NULL: none; borrowed as long as the model */
+    bool trains_added;                /* what adapters add is trained, and nothing else */
     bool has_documents;               /* a micro-batch has document starts, too */
 } zr_transformer_options_t;
 

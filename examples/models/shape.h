@@ -134,12 +134,15 @@ typedef struct zr_model_tensors {
 /**
  * The parameters of a model, of which none is made.
  *
+ * @param adapter  what is beside the layers' weights, whose parameters are listed, too; NULL:
+ * nothing
  * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_MEMORY
  *
  * Ownership: free with zr_model_tensors_free.
  */
-ZR_NODISCARD zr_status_t zr_model_shape_tensors(const zr_model_shape_t *shape, const zr_log_t *log,
-                                                zr_model_tensors_t *tensors_p);
+ZR_NODISCARD zr_status_t zr_model_shape_tensors(const zr_model_shape_t *shape,
+                                                const zr_part_adapter_t *adapter,
+                                                const zr_log_t *log, zr_model_tensors_t *tensors_p);
 /** The one of this name; NULL: there is none. */
 const zr_model_tensor_t *zr_model_tensors_find(const zr_model_tensors_t *tensors, const char *name);
 void zr_model_tensors_free(zr_model_tensors_t *tensors);

@@ -22,12 +22,13 @@ static void undo(declared_t *d) {
     zr_device_close(&d->device);
 }
 
-static zr_status_t declare(const zr_model_shape_t *shape, const zr_log_t *log, declared_t *d) {
+static zr_status_t declare(const zr_model_shape_t *shape, const zr_part_adapter_t *adapter,
+                           const zr_log_t *log, declared_t *d) {
     zr_device_options_t device_options = zr_device_options_default();
     zr_comm_options_t comm_options = zr_comm_options_default();
     zr_hardware_t hardware = zr_hardware_default();
     zr_config_t config = zr_config_default();
-    const zr_transformer_options_t options = {0};
+    const zr_transformer_options_t options = {.adapter = adapter};
     device_options.log = comm_options.log = *log;
     device_options.hardware = &hardware;
     ZR_TRY(zr_config_resolve(&config, 1, log));
@@ -73,11 +74,11 @@ static zr_status_t list(const zr_runtime_t *runtime, const zr_log_t *log,
     return ZR_OK;
 }
 
-zr_status_t zr_model_shape_tensors(const zr_model_shape_t *shape, const zr_log_t *log,
-                                   zr_model_tensors_t *tensors_p) {
+zr_status_t zr_model_shape_tensors(const zr_model_shape_t *shape, const zr_part_adapter_t *adapter,
+                                   const zr_log_t *log, zr_model_tensors_t *tensors_p) {
     const zr_log_t own_log = log != NULL ? *log : zr_log_default();
     declared_t declared = {0};
-    zr_status_t status = declare(shape, &own_log, &declared);
+    zr_status_t status = declare(shape, adapter, &own_log, &declared);
     ZR_THEN(status, list(declared.runtime, &own_log, tensors_p));
     undo(&declared);
     return status;

@@ -17,6 +17,8 @@
 #include "examples/common/model_json.h"
 #include "examples/train/evaluate.h"
 
+#define LORA_KEY "lora" /* --lora, where there are adapters */
+
 /* ---- what is kept ---------------------------------------------------------------------------- */
 
 uint64_t train_checkpoint_step_sequences(const train_options_t *options) {
@@ -40,6 +42,8 @@ static char *trainer_text(const train_options_t *options, const data_t *data,
     json_t *object =
         JSON_OBJECT({"model", model_json(&options->shape)}, {"data", data_object(options, data)},
                     {"sequences", json_count(place->n_sequences)});
+    if (options->lora_text != NULL)
+        json_put(&object, LORA_KEY, json_string(zr_lora_text(&options->lora).text));
     if (place->gain.has_any)
         json_put(&object, "evaluation", train_gain_json(options, place->val, &place->gain));
     char *text = json_dumps(object, JSON_COMPACT);
@@ -125,27 +129,40 @@ static zr_status_t check_model(const opening_t *opening, const json_t *trainer) 
                    opening->info.path, d.a.name, d.a.text, opening->options->model, d.b.text);
 }
 
+/* Adapters may be new, but those that are there stay as they are. */
+static zr_status_t check_lora(const opening_t *opening, const json_t *trainer) {
+    const char *saved = json_string_value(json_object_get(trainer, LORA_KEY));
+    zr_lora_text_t now = zr_lora_text(&opening->options->lora);
+    if (saved == NULL || (opening->options->lora_text != NULL && strcmp(saved, now.text) == 0))
+        return ZR_OK;
+    return zr_fail(opening->log, ZR_ERR_ARGUMENT,
+                   "checkpoint %s has adapters of --lora %s, not of %s; leave --lora out, or merge "
+                   "them with zero-checkpoint export --merge and import what it writes",
+                   opening->info.path, saved,
+                   opening->options->lora_text != NULL ? now.text : "none");
+}
+
 /* Errors are said elsewhere. */
 static void drop(void *context, zr_log_level_t level, int rank, const char *message) {
     (void)context, (void)level, (void)rank, (void)message;
 }
 
-char *train_checkpoint_model(const char *dir) {
+void train_checkpoint_said(const char *dir, char **model_p, char **lora_p) {
     const zr_log_t silent = {.sink = drop, .level = ZR_LOG_ERROR, .rank = -1};
     zr_checkpoint_t *checkpoint = NULL;
     zr_model_shape_t shape;
-    char *text = NULL;
     if (dir == NULL || zr_checkpoint_open(dir, &silent, &checkpoint) != ZR_OK)
-        return NULL;
+        return;
     json_t *trainer = json_loads(zr_checkpoint_trainer_json(checkpoint), 0, NULL);
     const json_t *model = json_object_get(trainer, "model");
     if (json_is_object(model) && model_from_json(model, dir, &silent, &shape) == ZR_OK) {
         const char *name = zr_model_shape_name(&shape);
-        text = strdup(name != NULL ? name : zr_model_shape_text(&shape).text);
+        *model_p = strdup(name != NULL ? name : zr_model_shape_text(&shape).text);
     }
+    if (json_is_string(json_object_get(trainer, LORA_KEY)))
+        *lora_p = strdup(json_string_value(json_object_get(trainer, LORA_KEY)));
     json_decref(trainer);
     zr_checkpoint_close(&checkpoint);
-    return text;
 }
 
 /* Numbers and texts as they are written in JSON. */
@@ -229,6 +246,7 @@ static zr_status_t check_trainer(opening_t *opening) {
     if (trainer == NULL)
         return zr_fail(opening->log, ZR_ERR_MEMORY, "no memory for a checkpoint");
     zr_status_t status = check_model(opening, trainer);
+    ZR_THEN(status, check_lora(opening, trainer));
     if (status == ZR_OK && opening->data != NULL)
         status = find_position(opening, trainer);
     if (opening->val != NULL)

@@ -33,9 +33,11 @@ ZR_NODISCARD zr_status_t train_checkpoint_open(const train_options_t *options, c
                                                const zr_log_t *log, train_start_t *start_p);
 void train_checkpoint_close(train_start_t *start);
 
-/** The model of the newest checkpoint of a folder, as --model takes it; NULL: there is none, or it
- * cannot be read. Free it. Before the options are resolved. */
-char *train_checkpoint_model(const char *dir);
+/** The model and the adapters of the newest checkpoint of a folder, as --model and --lora take
+ * them. They are not set where it has none, or cannot be read. Free them. Before the options are
+ * resolved.
+ */
+void train_checkpoint_said(const char *dir, char **model_p, char **lora_p);
 
 /** Whether --checkpoint-every asks for a checkpoint after this step. */
 bool train_checkpoint_is_due(const train_options_t *options, size_t step);

@@ -185,6 +185,12 @@ static const zr_option_t own[] = {
      .help = "of the initial weights and of the order and lengths of the data"},
     {"freeze", AT(freeze), .type = ZR_OPTION_STRING, .flags = AGREE, .group = MODEL, .arg = "NAMES",
      .help = "parameters that are not trained, by name or the part of it before a dot: wte,h.0"},
+    {"lora", AT(lora_text), .type = ZR_OPTION_STRING, .flags = AGREE, .group = MODEL,
+     .arg = "rank=N,alpha=X,targets=NAMES", .initial = "none",
+     .help = "train low-rank adapters beside these linear layers, and nothing else; names as in "
+             "PEFT (q_proj,v_proj or all-linear). What is left out is rank 8, alpha 8, all-linear; "
+             "with --resume: as in the checkpoint",
+     .more = "[lean.md](lean.md#adapters)"},
 
     {"hardware", AT(hardware_path), .type = ZR_OPTION_STRING, .group = RANKS, .arg = "FILE",
      .initial = "those of an assumed one",
@@ -429,6 +435,15 @@ static zr_status_t resolve_shape(train_options_t *options, const zr_log_t *log) 
     return ZR_OK;
 }
 
+static zr_status_t resolve_lora(train_options_t *options, const zr_log_t *log) {
+    files_log_t named = {*log, "--lora"};
+    zr_log_t lora_log = files_log(&named);
+    if (options->lora_text == NULL)
+        return ZR_OK;
+    ZR_TRY(zr_lora_read(options->lora_text, &lora_log, &options->lora));
+    return zr_lora_check(&options->lora, &options->shape, &lora_log);
+}
+
 static zr_status_t resolve_schedule(train_options_t *options, const zr_log_t *log) {
     zr_schedule_t *schedule = &options->config.schedule;
     bool has_warmup = options_value(&options->given, "warmup") != NULL;
@@ -476,8 +491,15 @@ bool train_options_overlap(const train_options_t *options, int n_machines) {
     return options->config.overlap_comm && (options->overlap == TRAIN_OVERLAP_ON || n_machines > 1);
 }
 
-const char *train_options_freeze(const train_options_t *options) {
-    return options->evaluation.only ? ZR_MODEL_FREEZE_ALL : options->freeze;
+zr_transformer_options_t train_options_model(const train_options_t *options) {
+    bool has_lora = options->lora_text != NULL;
+    return (zr_transformer_options_t){.seed = options->seed,
+                                      .freeze = options->evaluation.only ? ZR_MODEL_FREEZE_ALL
+                                                                         : options->freeze,
+                                      .weight_decay = options->config.adamw.weight_decay,
+                                      .adapter = has_lora ? &options->lora.adapter : NULL,
+                                      .trains_added = has_lora,
+                                      .has_documents = options->has_documents};
 }
 
 bool train_options_use_nvme(const train_options_t *options) {
@@ -647,6 +669,7 @@ zr_status_t train_options_resolve_run(train_options_t *options, const zr_log_t *
     if (!options->config.overlap_comm)
         options->overlap = TRAIN_OVERLAP_OFF;
     ZR_TRY(resolve_shape(options, log));
+    ZR_TRY(resolve_lora(options, log));
     ZR_TRY(resolve_schedule(options, log));
     ZR_TRY(zr_config_resolve(&options->config, options->n_ranks, log));
     return check_sizes(options, log);
@@ -834,9 +857,11 @@ static zr_status_t read_io_settings(const zr_log_t *log, train_options_t *option
 
 /* What is wrong with the checkpoint is said when the run opens it. */
 static void take_saved_model(train_options_t *options) {
-    options->own_model = train_checkpoint_model(options->checkpoint.dir);
-    if (options->own_model != NULL)
+    train_checkpoint_said(options->checkpoint.dir, &options->own_model, &options->own_lora);
+    if (options->own_model != NULL && options_value(&options->given, "model") == NULL)
         options->model = options->own_model;
+    if (options->own_lora != NULL && options->lora_text == NULL)
+        options->lora_text = options->own_lora;
 }
 
 /* Once to see what was given, and then over defaults and files. */
@@ -856,7 +881,7 @@ static zr_status_t parse(int argc, char **argv, const zr_log_t *log, train_optio
     ZR_TRY(train_options_read_under(options, &own_log));
     ZR_TRY(options_apply(&train_table, &given, log, options));
     train_options_note_given(options);
-    if (options_value(&given, "model") == NULL && options->checkpoint.resume)
+    if (options->checkpoint.resume)
         take_saved_model(options);
     if (options->io_settings_path != NULL)
         ZR_TRY(read_io_settings(&own_log, options));
@@ -889,7 +914,8 @@ void train_options_free(train_options_t *options) {
     free(options->evaluation.paths);
     free(options->data_weights);
     free(options->own_model);
-    options->own_model = NULL;
+    free(options->own_lora);
+    options->own_model = options->own_lora = NULL;
     options->data_paths = options->evaluation.paths = NULL;
     options->data_weights = NULL;
     options->n_data_paths = options->evaluation.n_paths = 0;

@@ -8,7 +8,7 @@
 #include <stdio.h>
 
 #include "examples/common/options.h"
-#include "models/shape.h"
+#include "models/lora.h"
 #include "zero/zero.h"
 
 #define TRAIN_MOST_RANKS 1024
@@ -89,6 +89,9 @@ typedef struct train_options {
     bool recompute;
     zr_offload_device_t offload_activations; /* inputs of layers, with recompute */
     const char *freeze;                      /* NULL: nothing */
+    const char *lora_text; /* as written, or own_lora; NULL: all but `freeze` is trained */
+    char *own_lora;        /* owned: as own_model */
+    zr_lora_t lora;        /* of lora_text, when resolved */
 
     /* How. */
     zr_config_t config;        /* resolved */
@@ -163,8 +166,9 @@ extern const args_known_t train_known[];
  */
 ZR_NODISCARD zr_status_t train_options_parse(int argc, char **argv, const zr_log_t *log,
                                              train_options_t *options_p);
-/** What is not trained, as zr_model_options_t.freeze has it: --freeze, or all with --eval-only. */
-const char *train_options_freeze(const train_options_t *options);
+/** How the model is made: what is not trained is --freeze, or all with --eval-only. `options` are
+ * borrowed for as long as what is made of it. */
+zr_transformer_options_t train_options_model(const train_options_t *options);
 /** Whether anything is offloaded to NVMe. */
 bool train_options_use_nvme(const train_options_t *options);
 void train_options_free(train_options_t *options);

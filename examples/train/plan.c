@@ -19,10 +19,7 @@
 
 zr_run_request_t train_plan_request(const train_options_t *options, const zr_hardware_t *hardware) {
     int n_machines = (options->n_ranks - 1) / hardware->ranks_per_node + 1;
-    zr_transformer_options_t model = {.seed = options->seed,
-                                      .freeze = train_options_freeze(options),
-                                      .weight_decay = options->config.adamw.weight_decay,
-                                      .has_documents = options->has_documents};
+    zr_transformer_options_t model = train_options_model(options);
     return (zr_run_request_t){.model = zr_model_shape_maker(&options->shape, &model),
                               .config = options->config,
                               .recompute = options->recompute,

@@ -160,6 +160,8 @@ json_t *train_shape_object(const train_options_t *options) {
 static json_t *model_object(const train_options_t *options, const train_result_t *result) {
     const zr_model_size_t *size = &result->size;
     json_t *object = train_shape_object(options);
+    if (options->lora_text != NULL)
+        json_put(&object, "lora", json_string(zr_lora_text(&options->lora).text));
     if (size->n_units == 0)
         return object;
     JSON_PUT(&object, {"trainable", json_count(size->trainable_elems)},
@@ -665,9 +667,10 @@ static void print_data(const train_options_t *options, const train_result_t *res
 
 static void print_run(const train_options_t *options, const train_result_t *result, FILE *file) {
     int n_shards = zr_config_n_shards(&options->config, options->n_ranks);
-    fprintf(file, "run          %s, %s; stage %d, %s", options->model,
-            zr_count_text(zr_model_shape_n_params(&options->shape), "parameter").text,
-            options->config.stage, zr_count_text((uint64_t)options->n_ranks, "rank").text);
+    fprintf(
+        file, "run          %s, %s; stage %d, %s", options->model,
+        zr_count_text(result->size.trainable_elems + result->size.frozen_elems, "parameter").text,
+        options->config.stage, zr_count_text((uint64_t)options->n_ranks, "rank").text);
     if (n_shards < options->n_ranks)
         fprintf(file, " in groups of %d", n_shards);
     fprintf(file, ", %s, %s\n", zr_dtype_name(options->config.dtype), result->device);

@@ -150,10 +150,8 @@ static bool carries_folder(const run_t *run) {
 static zr_status_t create_model(rank_t *rank) {
     const train_options_t *o = rank->run->options;
     bool trains = !o->evaluation.only;
-    zr_transformer_options_t options = {.seed = o->seed,
-                                        .freeze = train_options_freeze(o),
-                                        .weight_decay = o->config.adamw.weight_decay,
-                                        .has_documents = zero_train_has_documents(rank->run)};
+    zr_transformer_options_t options = train_options_model(o);
+    options.has_documents = zero_train_has_documents(rank->run);
     zr_activation_options_t activations = {.recompute = o->recompute,
                                            .device = o->offload_activations,
                                            .most_rows = o->config.micro_batch * o->seq,

@@ -15,6 +15,7 @@ typedef struct hf_names {
     const char *embedding;  /* which a tied head shares */
     const char *buffers[3]; /* that are no parameters, of layer %zu; NULL behind the last */
     const char *what;       /* they are */
+    bool is_in_first;       /* weights of linear layers are [in, out] */
 } hf_names_t;
 
 #define HF_HEAD_NAME "lm_head.weight"
@@ -30,7 +31,8 @@ static inline const hf_names_t *hf_names_of(const zr_model_shape_t *shape) {
         [ZR_MODEL_GPT] = {.prefix = "transformer.",
                           .embedding = "wte.weight",
                           .buffers = {"h.%zu.attn.bias", "h.%zu.attn.masked_bias"},
-                          .what = "attention's mask (attn.bias, attn.masked_bias)"},
+                          .what = "attention's mask (attn.bias, attn.masked_bias)",
+                          .is_in_first = true},
         [ZR_MODEL_DECODER] = {.own_prefix = "model.",
                               .embedding = "model.embed_tokens.weight",
                               .buffers = {"model.layers.%zu.self_attn.rotary_emb.inv_freq"},

@@ -17,12 +17,17 @@ static element_kind_t most_frequent(const element_kind_t *kinds, size_t n) {
     return most;
 }
 
+/* Of adapters, which may come later, fp32. */
+static element_kind_t usual_kind(const zr_model_tensor_t *tensor, element_kind_t most) {
+    return zr_lora_is_factor(tensor->name) ? ELEMENT_FP32 : most;
+}
+
 zr_status_t origin_print(const weights_t *weights, const zr_log_t *log, char **text_p) {
     const weights_origin_t *origin = &weights->origin;
     element_kind_t most = most_frequent(origin->kinds, weights->tensors.n);
     json_t *others = json_object();
     for (size_t i = 0; i < weights->tensors.n; i++)
-        if (origin->kinds[i] != most)
+        if (origin->kinds[i] != usual_kind(&weights->tensors.all[i], most))
             json_put(&others, weights->tensors.all[i].name,
                      json_string(element_kind_name(origin->kinds[i])));
     json_t *head =
@@ -64,7 +69,7 @@ static bool read_origin(const json_t *object, const zr_model_tensors_t *tensors,
     if (origin->has_head && !read_kind(head, &origin->head_kind))
         return false;
     for (size_t i = 0; i < tensors->n; i++)
-        origin->kinds[i] = most;
+        origin->kinds[i] = usual_kind(&tensors->all[i], most);
     json_object_foreach(others, name, value) {
         const zr_model_tensor_t *tensor = zr_model_tensors_find(tensors, name);
         if (tensor == NULL || !read_kind(value, &origin->kinds[tensor - tensors->all]))

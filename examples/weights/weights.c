@@ -53,10 +53,18 @@ void weights_close(weights_t **weights) {
     *weights = NULL;
 }
 
+uint64_t weights_n_elems(const weights_t *weights) {
+    uint64_t n_elems = 0;
+    for (size_t i = 0; i < weights->tensors.n; i++)
+        n_elems += weights->tensors.all[i].n_elems;
+    return n_elems;
+}
+
 /* ---- for backends ------------------------------------------------------------------------ */
 
 zr_status_t weights_list_tensors(weights_t *weights, const zr_log_t *log) {
-    return zr_model_shape_tensors(&weights->shape, log, &weights->tensors);
+    return zr_model_shape_tensors(
+        &weights->shape, weights->has_lora ? &weights->lora.adapter : NULL, log, &weights->tensors);
 }
 
 void weights_clear(weights_t *weights) {

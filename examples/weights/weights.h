@@ -5,7 +5,7 @@
  */
 #pragma once
 
-#include "models/shape.h"
+#include "models/lora.h"
 #include "examples/weights/elements.h"
 
 /** Elements that readers and writers move at a time. */
@@ -35,6 +35,9 @@ typedef struct weights_origin {
 struct weights {
     const weights_backend_t *backend;
     zr_model_shape_t shape;
+    bool has_lora;              /* adapters are among the tensors */
+    bool is_adapter;            /* and nothing else is */
+    zr_lora_t lora;             /* of those, also where they are merged */
     zr_model_tensors_t tensors; /* of the shape */
     const char *format;         /* "checkpoint", "safetensors" or "llm.c"; static */
     const char *dtype;          /* of the file: "fp32", ..., "mixed"; static */
@@ -66,6 +69,9 @@ static inline zr_status_t weights_read(weights_t *weights, const zr_model_tensor
                                        size_t first, size_t n_elems, float *values) {
     return weights->backend->read(weights, tensor, first, n_elems, values);
 }
+
+/** Elements of all tensors. */
+uint64_t weights_n_elems(const weights_t *weights);
 
 /** For backends: list the tensors of the shape, which is set. */
 ZR_NODISCARD zr_status_t weights_list_tensors(weights_t *weights, const zr_log_t *log);

@@ -15,12 +15,19 @@
 #include "examples/weights/carry.h"
 #include "examples/weights/origin.h"
 
-#define MODEL_KEY "model" /* of the trainer's object */
+/* Of the trainer's object. */
+#define MODEL_KEY "model"
+#define LORA_KEY "lora"
 
 /* ---- the shape --------------------------------------------------------------------------- */
 
+static zr_status_t read_lora(const char *text, const zr_log_t *log, weights_t *weights) {
+    weights->has_lora = text != NULL;
+    return text == NULL || zr_lora_read(text, log, &weights->lora) == ZR_OK ? ZR_OK : ZR_ERR_FORMAT;
+}
+
 static zr_status_t read_shape(const zr_checkpoint_t *checkpoint, const zr_model_shape_t *model,
-                              const char *path, const zr_log_t *log, zr_model_shape_t *shape_p) {
+                              const char *path, const zr_log_t *log, weights_t *weights) {
     json_t *trainer = json_loads(zr_checkpoint_trainer_json(checkpoint), 0, NULL);
     const json_t *said = json_object_get(trainer, MODEL_KEY);
     zr_model_shape_t shape = {0};
@@ -36,9 +43,10 @@ static zr_status_t read_shape(const zr_checkpoint_t *checkpoint, const zr_model_
                          path);
     if (status == ZR_OK && model != NULL)
         status = weights_expect_shape(model, "--model", &shape, path, log);
+    ZR_THEN(status, read_lora(json_string_value(json_object_get(trainer, LORA_KEY)), log, weights));
     json_decref(trainer);
     if (status == ZR_OK)
-        *shape_p = shape;
+        weights->shape = shape;
     return status;
 }
 
@@ -112,7 +120,7 @@ static zr_status_t read_origin(checkpoint_weights_t *w) {
 
 static zr_status_t open_all(checkpoint_weights_t *w, const zr_checkpoint_info_t *info,
                             const zr_model_shape_t *model) {
-    ZR_TRY(read_shape(w->checkpoint, model, info->path, &w->log, &w->base.shape));
+    ZR_TRY(read_shape(w->checkpoint, model, info->path, &w->log, &w->base));
     ZR_TRY(weights_list_tensors(&w->base, &w->log));
     ZR_TRY(check_tensors(w, info));
     ZR_TRY(read_origin(w));
@@ -210,9 +218,11 @@ static zr_status_t check_folder(const char *folder, const zr_log_t *log, bool *i
     return status;
 }
 
-static char *trainer_text(const zr_model_shape_t *shape) {
+static char *trainer_text(const weights_t *weights) {
     json_t *trainer = json_object();
-    json_put(&trainer, MODEL_KEY, model_json(shape));
+    json_put(&trainer, MODEL_KEY, model_json(&weights->shape));
+    if (weights->has_lora)
+        json_put(&trainer, LORA_KEY, json_string(zr_lora_text(&weights->lora).text));
     char *text = json_dumps(trainer, JSON_COMPACT);
     json_decref(trainer);
     return text;
@@ -222,7 +232,7 @@ zr_status_t weights_write_checkpoint(weights_t *weights, const weights_import_t 
                                      const zr_log_t *log) {
     bool was_there = false;
     ZR_TRY(check_folder(options->folder, log, &was_there));
-    char *trainer = trainer_text(&weights->shape);
+    char *trainer = trainer_text(weights);
     if (trainer == NULL)
         return zr_fail(log, ZR_ERR_MEMORY, "no memory to write a checkpoint");
     zr_save_options_t save = {

@@ -11,6 +11,7 @@
 
 #include "examples/common/files.h"
 #include "examples/common/json.h"
+#include "examples/weights/adapter.h"
 #include "examples/weights/carry.h"
 #include "examples/weights/hf_config.h"
 #include "examples/weights/hf_names.h"
@@ -72,10 +73,14 @@ static zr_status_t describe(writing_t *w, size_t index) {
     memcpy(out->dims, tensor->dims, sizeof(tensor->dims));
     out->n_elems = tensor->n_elems;
     out->size_bytes = (uint64_t)tensor->n_elems * out->type->size_bytes;
-    const char *prefix = prefix_of(w, name);
-    if (w->pieces.weights->origin.is_bare)
+    const char *prefix = prefix_of(w, name), *outer = "";
+    if (w->pieces.weights->is_adapter) {
+        const char *full = hf_names_of(&w->pieces.weights->shape)->prefix;
+        outer = ADAPTER_PREFIX;
+        prefix = full != NULL ? full : "";
+    } else if (w->pieces.weights->origin.is_bare)
         name = hf_bare_name(hf_names_of(&w->pieces.weights->shape), name);
-    if (asprintf(&out->name, "%s%s", prefix, name) < 0) {
+    if (asprintf(&out->name, "%s%s%s", outer, prefix, name) < 0) {
         out->name = NULL;
         return zr_fail(&w->log, ZR_ERR_MEMORY, "no memory for the names of tensors");
     }
@@ -163,7 +168,9 @@ typedef struct file_name {
 } file_name_t;
 
 static file_name_t name_of_file(const writing_t *w, size_t file) {
-    file_name_t name = {HF_WEIGHTS_NAME};
+    file_name_t name;
+    snprintf(name.text, sizeof(name.text), "%s",
+             w->pieces.weights->is_adapter ? ADAPTER_WEIGHTS_NAME : HF_WEIGHTS_NAME);
     if (w->n_files > 1)
         snprintf(name.text, sizeof(name.text), "model-%05zu-of-%05zu.safetensors", file + 1,
                  w->n_files);
@@ -221,6 +228,15 @@ static zr_status_t write_config(const writing_t *w, const char *folder) {
     return status;
 }
 
+static zr_status_t write_adapter_config(const writing_t *w, const char *folder) {
+    char *text;
+    size_t n_bytes = 0;
+    ZR_TRY(adapter_config_make(w->pieces.weights, &w->log, &text, &n_bytes));
+    zr_status_t status = write_bytes(w, folder, ADAPTER_CONFIG_NAME, text, n_bytes);
+    free(text);
+    return status;
+}
+
 static zr_status_t write_files(writing_t *w, const char *folder) {
     for (size_t first = 0, n; first < w->n_tensors; first += n) {
         for (n = 1; first + n < w->n_tensors && w->files[first + n] == w->files[first];)
@@ -238,8 +254,9 @@ static zr_status_t write_folder(writing_t *w) {
     out_folder_t *folder;
     ZR_TRY(out_folder_create(w->pieces.options->path, &w->log, &folder));
     const char *path = out_folder_path(folder);
-    zr_status_t status = write_config(w, path);
-    if (status == ZR_OK && w->pieces.weights->carrier != NULL)
+    bool is_adapter = w->pieces.weights->is_adapter;
+    zr_status_t status = is_adapter ? write_adapter_config(w, path) : write_config(w, path);
+    if (status == ZR_OK && w->pieces.weights->carrier != NULL && !is_adapter)
         status = carry_export(w->pieces.weights->carrier, path, &w->log);
     ZR_THEN(status, write_files(w, path));
     if (status == ZR_OK && w->n_files > 1)

@@ -78,7 +78,7 @@ static gpt_run_t variant(zr_dtype_t dtype, unsigned flags) {
     run.config.clip = flags & 2 ? 0.5 : 0;
     run.activations.recompute = (flags & 4) != 0;
     run.options.freeze = flags & 8 ? "wpe,h.0" : NULL;
-    run.options.adapter = flags & 16 ? &low_rank_adapter : NULL;
+    run.options.adapter = flags & 16 ? low_rank_adapter() : NULL;
     return run;
 }
 

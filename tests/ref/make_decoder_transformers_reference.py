@@ -5,13 +5,15 @@
     python3 tests/ref/make_decoder_transformers_reference.py PROGRAM
 
 The second runs PROGRAM, which is test_decoder_transformers, with what the first writes, made anew. It exits
-with 77 where Python has no torch or transformers (tests/ref/requirements.txt).
+with 77 where Python has no torch, transformers or peft (tests/ref/requirements.txt).
 
 Of each model type, and of GPT-2, there is a configuration that uses its switches: the losses of some AdamW
 steps, in fp32 and in bf16 with fp32 masters, and of the first batch the gradient of each parameter, as its norm and its product with a known array.
 The same again of packed documents, in part without a loss ("packed"): here each document is computed by itself,
 without padding, and the loss is the mean over the targets of all that count. Of the first batch there is the
 log-probability of each target, too.
+
+The same with low-rank adapters of PEFT ("lora"), beside weights that are frozen; gradients are those where B is not 0.
 """
 
 import json
@@ -23,6 +25,7 @@ import tempfile
 
 try:
     import numpy as np
+    import peft
     import torch
     import transformers
 except ImportError as error:
@@ -60,6 +63,9 @@ CASES = {
                                 rope_parameters=dict(rope_type="default", rope_theta=1e5))),
 }
 
+# Of families: the layers that have adapters, their rank, alpha. The others have rank 3, alpha 6 and all.
+LORA = {"GPT2": ("c_attn,mlp.c_proj", 4, 4), "Qwen2": ("q_proj,v_proj", 8, 16)}
+
 # ---- initial weights: integers modulo 2^64 until the last multiplication ----------------------
 
 
@@ -75,11 +81,22 @@ def sum_of_four(bits):
     return sum((bits >> np.uint64(shift)) & mask for shift in (0, 16, 32, 48))
 
 
+def key_of(name):
+    key = scatter(np.array(SEED, dtype=np.uint64))
+    for byte in name.encode():
+        key = scatter(key ^ np.uint64(byte))
+    return key
+
+
+def uniform(name, n_elems, deviation):
+    with np.errstate(over="ignore"):
+        half = scatter(key_of(name) + np.arange(n_elems, dtype=np.uint64)) >> np.uint64(11)
+    return ((half.astype(np.float64) - 2.0**52) * (math.sqrt(3.0) * 2.0**-52) * deviation).astype(np.float32)
+
+
 def normal(name, n_elems, deviation):
     with np.errstate(over="ignore"):
-        key = scatter(np.array(SEED, dtype=np.uint64))
-        for byte in name.encode():
-            key = scatter(key ^ np.uint64(byte))
+        key = key_of(name)
         index = np.arange(n_elems, dtype=np.uint64)
         total = sum_of_four(scatter(key + np.uint64(2) * index))
         total = total + sum_of_four(scatter(key + np.uint64(2) * index + np.uint64(1)))
@@ -90,6 +107,12 @@ def normal(name, n_elems, deviation):
 def params_of(model):
     """By the names that libzero has, which are GPT-2's without what transformers puts in front."""
     return {name.removeprefix("transformer."): param for name, param in model.named_parameters()}
+
+
+def adapters_of(model):
+    """Likewise, of a model with adapters."""
+    return {name.removeprefix("base_model.model.").removeprefix("transformer.").replace(".default.", "."): param
+            for name, param in model.named_parameters() if param.requires_grad}
 
 
 def fill(model):
@@ -196,19 +219,19 @@ def rounded(value):
     return float(f"{value:.9g}")
 
 
-def gradients_of(model):
+def gradients_of(params):
     gradients = {}
-    for name, param in params_of(model).items():
+    for name, param in params.items():
         gradient = param.grad.double().flatten()
         probe = torch.tensor(normal(name + ".probe", param.numel(), 1.0)).double()
         gradients[name] = [rounded(gradient.norm().item()), rounded((gradient @ probe).item())]
     return gradients
 
 
-def losses_of(family, options, find_loss, dtype):
+def losses_of(make, params_of, find_loss, dtype):
     """Of AdamW steps on fp32 weights, of which the model has a copy of the dtype."""
-    masters = list(params_of(make_model(family, options)).values())
-    model = make_model(family, options).to(dtype)
+    masters = list(params_of(make()).values())
+    model = make().to(dtype)
     params = list(params_of(model).values())
     groups = [{"params": [p for p in masters if p.dim() == n], "weight_decay": decay} for n, decay in ((2, WEIGHT_DECAY), (1, 0.0))]
     optimizer = torch.optim.AdamW(groups, lr=LR, betas=(BETA1, BETA2), eps=EPSILON)
@@ -226,11 +249,35 @@ def losses_of(family, options, find_loss, dtype):
     return losses
 
 
-def train(family, options, find_loss):
-    model = make_model(family, options)
+def train(make, params_of, find_loss, make_for_gradients=None):
+    model = (make_for_gradients or make)()
     find_loss(model, 0).backward()
-    return dict(losses=losses_of(family, options, find_loss, torch.float32),
-                bf16_losses=losses_of(family, options, find_loss, torch.bfloat16), gradients=gradients_of(model))
+    return dict(losses=losses_of(make, params_of, find_loss, torch.float32),
+                bf16_losses=losses_of(make, params_of, find_loss, torch.bfloat16),
+                gradients=gradients_of(params_of(model)))
+
+
+def make_adapted(family, options, text, deviation):
+    """A begins as libzero's, which is PEFT's but for the numbers that were drawn."""
+    targets, rank, alpha = text
+    names = targets if targets == "all-linear" else targets.split(",")
+    config = peft.LoraConfig(r=rank, lora_alpha=alpha, target_modules=names, fan_in_fan_out=family == "GPT2",
+                             task_type="CAUSAL_LM")
+    model = peft.get_peft_model(make_model(family, options), config)
+    with torch.no_grad():
+        for name, param in adapters_of(model).items():
+            is_a = name.endswith("lora_A.weight")
+            values = uniform(name, param.numel(), (3.0 * param.shape[1]) ** -0.5) if is_a else \
+                normal(name + ".start", param.numel(), deviation)
+            param.copy_(torch.tensor(values.reshape(param.shape)))
+    return model
+
+
+def train_adapters(family, options):
+    targets, rank, alpha = text = LORA.get(family, ("all-linear", 3, 6))
+    trained = train(lambda: make_adapted(family, options, text, 0.0), adapters_of, loss_of,
+                    lambda: make_adapted(family, options, text, 0.1))
+    return dict(text=f"rank={rank},alpha={alpha},targets={targets}", **trained)
 
 
 def describe_model(family, options):
@@ -238,17 +285,18 @@ def describe_model(family, options):
     shape = describe_gpt(model.config) if family == "GPT2" else describe(model.config)
     with torch.no_grad():
         log_probs = [rounded(value) for p, _ in log_probs_of(model, 0) for value in p.tolist()]
-    packed = dict(train(family, options, packed_loss_of), log_probs=log_probs)
-    return dict(shape=shape, **train(family, options, loss_of), packed=packed)
+    packed = dict(train(lambda: make_model(family, options), params_of, packed_loss_of), log_probs=log_probs)
+    return dict(shape=shape, **train(lambda: make_model(family, options), params_of, loss_of), packed=packed,
+                lora=train_adapters(family, options))
 
 
 def main():
     torch.set_num_threads(1)  # the models are tiny
     torch.manual_seed(0)
     reference = dict(made_by="tests/ref/make_decoder_transformers_reference.py",
-                     torch=torch.__version__.split("+")[0], transformers=transformers.__version__, batch=BATCH,
-                     seq=SEQ, seed=SEED, lr=LR, beta1=BETA1, beta2=BETA2, epsilon=EPSILON,
-                     weight_decay=WEIGHT_DECAY, documents=DOCUMENTS,
+                     torch=torch.__version__.split("+")[0], transformers=transformers.__version__,
+                     peft=peft.__version__, batch=BATCH, seq=SEQ, seed=SEED, lr=LR, beta1=BETA1, beta2=BETA2,
+                     epsilon=EPSILON, weight_decay=WEIGHT_DECAY, documents=DOCUMENTS,
                      models={name: describe_model(*case) for name, case in CASES.items()})
     if len(sys.argv) == 1:
         models = reference.pop("models")

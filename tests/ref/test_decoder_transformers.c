@@ -3,13 +3,13 @@
  * agree to 1e-4, each parameter's gradient to 1e-5; rounding to bf16 makes no larger differences
  * than to transformers; and stages and recomputation end in the same
  * bits. The same of packed documents, of which not all targets count; transformers has computed
- * each by itself. The reference and how it was made: decoder_transformers_reference.json,
- * make_decoder_transformers_reference.py. The latter runs this with a new one, which
- * ZR_DECODER_REFERENCE names.
+ * each by itself. The same of low-rank adapters, as PEFT has computed them. The reference and how
+ * it was made: decoder_transformers_reference.json, make_decoder_transformers_reference.py. The
+ * latter runs this with a new one, which ZR_DECODER_REFERENCE names.
  */
 #include <jansson.h>
 
-#include "models/shape.h"
+#include "models/lora.h"
 #include "tests/common/test.h"
 
 static json_t *reference;
@@ -101,6 +101,7 @@ static zr_model_shape_t read_gpt(const json_t *s) {
 typedef struct training {
     zr_model_shape_t shape;
     zr_transformer_options_t options;
+    zr_lora_t lora; /* where options name it */
     zr_activation_options_t activations;
     bool is_packed;
     bool counts_all;         /* of those that are not packed, how many targets there are is said */
@@ -241,9 +242,9 @@ static double probe_at(uint64_t key, uint64_t i) {
     return sum / sqrt(8.0 * (65536.0 * 65536.0 - 1.0) / 12.0);
 }
 
-static uint64_t probe_key(const char *name) {
+static uint64_t probe_key(const char *name, const char *what) {
     char text[128];
-    snprintf(text, sizeof(text), "%s.probe", name);
+    snprintf(text, sizeof(text), "%s.%s", name, what);
     uint64_t key = count_at(reference, "seed");
     for (size_t i = 0; i <= strlen(text); i++) {
         uint64_t z = (i == 0 ? key : key ^ (uint8_t)text[i - 1]) + 0x9E3779B97F4A7C15u;
@@ -267,7 +268,7 @@ static void check_gradient(const char *name, zr_param_t *param, const float *bef
     double norm = json_number_value(json_array_get(expected, 0)), squares = 0;
     double product = json_number_value(json_array_get(expected, 1)), sum = 0;
     float *after = read_param(param);
-    uint64_t key = probe_key(name);
+    uint64_t key = probe_key(name, "probe");
     for (size_t i = 0; i < zr_param_n_elems(param); i++) {
         double gradient = ((double)before[i] - after[i]) / GRADIENT_RATE;
         squares += gradient * gradient;
@@ -279,6 +280,24 @@ static void check_gradient(const char *name, zr_param_t *param, const float *bef
                  sqrt(squares), norm, sum, product);
 }
 
+/* The gradient of A is 0 where B is. */
+static zr_status_t fill_b(const zr_rank_t *rank) {
+    zr_param_t *param;
+    for (size_t i = 0; (param = zr_runtime_param_at(rank->runtime, i)) != NULL; i++) {
+        const char *name = zr_param_name(param);
+        if (strstr(name, ZR_LORA_B_NAME) == NULL)
+            continue;
+        uint64_t key = probe_key(name, "start");
+        float *values = read_param(param);
+        for (size_t j = 0; j < zr_param_n_elems(param); j++)
+            values[j] = (float)(0.1 * probe_at(key, j));
+        zr_status_t status = zr_param_write(param, 0, zr_param_n_elems(param), values, 0);
+        free(values);
+        ZR_TRY(status);
+    }
+    return ZR_OK;
+}
+
 static zr_status_t check_gradients(const zr_rank_t *rank, zr_model_t *model) {
     const training_t *training = rank->context;
     float *before[128];
@@ -287,6 +306,7 @@ static zr_status_t check_gradients(const zr_rank_t *rank, zr_model_t *model) {
     size_t n = 0;
     double loss;
     assert_true(json_object_size(training->gradients) <= 128);
+    ZR_TRY(fill_b(rank));
     json_object_foreach((json_t *)training->gradients, name, expected) {
         zr_param_t *param = zr_runtime_param(rank->runtime, name);
         if (param == NULL)
@@ -331,21 +351,35 @@ static zr_status_t train_rank(zr_rank_t *rank) {
     return status;
 }
 
-static training_t make_training(const json_t *model, bool is_packed, size_t n_steps) {
+typedef enum variant { PLAIN = 0, PACKED = 1, ADAPTED = 2, N_VARIANTS = 3 } variant_t;
+static const char *const variant_names[] = {"", ", packed", ", with adapters"};
+
+static training_t make_training(const json_t *model, variant_t variant, size_t n_steps) {
     const json_t *shape = member(model, "shape");
     bool is_gpt = json_object_get(shape, "kv_heads") == NULL;
     training_t training = {.shape = is_gpt ? read_gpt(shape) : read_decoder(shape),
                            .options = {.seed = count_at(reference, "seed"),
                                        .weight_decay = number_at(reference, "weight_decay"),
-                                       .has_documents = is_packed},
-                           .is_packed = is_packed,
+                                       .has_documents = variant == PACKED,
+                                       .trains_added = variant == ADAPTED},
+                           .is_packed = variant == PACKED,
                            .n_steps = n_steps};
+    if (variant == ADAPTED)
+        assert_ok(zr_lora_read(json_string_value(member(member(model, "lora"), "text")), NULL,
+                               &training.lora));
     return training;
 }
 
+/* Where it stays. */
+static void use_adapter(training_t *training) {
+    if (training->lora.rank > 0)
+        training->options.adapter = &training->lora.adapter;
+}
+
 /* What the reference has of it. */
-static const json_t *expected_of(const json_t *model, bool is_packed, const char *key) {
-    return member(is_packed ? member(model, "packed") : model, key);
+static const json_t *expected_of(const json_t *model, variant_t variant, const char *key) {
+    static const char *const keys[] = {NULL, "packed", "lora"};
+    return member(variant != PLAIN ? member(model, keys[variant]) : model, key);
 }
 
 static zr_config_t make_config(int stage, zr_dtype_t dtype) {
@@ -383,22 +417,23 @@ static differences_t compare_losses(const double *losses, const json_t *expected
     return found;
 }
 
-static training_t train_20(const json_t *model, bool is_packed, zr_dtype_t dtype) {
-    training_t training = make_training(model, is_packed, 20);
+static training_t train_20(const json_t *model, variant_t variant, zr_dtype_t dtype) {
+    training_t training = make_training(model, variant, 20);
     zr_config_t config = make_config(0, dtype);
+    use_adapter(&training);
     assert_ok(zr_run_ranks(&config, 1, train_rank, &training, NULL));
     return training;
 }
 
 TEST(test_losses) {
     FOR_EACH_MODEL(name, model) {
-        for (int is_packed = 0; is_packed < 2; is_packed++) {
-            training_t training = train_20(model, is_packed, ZR_DTYPE_F32);
+        for (variant_t variant = PLAIN; variant < N_VARIANTS; variant++) {
+            training_t training = train_20(model, variant, ZR_DTYPE_F32);
             double worst =
-                compare_losses(training.losses, expected_of(model, is_packed, "losses")).worst;
+                compare_losses(training.losses, expected_of(model, variant, "losses")).worst;
             if (!(worst <= 1e-4))
                 fail_msg("%s%s: losses differ by %.7f from transformers'", name,
-                         is_packed ? ", packed" : "", worst);
+                         variant_names[variant], worst);
         }
     }
 }
@@ -408,10 +443,10 @@ TEST(test_losses) {
 TEST(test_losses_in_bf16) {
     double own_sum = 0, their_sum = 0;
     FOR_EACH_MODEL(name, model) {
-        for (int is_packed = 0; is_packed < 2; is_packed++) {
-            training_t training = train_20(model, is_packed, ZR_DTYPE_BF16);
-            const json_t *in_fp32 = expected_of(model, is_packed, "losses");
-            const json_t *in_bf16 = expected_of(model, is_packed, "bf16_losses");
+        for (variant_t variant = PLAIN; variant < N_VARIANTS; variant++) {
+            training_t training = train_20(model, variant, ZR_DTYPE_BF16);
+            const json_t *in_fp32 = expected_of(model, variant, "losses");
+            const json_t *in_bf16 = expected_of(model, variant, "bf16_losses");
             double theirs[20];
             for (size_t i = 0; i < 20; i++)
                 theirs[i] = json_number_value(json_array_get(in_bf16, i));
@@ -422,7 +457,7 @@ TEST(test_losses_in_bf16) {
                   between <= 1.5e-2))
                 fail_msg("%s%s: losses differ by %.7f from those in fp32, transformers' by %.7f; "
                          "by %.7f from each other",
-                         name, is_packed ? ", packed" : "", own.worst, their.worst, between);
+                         name, variant_names[variant], own.worst, their.worst, between);
             own_sum += own.mean_square;
             their_sum += their.mean_square;
         }
@@ -434,15 +469,17 @@ TEST(test_losses_in_bf16) {
 
 TEST(test_gradients) {
     FOR_EACH_MODEL(name, model) {
-        for (int is_packed = 0; is_packed < 2; is_packed++) {
-            training_t training = make_training(model, is_packed, 0);
+        for (variant_t variant = PLAIN; variant < N_VARIANTS; variant++) {
+            training_t training = make_training(model, variant, 0);
             zr_config_t config = make_config(0, ZR_DTYPE_F32);
-            print_message("%s%s\n", name, is_packed ? ", packed" : "");
+            print_message("%s%s\n", name, variant_names[variant]);
+            use_adapter(&training);
             zr_config_set_optimizer(&config, &zr_sgd);
             config.adamw.lr = GRADIENT_RATE;
             config.adamw.weight_decay = training.options.weight_decay = 0;
-            training.gradients = expected_of(model, is_packed, "gradients");
-            training.log_probs = is_packed ? expected_of(model, true, "log_probs") : NULL;
+            training.gradients = expected_of(model, variant, "gradients");
+            training.log_probs =
+                variant == PACKED ? expected_of(model, variant, "log_probs") : NULL;
             assert_ok(zr_run_ranks(&config, 1, train_rank, &training, NULL));
         }
     }
@@ -459,9 +496,10 @@ TEST(test_reference_learns) {
     }
 }
 
-static uint64_t hash_of(const json_t *model, bool is_packed, int n_ranks, int stage,
+static uint64_t hash_of(const json_t *model, variant_t variant, int n_ranks, int stage,
                         zr_dtype_t dtype, bool recompute) {
-    training_t training = make_training(model, is_packed, 3);
+    training_t training = make_training(model, variant, 3);
+    use_adapter(&training);
     zr_config_t config = make_config(stage, dtype);
     config.micro_batch /= (size_t)n_ranks;
     training.activations.recompute = recompute;
@@ -472,23 +510,24 @@ static uint64_t hash_of(const json_t *model, bool is_packed, int n_ranks, int st
 /* Packed, with four ranks, the last one has no target that counts. */
 TEST(test_stages_and_recomputation) {
     FOR_EACH_MODEL(name, model) {
-        for (int variant = 0; variant < 12; variant++) {
-            int n_ranks = 1 << variant / 4;
-            bool is_packed = variant % 4 >= 2;
-            zr_dtype_t dtype = variant % 2 ? ZR_DTYPE_BF16 : ZR_DTYPE_F32;
-            uint64_t expected = hash_of(model, is_packed, n_ranks, 0, dtype, false);
+        for (int i = 0; i < 6 * N_VARIANTS; i++) {
+            int n_ranks = 1 << i / (2 * N_VARIANTS);
+            variant_t variant = (variant_t)(i / 2 % N_VARIANTS);
+            zr_dtype_t dtype = i % 2 ? ZR_DTYPE_BF16 : ZR_DTYPE_F32;
+            uint64_t expected = hash_of(model, variant, n_ranks, 0, dtype, false);
             for (int stage = 0; stage <= 3; stage++)
-                if (hash_of(model, is_packed, n_ranks, stage, dtype, stage != 2) != expected)
+                if (hash_of(model, variant, n_ranks, stage, dtype, stage != 2) != expected)
                     fail_msg("%s, %d ranks, stage %d%s: other weights", name, n_ranks, stage,
-                             is_packed ? ", packed" : "");
+                             variant_names[variant]);
         }
     }
 }
 
 /* The same training planned: its peaks are those that were measured, to the byte. */
-static void check_plan(const json_t *model, bool is_packed, int n_ranks, int stage,
+static void check_plan(const json_t *model, variant_t variant, int n_ranks, int stage,
                        bool recompute) {
-    training_t training = make_training(model, is_packed, 3);
+    training_t training = make_training(model, variant, 3);
+    use_adapter(&training);
     zr_config_t config = make_config(stage, recompute ? ZR_DTYPE_BF16 : ZR_DTYPE_F32);
     zr_run_plan_t plan;
     config.micro_batch /= (size_t)n_ranks;
@@ -514,9 +553,9 @@ TEST(test_planned_peaks) {
     FOR_EACH_MODEL(name, model) {
         for (int stage = 0; stage <= 3; stage++) {
             print_message("%s, stage %d\n", name, stage);
-            for (int is_packed = 0; is_packed < 2; is_packed++) {
-                check_plan(model, is_packed, 1 + stage % 2, stage, false);
-                check_plan(model, is_packed, 2, stage, true);
+            for (variant_t variant = PLAIN; variant < N_VARIANTS; variant++) {
+                check_plan(model, variant, 1 + stage % 2, stage, false);
+                check_plan(model, variant, 2, stage, true);
             }
         }
     }
@@ -570,7 +609,7 @@ static zr_status_t refuse_rank(zr_rank_t *rank) {
 
 TEST(test_wrong_inputs) {
     FOR_EACH_MODEL(name, model) {
-        training_t training = make_training(model, true, 0);
+        training_t training = make_training(model, PACKED, 0);
         zr_config_t config = make_config(0, ZR_DTYPE_F32);
         assert_ok(zr_run_ranks(&config, 1, refuse_rank, &training, NULL));
         break;
@@ -580,7 +619,7 @@ TEST(test_wrong_inputs) {
 /* Where all targets count and each sequence is a document, the bits are those without either. */
 TEST(test_nothing_packed) {
     FOR_EACH_MODEL(name, model) {
-        training_t plain = make_training(model, false, 3), whole = make_training(model, false, 3);
+        training_t plain = make_training(model, PLAIN, 3), whole = make_training(model, PLAIN, 3);
         zr_config_t config = make_config(2, ZR_DTYPE_F32);
         whole.options.has_documents = whole.counts_all = true;
         config.micro_batch /= 2;

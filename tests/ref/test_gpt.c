@@ -118,7 +118,7 @@ TEST(test_finite_differences) {
     static const size_t shape[] = {2, 16, 2, 8, 23};
     fixture_options_t options = options_of(shape, ZR_DTYPE_F32, 2);
     check_differences(&options);
-    options.gpt.adapter = &low_rank_adapter;
+    options.gpt.adapter = low_rank_adapter();
     check_differences(&options);
 }
 
@@ -164,7 +164,7 @@ TEST(test_sums_and_dtypes) {
     fixture_options_t options = options_of(middle_shape, ZR_DTYPE_F32, 2), halved = options;
     fixture_t fixture, other;
     double loss, other_loss;
-    options.gpt.adapter = halved.gpt.adapter = &low_rank_adapter;
+    options.gpt.adapter = halved.gpt.adapter = low_rank_adapter();
     halved.grad_accum = 3;
     double **gradients = gradients_of(&options, false, &fixture, &loss);
     double **sums = gradients_of(&halved, true, &other, &other_loss);
@@ -191,7 +191,7 @@ TEST(test_recompute) {
             fixture_options_t other = options;
             other.activations.recompute = true;
             assert_same_gradients(&options, &other);
-            options.gpt.adapter = other.gpt.adapter = &low_rank_adapter;
+            options.gpt.adapter = other.gpt.adapter = low_rank_adapter();
             assert_same_gradients(&options, &other);
         }
     }
@@ -213,7 +213,7 @@ TEST(test_freeze) {
         assert_same_gradients(&options, &other);
         other.activations.recompute = true;
         assert_same_gradients(&options, &other);
-        options.gpt.adapter = other.gpt.adapter = &low_rank_adapter;
+        options.gpt.adapter = other.gpt.adapter = low_rank_adapter();
         assert_same_gradients(&options, &other);
     }
 }

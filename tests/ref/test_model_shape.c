@@ -296,7 +296,7 @@ TEST(parameters_are_those_of_the_blocks) {
         zr_model_shape_t shape = read_good(texts[i]);
         zr_model_tensors_t tensors;
         size_t n_elems = 0;
-        assert_ok(zr_model_shape_tensors(&shape, NULL, &tensors));
+        assert_ok(zr_model_shape_tensors(&shape, NULL, NULL, &tensors));
         for (size_t k = 0; k < tensors.n; k++) {
             const zr_model_tensor_t *tensor = &tensors.all[k];
             size_t n = 1;
@@ -319,7 +319,7 @@ TEST(parameters_are_those_of_the_blocks) {
     }
     zr_model_shape_t shape = read_good("smollm2-135m");
     zr_model_tensors_t tensors;
-    assert_ok(zr_model_shape_tensors(&shape, NULL, &tensors));
+    assert_ok(zr_model_shape_tensors(&shape, NULL, NULL, &tensors));
     const zr_model_tensor_t *k =
         zr_model_tensors_find(&tensors, "model.layers.3.self_attn.k_proj.weight");
     assert_non_null(k);

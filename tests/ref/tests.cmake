@@ -1,4 +1,4 @@
-zr_add_test(ref/test_gpt.c ref/gpt_fixture.c ref/low_rank.c LINK zero_models)
+zr_add_test(ref/test_gpt.c ref/gpt_fixture.c LINK zero_models)
 zr_add_test(ref/test_model_shape.c LINK zero_models LABELS asan)
 zr_add_test(ref/test_decoder_config.c LINK zero_models LABELS asan)
 zr_add_test(ref/test_decoder_transformers.c LINK zero_models LABELS asan)

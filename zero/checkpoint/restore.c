@@ -64,6 +64,8 @@ static void note_changes(const zr_checkpoint_t *checkpoint, const zr_units_t *mo
     size_t n = 0;
     for (size_t i = 0; i < model->n_params; i++) {
         const zr_param_t *param = model->params[i];
+        if (param->is_new)
+            continue;
         bool was_frozen = zr_checkpoint_tensor(checkpoint, param->tensor)->frozen;
         if (param->layout.frozen == was_frozen || param->layout.frozen != are_frozen)
             continue;
@@ -81,7 +83,10 @@ static zr_status_t find_tensor(const zr_checkpoint_t *checkpoint, zr_param_t *pa
     const zr_base_t *base = param->unit->base;
     zr_checkpoint_info_t info;
     zr_checkpoint_info(checkpoint, &info);
-    if (!zr_checkpoint_find(checkpoint, param->name, &param->tensor))
+    param->is_new = !zr_checkpoint_find(checkpoint, param->name, &param->tensor);
+    if (param->is_new && param->may_be_new)
+        return ZR_OK;
+    if (param->is_new)
         return zr_fail(&base->log, ZR_ERR_ARGUMENT,
                        "checkpoint %s has no tensor \"%s\", which the model has: it is of another "
                        "model",
@@ -97,6 +102,20 @@ static zr_status_t find_tensor(const zr_checkpoint_t *checkpoint, zr_param_t *pa
     return ZR_OK;
 }
 
+static void note_new(const zr_units_t *model, const zr_base_t *base,
+                     const zr_checkpoint_info_t *info) {
+    const char *first = NULL;
+    size_t n = 0;
+    for (size_t i = 0; i < model->n_params; i++)
+        if (model->params[i]->is_new)
+            first = n++ == 0 ? model->params[i]->name : first;
+    if (n > 0)
+        zr_log_write(&base->log, ZR_LOG_INFO,
+                     "checkpoint %s lacks %s, the first \"%s\": new ones "
+                     "begin with their first values",
+                     info->path, zr_count_text(n, "parameter").text, first);
+}
+
 static zr_status_t find_tensors(const zr_checkpoint_t *checkpoint, const zr_units_t *model,
                                 const zr_base_t *base, const zr_checkpoint_info_t *info) {
     bool *is_taken = calloc(info->n_tensors + 1, sizeof(*is_taken));
@@ -105,6 +124,8 @@ static zr_status_t find_tensors(const zr_checkpoint_t *checkpoint, const zr_unit
         return zr_base_no_memory(base, zr_count_text(info->n_tensors, "tensor").text);
     for (size_t i = 0; i < model->n_params && status == ZR_OK; i++)
         status = find_tensor(checkpoint, model->params[i], is_taken);
+    if (status == ZR_OK)
+        note_new(model, base, info);
     for (size_t i = 0; i < info->n_tensors && status == ZR_OK; i++)
         if (!is_taken[i])
             status = zr_fail(&base->log, ZR_ERR_ARGUMENT,

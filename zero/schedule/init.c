@@ -35,6 +35,12 @@ static double centered_sum(uint64_t key, uint64_t index) {
     return (double)sum - 4.0 * 65535.0;
 }
 
+/* Uniform in +-sqrt(3), in steps of 2^-52 of it: deviation 1. */
+static double centered(uint64_t key, uint64_t index) {
+    double half = (double)(scatter(key + index) >> 11) - 0x1p52;
+    return half * (1.7320508075688772 * 0x1p-52);
+}
+
 void zr_init_fill(void *context, size_t first, size_t n_elems, float *values) {
     const zr_param_init_t *init = context;
     const double deviation = 53509.91992145008; /* of centered_sum */
@@ -42,6 +48,8 @@ void zr_init_fill(void *context, size_t first, size_t n_elems, float *values) {
     for (size_t i = 0; i < n_elems; i++) {
         if (init->kind == ZR_INIT_NORMAL)
             values[i] = (float)(centered_sum(init->key, first + i) * factor);
+        else if (init->kind == ZR_INIT_UNIFORM)
+            values[i] = (float)(centered(init->key, first + i) * init->deviation);
         else
             values[i] = init->kind == ZR_INIT_ONE ? 1.0f : 0.0f;
     }

@@ -211,7 +211,9 @@ zr_status_t zr_block_add_param(zr_block_t *block, const zr_block_param_t *desc,
     zr_param_desc_t param = {.name = desc->name,
                              .n_dims = desc->n_dims,
                              .group = desc->n_dims <= 1 ? model->vectors : model->matrices,
-                             .frozen = is_frozen(model, desc->name),
+                             .frozen = is_frozen(model, desc->name) ||
+                                       (model->options.trains_added && !desc->is_added),
+                             .may_be_new = desc->is_added,
                              .encoding = desc->encoding,
                              .fill = zr_init_fill,
                              .fill_context = init};

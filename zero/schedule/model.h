@@ -112,15 +112,22 @@ typedef struct zr_block_type {
 } zr_block_type_t;
 
 /** How a parameter's values begin: as a function of seed, name and index alone, on any rank. */
-typedef enum zr_init { ZR_INIT_ZERO = 0, ZR_INIT_ONE = 1, ZR_INIT_NORMAL = 2 } zr_init_t;
+typedef enum zr_init {
+    ZR_INIT_ZERO = 0,
+    ZR_INIT_ONE = 1,
+    ZR_INIT_NORMAL = 2,
+    ZR_INIT_UNIFORM = 3 /* within sqrt(3) deviations of 0 */
+} zr_init_t;
 
 typedef struct zr_block_param {
     const char *name; /* copied; unique in the model */
     int n_dims;       /* 0 to 4 */
     size_t dims[4];
     zr_init_t init;
-    double deviation;              /* of NORMAL */
+    double deviation;              /* of NORMAL and UNIFORM */
     const zr_encoding_t *encoding; /* as zr_param_desc_t has it */
+    bool is_added; /* beside the model's own, as an adapter's: a checkpoint may lack it,
+                      and it then begins with its first values */
 } zr_block_param_t;
 
 /**
@@ -196,6 +203,7 @@ typedef struct zr_model_options {
     double weight_decay; /* of matrices; vectors have none */
     const char *freeze;  /* parameters to freeze, with commas between, by name or by the part of it
                             before a dot ("wte,h.0"); NULL: none. Copied */
+    bool trains_added;   /* all parameters that are not zr_block_param_t.is_added are frozen, too */
     zr_activation_options_t activations;
     size_t x_row_bytes; /* of what waits there: of a row of x, and of its gradient */
 } zr_model_options_t;

@@ -4,7 +4,7 @@
     check_hugging_face.py BIN MODEL_SAYS
 
 BIN has zero-checkpoint and zero-train, MODEL_SAYS prints what our own model says (model_says.c).
-Exits with 77 where Python has no torch, transformers, tokenizers, safetensors or numpy.
+Exits with 77 where Python has no torch, transformers, peft, tokenizers, safetensors or numpy.
 
 To libzero: models with random weights, saved by transformers in fp32, bf16 and fp16, in one file and
 in several, and in the form that older files have, are imported; ours must say the same as theirs.
@@ -13,6 +13,8 @@ the same as ours. Files of llm.c are read here a second time, by their descripti
 
 Of the Llama family each model_type goes in and comes back with its tokenizer: equal weights, logits
 and chat template, and it generates. Steps of training are those of torch's AdamW.
+
+Low-rank adapters of PEFT go in beside a model, are trained as there, come back, and are merged as there.
 """
 
 import json
@@ -27,6 +29,7 @@ os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
 os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 try:
     import numpy as np
+    import peft
     import safetensors.torch
     import tokenizers
     import torch
@@ -66,7 +69,7 @@ def make_model(seed):
     torch.manual_seed(seed)
     config = transformers.GPT2Config(vocab_size=VOCAB, n_positions=SEQ, n_embd=CHANNELS,
                                      n_layer=LAYERS, n_head=HEADS, bos_token_id=None,
-                                     eos_token_id=None)
+                                     eos_token_id=None, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
     model = transformers.GPT2LMHeadModel(config).eval()
     with torch.no_grad():
         for name, value in model.named_parameters():
@@ -309,17 +312,18 @@ def generate(folder, dtype):
     return text, load_decoder(folder, dtype).generate(ids, max_new_tokens=8, do_sample=False)[0].tolist()
 
 
-def check_training(name, model, folder, work):
+def check_training(name, model, folder, work, more=()):
     """Steps on sequences that are all the same, so that their order does not matter."""
     steps, seq = 3, 16
     text = work / "as"
     text.write_bytes(b"a" * 2000)
+    params = [param for param in model.parameters() if param.requires_grad]
     report = json.loads(run(BIN / "zero-train", "--checkpoint-dir", folder, "--resume", "--data", text,
                             "--steps", steps, "--seq", seq, "--micro-batch", 2, "--lr", "1e-3",
                             "--schedule", "constant", "--warmup", 0, "--weight-decay", "0",
-                            "--clip", "0", "--beta2", "0.999", "--dtype", "fp32", "--device", "host", "--json"))
+                            "--clip", "0", "--beta2", "0.999", "--dtype", "fp32", "--device", "host", "--json", *more))
     model = model.float().train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(params, lr=1e-3, weight_decay=0.0)
     tokens, losses = torch.full((2, seq + 1), ord("a")), []
     for _ in range(steps):
         loss = torch.nn.functional.cross_entropy(model(tokens[:, :-1]).logits.flatten(0, 1),
@@ -350,6 +354,63 @@ def check_decoder(name, seed, work):
     check(f"{name} trained, from libzero, log-probabilities",
           difference(their_logits(load_decoder(work / f"{name}_tuned", torch.float32)),
                      our_log_probs(checkpoint)), 1e-5)
+
+
+# ---- adapters -------------------------------------------------------------------------------------
+
+ADAPTERS = {"gpt2": (["c_attn", "mlp.c_proj"], 3, 6, False), "llama": ("all-linear", 4, 4, False),
+            "qwen3": (["q_proj", "down_proj"], 5, 8, True)}
+
+
+def make_base(name):
+    return make_model(3) if name == "gpt2" else make_decoder(name, 7)
+
+
+def make_adapters(name, seed):
+    targets, rank, alpha, rslora = ADAPTERS[name]
+    config = peft.LoraConfig(r=rank, lora_alpha=alpha, target_modules=targets, fan_in_fan_out=name == "gpt2",
+                             use_rslora=rslora, task_type="CAUSAL_LM")
+    model = peft.get_peft_model(make_base(name), config)
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for param in model.parameters():
+            if param.requires_grad:
+                param.add_(0.1 * torch.randn_like(param))
+    return model
+
+
+def merged(model):
+    """Without what transformers does not store twice."""
+    tensors = model.merge_and_unload().state_dict()
+    return {key: value for key, value in tensors.items()
+            if key != "lm_head.weight" or not model.config.tie_word_embeddings}
+
+
+def check_merged(what, name, checkpoint, folder, model):
+    """What is exported merged is what PEFT makes of it."""
+    run(BIN / "zero-checkpoint", "export", checkpoint, "--merge", "-o", folder)
+    tensors, wanted = stored(folder), merged(model)
+    if set(tensors) != set(wanted):
+        sys.exit(f"{name}: {set(tensors) ^ set(wanted)}")
+    check(f"{name}, {what}, merged weights",
+          max((tensors[key].double() - wanted[key].double()).abs().max().item() for key in wanted), 1e-6)
+
+
+def check_adapters(name, work):
+    came, adapters, checkpoint = work / f"base_{name}", work / f"lora_{name}", work / f"ck_lora_{name}"
+    make_base(name).save_pretrained(came)
+    model = make_adapters(name, 11)
+    model.save_pretrained(adapters)
+    run(BIN / "zero-checkpoint", "import", came, "--adapter", adapters, "--checkpoint-dir", checkpoint)
+    run(BIN / "zero-checkpoint", "export", checkpoint, "--adapter", "-o", work / f"lora_{name}_back")
+    a, b = stored(adapters), stored(work / f"lora_{name}_back")
+    if set(a) != set(b) or any(not torch.equal(a[key], b[key]) for key in a):
+        sys.exit(f"{name}: adapters have come back otherwise")
+    check_merged("imported", name, checkpoint, work / f"merged_{name}", make_adapters(name, 11))
+    check_training(f"{name} with adapters", model, checkpoint, work, ["--stage", 3, "--ranks", 2, "--micro-batch", 1])
+    run(BIN / "zero-checkpoint", "export", checkpoint, "--adapter", "-o", work / f"lora_{name}_tuned")
+    tuned = peft.PeftModel.from_pretrained(make_base(name), work / f"lora_{name}_tuned")
+    check_merged("trained", name, checkpoint, work / f"merged_{name}_tuned", tuned)
 
 
 # Models that were never theirs: config.json is made of the shape.
@@ -384,6 +445,8 @@ def main():
         check_to_libzero(work)
         check_from_libzero(work)
         check_decoders(work)
+        for name in ADAPTERS:
+            check_adapters(name, work)
     print(f"{n_checks} comparisons with torch {torch.__version__}, transformers "
           f"{transformers.__version__}, safetensors {safetensors.__version__}")
 

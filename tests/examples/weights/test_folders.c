@@ -141,7 +141,7 @@ static void make_folder(const char *folder, const char *config, const change_t *
     assert_int_equal(mkdir(folder, 0777), 0);
     put(folder, "config.json", config);
     assert_ok(zr_model_shape_read_config(config, strlen(config), folder, &log, &shape));
-    assert_ok(zr_model_shape_tensors(&shape, &log, &tensors));
+    assert_ok(zr_model_shape_tensors(&shape, NULL, &log, &tensors));
     assert_in_range(tensors.n, 1, MOST_TENSORS - 2);
     for (size_t i = 0; i < tensors.n; i++)
         add(&m, tensors.all[i].name, &tensors.all[i]);

@@ -15,6 +15,11 @@ if(TARGET zero_weights)
     CHECKPOINTS_DOC="${CMAKE_SOURCE_DIR}/docs/checkpoints.md")
   add_dependencies(test_zero_checkpoint_exchange zero-checkpoint zero-train)
 
+  zr_add_test(examples/weights/test_adapters.c ${MADE_WEIGHTS} LINK zero_weights LABELS asan)
+  target_compile_definitions(test_adapters PRIVATE ZERO_TRAIN="$<TARGET_FILE:zero-train>"
+    ZERO_CHECKPOINT="$<TARGET_FILE:zero-checkpoint>")
+  add_dependencies(test_adapters zero-checkpoint zero-train)
+
   # With Hugging Face's models, where Python has them.
   add_executable(model_says examples/weights/model_says.c)
   target_link_libraries(model_says PRIVATE zero_weights)

@@ -69,7 +69,7 @@ int main(int argc, char **argv) {
         return 2;
     const char *model = argc > 3 ? argv[3] : "layers=2,channels=32,heads=2,seq=16,vocab=11";
     if (zr_model_shape_read(model, NULL, &settings.shape) != ZR_OK ||
-        zr_model_shape_tensors(&settings.shape, NULL, &tensors) != ZR_OK)
+        zr_model_shape_tensors(&settings.shape, NULL, NULL, &tensors) != ZR_OK)
         return 2;
     fprintf(stderr, "%zu parameters, the first is %s\n", tensors.n, tensors.all[0].name);
     zr_model_tensors_free(&tensors);
