@@ -27,7 +27,9 @@ typedef enum zr_kernel {
     ZR_KERNEL_CAST,
     ZR_KERNEL_FILL,
     ZR_KERNEL_SUM, /* a spread to one dst */
-    ZR_KERNEL_SPREAD
+    ZR_KERNEL_SPREAD,
+    ZR_KERNEL_ENCODE, /* src to blocks of a code, dst */
+    ZR_KERNEL_DECODE
 } zr_kernel_t;
 
 /** Arguments of zr_kernel_spread. The lists are gone when the call returns. */
@@ -51,6 +53,7 @@ typedef struct zr_kernel_work {
     double *result;
     void *workspace;
     zr_spread_t spread;
+    zr_code_t code;
     const zr_update_rule_t *rule; /* one that the device has a kernel for */
     const zr_update_t *update;    /* gone when the call returns */
 } zr_kernel_work_t;

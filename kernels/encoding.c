@@ -3,6 +3,9 @@
 
 #include <string.h>
 
+#include "kernels/host/host_isa.h"
+#include "kernels/kernel_checks_internal.h"
+
 /* ---- fp32 and bf16: what devices cast ------------------------------------------------------- */
 
 static zr_dtype_t dtype_of(const zr_encoding_t *encoding) {
@@ -30,13 +33,15 @@ static void decode_cast(const zr_encoding_t *self, const void *blocks, size_t n_
 }
 
 static zr_status_t queue_encode_cast(const zr_encoding_t *self, zr_stream_t *stream,
-                                     const float *values, size_t n_elems, void *blocks) {
-    return zr_kernel_cast(stream, blocks, dtype_of(self), values, ZR_DTYPE_F32, n_elems);
+                                     const void *values, zr_dtype_t dtype, size_t n_elems,
+                                     void *blocks) {
+    return zr_kernel_cast(stream, blocks, dtype_of(self), values, dtype, n_elems);
 }
 
 static zr_status_t queue_decode_cast(const zr_encoding_t *self, zr_stream_t *stream,
-                                     const void *blocks, size_t n_elems, float *values) {
-    return zr_kernel_cast(stream, values, ZR_DTYPE_F32, blocks, dtype_of(self), n_elems);
+                                     const void *blocks, size_t n_elems, void *values,
+                                     zr_dtype_t dtype) {
+    return zr_kernel_cast(stream, values, dtype, blocks, dtype_of(self), n_elems);
 }
 
 const zr_encoding_t zr_encoding_fp32 = {.name = "fp32",
@@ -56,12 +61,75 @@ const zr_encoding_t zr_encoding_bf16 = {.name = "bf16",
                                         .queue_encode = queue_encode_cast,
                                         .queue_decode = queue_decode_cast};
 
+/* ---- blocks with a scale: what devices have kernels for --------------------------------------- */
+
+/* All instruction sets give the same bits. */
+static const zr_host_isa_t *best_isa(void) {
+    const zr_host_isa_t *isa = &zr_host_isa_baseline;
+    const zr_log_t log = {0};
+    return zr_host_isa_find(&log, NULL, &isa) == ZR_OK ? isa : &zr_host_isa_baseline;
+}
+
+static void encode_code(const zr_encoding_t *self, const float *values, size_t n_elems,
+                        void *blocks) {
+    best_isa()->encode(self->code, values, ZR_DTYPE_F32, n_elems, blocks, NULL);
+}
+
+static void decode_code(const zr_encoding_t *self, const void *blocks, size_t n_elems,
+                        float *values) {
+    best_isa()->decode(self->code, blocks, n_elems, values, ZR_DTYPE_F32);
+}
+
+static zr_status_t queue_encode_code(const zr_encoding_t *self, zr_stream_t *stream,
+                                     const void *values, zr_dtype_t dtype, size_t n_elems,
+                                     void *blocks) {
+    const zr_kernel_work_t work = {.kernel = ZR_KERNEL_ENCODE,
+                                   .dst = blocks,
+                                   .src = values,
+                                   .src_dtype = dtype,
+                                   .n_elems = n_elems,
+                                   .code = self->code};
+    return zr_kernel_code(stream, &work, self);
+}
+
+static zr_status_t queue_decode_code(const zr_encoding_t *self, zr_stream_t *stream,
+                                     const void *blocks, size_t n_elems, void *values,
+                                     zr_dtype_t dtype) {
+    const zr_kernel_work_t work = {.kernel = ZR_KERNEL_DECODE,
+                                   .dst = values,
+                                   .src = blocks,
+                                   .dst_dtype = dtype,
+                                   .n_elems = n_elems,
+                                   .code = self->code};
+    return zr_kernel_code(stream, &work, self);
+}
+
+#define BLOCKS(code_, name_, elems, bytes, align, operations)                                      \
+    {                                                                                              \
+        .name = name_, .code = code_, .block_elems = elems, .block_bytes = bytes,                  \
+        .align_bytes = align, .encode = encode_code, .decode = decode_code,                        \
+        .queue_encode = queue_encode_code, .queue_decode = queue_decode_code,                      \
+        .encode_operations = operations, .decode_operations = 2                                    \
+    }
+
+const zr_encoding_t zr_encoding_float8 = BLOCKS(ZR_CODE_FLOAT8, "float8_256", 256, 260, 4, 6);
+const zr_encoding_t zr_encoding_ufloat8 = BLOCKS(ZR_CODE_UFLOAT8, "ufloat8_256", 256, 260, 4, 6);
+const zr_encoding_t zr_encoding_int8 = BLOCKS(ZR_CODE_INT8, "int8_256", 256, 260, 4, 6);
+const zr_encoding_t zr_encoding_int4 = BLOCKS(ZR_CODE_INT4, "int4_64", 64, 34, 2, 6);
+const zr_encoding_t zr_encoding_nf4 = BLOCKS(ZR_CODE_NF4, "nf4_64", 64, 34, 2, 18);
+
 /* ---- all ------------------------------------------------------------------------------------- */
 
-static const zr_encoding_t *const encodings[] = {&zr_encoding_fp32, &zr_encoding_bf16};
+static const zr_encoding_t *const encodings[] = {
+    &zr_encoding_fp32, &zr_encoding_bf16, &zr_encoding_float8, &zr_encoding_ufloat8,
+    &zr_encoding_int8, &zr_encoding_int4, &zr_encoding_nf4};
+
+const zr_encoding_t *zr_encoding_at(size_t index) {
+    return index < sizeof(encodings) / sizeof(encodings[0]) ? encodings[index] : NULL;
+}
 
 const zr_encoding_t *zr_encoding_find(const char *name) {
-    for (size_t i = 0; i < sizeof(encodings) / sizeof(encodings[0]); i++)
+    for (size_t i = 0; zr_encoding_at(i) != NULL; i++)
         if (strcmp(name, encodings[i]->name) == 0)
             return encodings[i];
     return NULL;

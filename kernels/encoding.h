@@ -14,8 +14,19 @@
 
 ZR_BEGIN_C
 
+/** The library's codes of blocks with a scale; a block is the scale, then the codes. */
+typedef enum zr_code {
+    ZR_CODE_NONE = 0, /* not one of them */
+    ZR_CODE_FLOAT8,
+    ZR_CODE_UFLOAT8,
+    ZR_CODE_INT8,
+    ZR_CODE_INT4, /* of codes of 4 bits, elements 0, 2, ... of a block are in the lower halves of */
+    ZR_CODE_NF4   /* its bytes */
+} zr_code_t;
+
 typedef struct zr_encoding {
     const char *name;   /* "fp32": in manifests, reports and messages */
+    zr_code_t code;     /* NONE: of a program's own */
     size_t block_elems; /* elements that are encoded together; a power of two */
     size_t block_bytes; /* that they take */
     size_t align_bytes; /* an array begins at a multiple of it */
@@ -27,11 +38,12 @@ typedef struct zr_encoding {
     void (*decode)(const struct zr_encoding *self, const void *blocks, size_t n_elems,
                    float *values);
 
-    /* The same, queued on a stream, of memory that its device works on. */
+    /* The same, queued on a stream, of memory that its device works on. Values are F32 or BF16,
+       rounded once; those that there are and the blocks do not overlap. */
     zr_status_t (*queue_encode)(const struct zr_encoding *self, zr_stream_t *stream,
-                                const float *values, size_t n_elems, void *blocks);
+                                const void *values, zr_dtype_t dtype, size_t n_elems, void *blocks);
     zr_status_t (*queue_decode)(const struct zr_encoding *self, zr_stream_t *stream,
-                                const void *blocks, size_t n_elems, float *values);
+                                const void *blocks, size_t n_elems, void *values, zr_dtype_t dtype);
 
     /* What they cost per element beside the bytes that are read and written. */
     double encode_operations, decode_operations;
@@ -42,6 +54,30 @@ extern const zr_encoding_t zr_encoding_fp32;
 /** The upper half of one, rounded to nearest, ties to even. */
 extern const zr_encoding_t zr_encoding_bf16;
 
+/*
+ * Blocks with a scale. All elements of a block with an infinity or a NaN are decoded as NaN. Other
+ * elements are represented to the nearest level of their code; a block of zeros is one of zeros.
+ *
+ *             elements   bytes   scale   levels, of the block's largest magnitude
+ * float8_256     256      260     fp32   0 and +-[2^-15.75, 1], 8 between powers of two
+ * ufloat8_256    256      260     fp32   0 and [2^-15.88, 1], 16 between powers of two: of elements
+ *                                        >= 0, others are 0; what is more than 0 stays so
+ * int8_256       256      260     fp32   -127/127, ..., 127/127
+ * int4_64         64       34     bf16   -7/7, ..., 7/7
+ * nf4_64          64       34     bf16   16 quantiles of a normal distribution
+ *
+ * Scales are at least 2^-110, so that elements of smaller blocks are represented as if that were the
+ * largest. A trailing block of fewer elements has codes of 0 for those that are not there. But for
+ * the two of integers, what was decoded is encoded as it was.
+ */
+extern const zr_encoding_t zr_encoding_float8;  /* "float8_256": running means */
+extern const zr_encoding_t zr_encoding_ufloat8; /* "ufloat8_256": running squares */
+extern const zr_encoding_t zr_encoding_int8;    /* "int8_256": parameters and sums in messages */
+extern const zr_encoding_t zr_encoding_int4;    /* "int4_64": sums in messages */
+extern const zr_encoding_t zr_encoding_nf4;     /* "nf4_64": frozen weights */
+
+/** The library's encoding at this index, for lists of them; NULL: there are fewer. */
+const zr_encoding_t *zr_encoding_at(size_t index);
 /** The encoding of this name; NULL: there is none. */
 const zr_encoding_t *zr_encoding_find(const char *name);
 /** The encoding of F32 or BF16; NULL of any other. */

@@ -12,3 +12,7 @@ ZR_NODISCARD zr_status_t zr_check_array(const zr_stream_t *stream, const char *k
 ZR_NODISCARD zr_status_t zr_kernel_run(zr_stream_t *stream, const zr_kernel_work_t *work,
                                        const zr_charge_t *charge);
 
+
+/** Check and queue ZR_KERNEL_ENCODE or ZR_KERNEL_DECODE of an encoding that has a code. */
+ZR_NODISCARD zr_status_t zr_kernel_code(zr_stream_t *stream, const zr_kernel_work_t *work,
+                                        const zr_encoding_t *encoding);

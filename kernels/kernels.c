@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "kernels/device_backend.h"
+#include "kernels/encoding.h"
 #include "kernels/kernel_checks_internal.h"
 #include "kernels/sum_of_squares_math.h"
 
@@ -213,6 +214,33 @@ zr_status_t zr_kernel_fill(zr_stream_t *stream, void *x, zr_dtype_t dtype, size_
     const zr_kernel_work_t work = {
         .kernel = ZR_KERNEL_FILL, .dst = x, .dst_dtype = dtype, .n_elems = n_elems, .value = value};
     return run_on_one(stream, &work, "fill", 0.0, 1.0);
+}
+
+/* ---- blocks with a scale -------------------------------------------------------------------- */
+
+static zr_status_t check_blocks(const zr_stream_t *stream, const char *kernel, const void *blocks,
+                                const zr_encoding_t *encoding, size_t n_elems) {
+    if ((n_elems > 0 && blocks == NULL) || (uintptr_t)blocks % encoding->align_bytes != 0)
+        return zr_fail(&stream->device->log, ZR_ERR_ARGUMENT,
+                       "%s: blocks of %s at %p; they have to be at a multiple of %s", kernel,
+                       encoding->name, blocks, zr_count_text(encoding->align_bytes, "byte").text);
+    return ZR_OK;
+}
+
+zr_status_t zr_kernel_code(zr_stream_t *stream, const zr_kernel_work_t *work,
+                           const zr_encoding_t *encoding) {
+    bool encodes = work->kernel == ZR_KERNEL_ENCODE;
+    const char *name = encodes ? "encode" : "decode";
+    zr_dtype_t dtype = encodes ? work->src_dtype : work->dst_dtype;
+    ZR_TRY(zr_check_array(stream, name, "values", encodes ? work->src : work->dst, dtype,
+                          work->n_elems));
+    ZR_TRY(check_blocks(stream, name, encodes ? work->dst : work->src, encoding, work->n_elems));
+    if (work->n_elems == 0)
+        return ZR_OK;
+    double operations = encodes ? encoding->encode_operations : encoding->decode_operations;
+    return run(stream, work, name, operations * (double)work->n_elems,
+               (double)(work->n_elems * zr_dtype_size(dtype) +
+                        zr_encoding_bytes(encoding, work->n_elems)));
 }
 
 /* ---- kernels of a caller's own -------------------------------------------------------------- */

@@ -55,7 +55,7 @@ static zr_status_t place_params(const chunk_t *chunk) {
         return ZR_OK;
     const zr_encoding_t *encoding = zr_base_encoding(base);
     return encoding->queue_encode(encoding, base->compute, runtime->exchange.staging_device,
-                                  chunk->n_elems,
+                                  ZR_DTYPE_F32, chunk->n_elems,
                                   zr_base_at(base, unit->data[chunk->kind].own, first));
 }
 

@@ -34,7 +34,8 @@ static zr_status_t stage_piece(zr_runtime_t *runtime, zr_unit_t *unit, int kind,
         return stage_offloaded(runtime, unit, kind, first, n_elems, values);
     const zr_encoding_t *encoding = zr_base_encoding(base);
     return encoding->queue_decode(encoding, base->compute,
-                                  zr_base_at(base, unit->data[kind].own, first), n_elems, staging);
+                                  zr_base_at(base, unit->data[kind].own, first), n_elems, staging,
+                                  ZR_DTYPE_F32);
 }
 
 static bool is_local(const zr_base_t *base, int kind) {

@@ -349,8 +349,8 @@ zr_status_t zr_state_fill(zr_state_t *state, zr_unit_t *unit, const zr_state_val
         encoding->encode(encoding, values->host, values->n_elems, target);
         return ZR_OK;
     }
-    return encoding->queue_encode(encoding, state->base->compute, values->device, values->n_elems,
-                                  target);
+    return encoding->queue_encode(encoding, state->base->compute, values->device, ZR_DTYPE_F32,
+                                  values->n_elems, target);
 }
 
 /* ---- looking at it -------------------------------------------------------------------------- */

@@ -58,7 +58,8 @@ static zr_status_t encode_to(const zr_runtime_t *runtime, const piece_t *piece, 
     const zr_base_t *base = &runtime->base;
     const zr_encoding_t *encoding = zr_base_encoding(base);
     return encoding->queue_encode(encoding, base->compute, runtime->exchange.staging_device,
-                                  piece->n_elems, zr_base_at(base, buffer, piece->first - begin));
+                                  ZR_DTYPE_F32, piece->n_elems,
+                                  zr_base_at(base, buffer, piece->first - begin));
 }
 
 static zr_status_t write_shard(zr_runtime_t *runtime, const piece_t *piece) {

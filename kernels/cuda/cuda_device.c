@@ -406,6 +406,9 @@ static zr_status_t cuda_run(zr_stream_t *stream, const zr_kernel_work_t *w) {
         return zr_cuda_cast(stream, w->dst, w->dst_dtype, w->src, w->src_dtype, w->n_elems);
     case ZR_KERNEL_FILL:
         return zr_cuda_fill(stream, w->dst, w->dst_dtype, w->n_elems, w->value);
+    case ZR_KERNEL_ENCODE:
+    case ZR_KERNEL_DECODE:
+        return zr_cuda_code(stream, w);
     default:
         return zr_cuda_spread(stream, &w->spread, w->kernel == ZR_KERNEL_SUM ? "sum" : "spread");
     }

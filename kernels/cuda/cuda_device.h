@@ -148,6 +148,8 @@ zr_status_t zr_cuda_cast(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype, c
                          zr_dtype_t src_dtype, size_t n_elems);
 zr_status_t zr_cuda_fill(zr_stream_t *stream, void *x, zr_dtype_t dtype, size_t n_elems,
                          float value);
+/** ZR_KERNEL_ENCODE or ZR_KERNEL_DECODE. */
+zr_status_t zr_cuda_code(zr_stream_t *stream, const zr_kernel_work_t *work);
 zr_status_t zr_cuda_spread(zr_stream_t *stream, const zr_spread_t *args, const char *name);
 
 ZR_END_C

@@ -306,6 +306,134 @@ static void fill(void *x, zr_dtype_t dtype, size_t n_elems, float value) {
         fill_loop(x, ZR_DTYPE_BF16, n_elems, value);
 }
 
+/* ---- blocks with a scale ------------------------------------------------------------ */
+
+/* A block's elements, with zeros for those that are not there; their largest magnitude. */
+ZR_INLINE uint32_t load_block(zr_code_t code, const void *values, zr_dtype_t dtype, size_t n_elems,
+                              float *block) {
+    const size_t all = (size_t)zr_code_block_elems(code);
+    int32_t most = 0;
+    if (n_elems < all)
+        memset(block, 0, all * sizeof(float));
+    for (size_t i = 0; i < n_elems; i++)
+        block[i] = load(values, dtype, i);
+    for (size_t i = 0; i < all; i++) {
+        int32_t magnitude = (int32_t)zr_code_magnitude(code, block[i]);
+        most = magnitude > most ? magnitude : most;
+    }
+    return (uint32_t)most;
+}
+
+ZR_INLINE void store_codes(zr_code_t code, const uint8_t *words, uint8_t *codes) {
+    const size_t all = (size_t)zr_code_block_elems(code);
+    if (!zr_code_is_small(code))
+        memcpy(codes, words, all);
+    else
+        for (size_t i = 0; i < all / 2; i++)
+            codes[i] = (uint8_t)((words[2 * i] & 15) | words[2 * i + 1] << 4);
+}
+
+ZR_INLINE void encode_block(zr_code_t code, const float *block, uint32_t most, uint8_t *out,
+                            const zr_rounding_t *rounding) {
+    const size_t all = (size_t)zr_code_block_elems(code);
+    const zr_code_scale_t scale = zr_code_scale(code, most);
+    zr_bf16_t narrow = zr_bf16_from_f32(scale.scale);
+    uint8_t words[ZR_CODE_MOST_ELEMS];
+    memcpy(out, zr_code_is_small(code) ? (const void *)&narrow : &scale.scale,
+           (size_t)zr_code_scale_bytes(code));
+    if (!(scale.scale > 0)) {
+        memset(words, (int)zr_code_of_zero(code), all);
+    } else if (rounding == NULL) {
+        for (size_t i = 0; i < all; i++)
+            words[i] = (uint8_t)zr_code_of(code, &scale, block[i], ZR_CODE_NEAREST);
+    } else {
+        const zr_rounding_t r = *rounding;
+        for (size_t i = 0; i < all; i++) {
+            uint32_t random = zr_random_bits(r.keys, r.first + (uint32_t)i) >> r.shift & 0xffffu;
+            words[i] = (uint8_t)zr_code_of(code, &scale, block[i], random);
+        }
+    }
+    store_codes(code, words, out + zr_code_scale_bytes(code));
+}
+
+ZR_INLINE void encode_loop(zr_code_t code, const void *values, zr_dtype_t dtype, size_t n_elems,
+                           uint8_t *out, const zr_rounding_t *rounding) {
+    const size_t all = (size_t)zr_code_block_elems(code);
+    float block[ZR_CODE_MOST_ELEMS] __attribute__((aligned(ZR_LINE_BYTES)));
+    zr_rounding_t own = rounding != NULL ? *rounding : (zr_rounding_t){.first = 0};
+    for (size_t first = 0; first < n_elems; first += all) {
+        size_t n = n_elems - first < all ? n_elems - first : all;
+        uint32_t most = load_block(code, at(values, dtype, first), dtype, n, block);
+        encode_block(code, block, most, out, rounding != NULL ? &own : NULL);
+        out += zr_code_block_bytes(code);
+        own.first += (uint32_t)all;
+    }
+}
+
+ZR_INLINE float load_scale(zr_code_t code, const uint8_t *in) {
+    zr_bf16_t narrow;
+    float scale;
+    memcpy(&narrow, in, sizeof(narrow));
+    memcpy(&scale, in, zr_code_is_small(code) ? sizeof(narrow) : sizeof(scale));
+    return zr_code_is_small(code) ? zr_bf16_to_f32(narrow) : scale;
+}
+
+ZR_INLINE void decode_loop(zr_code_t code, const uint8_t *in, size_t n_elems, void *values,
+                           zr_dtype_t dtype) {
+    const size_t all = (size_t)zr_code_block_elems(code);
+    for (size_t first = 0; first < n_elems; first += all) {
+        size_t n = n_elems - first < all ? n_elems - first : all;
+        float scale = load_scale(code, in);
+        const uint8_t *codes = in + zr_code_scale_bytes(code);
+        void *out = (char *)values + first * zr_dtype_size(dtype);
+        for (size_t i = 0; i < n; i++) {
+            uint32_t word = zr_code_is_small(code) ? (uint32_t)codes[i / 2] >> (i % 2 * 4) & 15u
+                                                   : codes[i];
+            store(out, dtype, i, zr_code_level(code, word) * scale);
+        }
+        in += zr_code_block_bytes(code);
+    }
+}
+
+/* `call` with a constant code. */
+#define ZR_BY_CODE(code, call)                                                                     \
+    switch (code) {                                                                                \
+    case ZR_CODE_FLOAT8:                                                                           \
+        call(ZR_CODE_FLOAT8);                                                                      \
+        break;                                                                                     \
+    case ZR_CODE_UFLOAT8:                                                                          \
+        call(ZR_CODE_UFLOAT8);                                                                     \
+        break;                                                                                     \
+    case ZR_CODE_INT8:                                                                             \
+        call(ZR_CODE_INT8);                                                                        \
+        break;                                                                                     \
+    case ZR_CODE_INT4:                                                                             \
+        call(ZR_CODE_INT4);                                                                        \
+        break;                                                                                     \
+    default:                                                                                       \
+        call(ZR_CODE_NF4);                                                                         \
+    }
+
+static void encode(zr_code_t code, const void *values, zr_dtype_t dtype, size_t n_elems,
+                   void *blocks, const zr_rounding_t *rounding) {
+#define ENCODE(constant)                                                                           \
+    if (dtype == ZR_DTYPE_F32)                                                                     \
+        encode_loop(constant, values, ZR_DTYPE_F32, n_elems, blocks, rounding);                    \
+    else                                                                                           \
+        encode_loop(constant, values, ZR_DTYPE_BF16, n_elems, blocks, rounding)
+    ZR_BY_CODE(code, ENCODE)
+}
+
+static void decode(zr_code_t code, const void *blocks, size_t n_elems, void *values,
+                   zr_dtype_t dtype) {
+#define DECODE(constant)                                                                           \
+    if (dtype == ZR_DTYPE_F32)                                                                     \
+        decode_loop(constant, blocks, n_elems, values, ZR_DTYPE_F32);                              \
+    else                                                                                           \
+        decode_loop(constant, blocks, n_elems, values, ZR_DTYPE_BF16)
+    ZR_BY_CODE(code, DECODE)
+}
+
 /* The places of these instruction sets in a rule's loops. */
 #define ZR_ISA_LEVEL_baseline ZR_ISA_BASELINE
 #define ZR_ISA_LEVEL_avx2 ZR_ISA_AVX2
@@ -321,4 +449,6 @@ const zr_host_isa_t ZR_CONCAT(zr_host_isa_, ZR_HOST_ISA) = {
     .cast = cast,
     .fill = fill,
     .spread = spread,
+    .encode = encode,
+    .decode = decode,
 };

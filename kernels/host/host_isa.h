@@ -7,6 +7,7 @@
  */
 #pragma once
 
+#include "kernels/block_code_math.h"
 #include "kernels/device_backend.h"
 #include "kernels/kernels.h"
 
@@ -28,6 +29,12 @@ typedef struct zr_host_isa {
     /* Of the elements from `first` on. is_streamed: [n_dsts] which places are written past the
      * caches; only places that are aligned to 64 bytes, as is `first`. */
     void (*spread)(const zr_spread_t *args, const bool *is_streamed, size_t first, size_t n_elems);
+    /* Elements, fp32 or bf16, to blocks of a code and back: block_code_math.h. A rounding of NULL is
+     * to the nearest level. */
+    void (*encode)(zr_code_t code, const void *values, zr_dtype_t dtype, size_t n_elems,
+                   void *blocks, const zr_rounding_t *rounding);
+    void (*decode)(zr_code_t code, const void *blocks, size_t n_elems, void *values,
+                   zr_dtype_t dtype);
 } zr_host_isa_t;
 
 /* Not all are built everywhere: see host_isa_find.c. */

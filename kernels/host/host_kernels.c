@@ -164,6 +164,22 @@ static void elements_piece(void *context, size_t index) {
         isa->fill(dst, args->dst_dtype, n, args->value);
 }
 
+/* ---- blocks with a scale --------------------------------------------------------- */
+
+static void code_piece(void *context, size_t index) {
+    const elements_work_t *work = context;
+    const zr_kernel_work_t *args = work->args;
+    size_t first = index * ZR_PIECE, n = piece_elems(index, args->n_elems);
+    size_t offset = first / (size_t)zr_code_block_elems(args->code) *
+                    (size_t)zr_code_block_bytes(args->code);
+    if (args->kernel == ZR_KERNEL_ENCODE)
+        work->isa->encode(args->code, at_const(args->src, args->src_dtype, first), args->src_dtype,
+                          n, (char *)args->dst + offset, NULL);
+    else
+        work->isa->decode(args->code, (const char *)args->src + offset, n,
+                          at(args->dst, args->dst_dtype, first), args->dst_dtype);
+}
+
 /* ---- copies ------------------------------------------------------------------------ */
 
 typedef struct copy_work {
@@ -198,6 +214,8 @@ static zr_status_t run_now(zr_stream_t *stream, const zr_kernel_work_t *args) {
         run_spread(stream, &args->spread);
     else if (args->kernel == ZR_KERNEL_CAST && args->dst_dtype == args->src_dtype)
         run_copy(stream, args->dst, args->src, args->n_elems * zr_dtype_size(args->dst_dtype));
+    else if (args->code != ZR_CODE_NONE)
+        zr_host_parallel_for(stream->device, n_pieces(args->n_elems), code_piece, &work);
     else
         zr_host_parallel_for(stream->device, n_pieces(args->n_elems), elements_piece, &work);
     return ZR_OK;

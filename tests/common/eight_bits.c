@@ -30,15 +30,19 @@ static void decode(const zr_encoding_t *self, const void *blocks, size_t n_elems
     (void)self;
 }
 
-static zr_status_t queue_encode(const zr_encoding_t *self, zr_stream_t *stream, const float *values,
-                                size_t n_elems, void *blocks) {
+static zr_status_t queue_encode(const zr_encoding_t *self, zr_stream_t *stream, const void *values,
+                                zr_dtype_t dtype, size_t n_elems, void *blocks) {
+    if (dtype != ZR_DTYPE_F32)
+        return ZR_ERR_UNSUPPORTED;
     ZR_TRY(zr_stream_synchronize(stream));
     encode(self, values, n_elems, blocks);
     return ZR_OK;
 }
 
 static zr_status_t queue_decode(const zr_encoding_t *self, zr_stream_t *stream, const void *blocks,
-                                size_t n_elems, float *values) {
+                                size_t n_elems, void *values, zr_dtype_t dtype) {
+    if (dtype != ZR_DTYPE_F32)
+        return ZR_ERR_UNSUPPORTED;
     ZR_TRY(zr_stream_synchronize(stream));
     decode(self, blocks, n_elems, values);
     return ZR_OK;

@@ -6,6 +6,7 @@
 #include "kernels/device_fixture.h"
 #include "zero/optim/optimizer.h"
 
+#define N_CODES 5     /* encodings of blocks */
 #define N_ELEMS 70001 /* four full pieces and one that fits nothing */
 
 /* What one device makes of the inputs, as it lies in memory. */
@@ -15,6 +16,9 @@ typedef struct results {
     double sum_of_squares[2];
     uint16_t param_bf16[N_ELEMS], add_bf16[N_ELEMS], scale_bf16[N_ELEMS], sum_bf16[N_ELEMS];
     uint16_t narrowed[N_ELEMS], fill_bf16[N_ELEMS];
+    unsigned char blocks[N_CODES][2 * N_ELEMS], blocks_bf16[N_CODES][2 * N_ELEMS];
+    float decoded[N_CODES][N_ELEMS];
+    uint16_t decoded_bf16[N_CODES][N_ELEMS];
 } results_t;
 
 typedef struct inputs {
@@ -94,12 +98,28 @@ static void run_elements(zr_stream_t *stream, const inputs_t *in, results_t *out
     assert_ok(zr_kernel_fill(stream, out->fill_bf16, bf16, N_ELEMS, 0.1f));
 }
 
+static void run_codes(zr_stream_t *stream, const inputs_t *in, results_t *out) {
+    const zr_dtype_t f32 = ZR_DTYPE_F32, bf16 = ZR_DTYPE_BF16;
+    for (size_t k = 0; k < N_CODES; k++) {
+        const zr_encoding_t *e = zr_encoding_at(2 + k);
+        assert_ok(e->queue_encode(e, stream, in->a, f32, N_ELEMS, out->blocks[k]));
+        assert_ok(e->queue_decode(e, stream, out->blocks[k], N_ELEMS, out->decoded[k], f32));
+        assert_ok(e->queue_encode(e, stream, in->b_bf16, bf16, N_ELEMS, out->blocks_bf16[k]));
+        assert_ok(e->queue_decode(e, stream, out->blocks_bf16[k], N_ELEMS, out->decoded_bf16[k],
+                                  bf16));
+    }
+}
+
 /* One bit pattern for all NaNs. */
-static void merge_nans(results_t *results) {
-    float *wide = (float *)results;
-    for (size_t i = 0; i < 9 * (size_t)N_ELEMS; i++)
+static void merge_wide(float *wide, size_t n_elems) {
+    for (size_t i = 0; i < n_elems; i++)
         if (isnan(wide[i]))
             wide[i] = NAN;
+}
+
+static void merge_nans(results_t *results) {
+    merge_wide((float *)results, 9 * (size_t)N_ELEMS);
+    merge_wide(results->decoded[0], N_CODES * (size_t)N_ELEMS);
     uint16_t *narrow = results->param_bf16;
     for (size_t i = 0; i < 6 * (size_t)N_ELEMS; i++)
         if ((narrow[i] & 0x7fff) > 0x7f80)
@@ -125,6 +145,7 @@ static bool run_all(const char *isa, int n_threads, const zr_update_rule_t *rule
     run_update(stream, rule, inputs, results, true);
     run_update(stream, rule, inputs, results, false);
     run_elements(stream, inputs, results);
+    run_codes(stream, inputs, results);
     run_sums(stream, inputs, results);
     merge_nans(results);
     zr_stream_destroy(&stream);

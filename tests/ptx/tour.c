@@ -74,6 +74,17 @@ static void whole_arrays(fixture_t *f) {
     }
 }
 
+static void blocks(fixture_t *f) {
+    const size_t n = 1100;
+    for (size_t i = 0; zr_encoding_at(i) != NULL; i++)
+        for (int k = 0; k < 2; k++) {
+            const zr_encoding_t *e = zr_encoding_at(i);
+            void *x = values(f, dtypes[k], n), *to = fixture_take(f, zr_encoding_bytes(e, n), 0);
+            assert_ok(e->queue_encode(e, f->stream, x, dtypes[k], n, to));
+            assert_ok(e->queue_decode(e, f->stream, to, n, x, dtypes[k]));
+        }
+}
+
 static void norms(fixture_t *f) {
     for (int i = 0; i < 2; i++)
         for (size_t n = 700; n <= 100000; n *= 140) {
@@ -356,9 +367,10 @@ void tour(fixture_t *fixture, int part) {
     fixture_reset(fixture);
     if (part == 0)
         whole_arrays(fixture);
-    else if (part == 1)
+    else if (part == 1) {
         norms(fixture);
-    else if (part == 2) {
+        blocks(fixture);
+    } else if (part == 2) {
         sums(fixture);
         copies(fixture);
     } else if (part == 3)

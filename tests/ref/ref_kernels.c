@@ -162,3 +162,53 @@ uint16_t ref_bf16_nearest(float value) {
     int up = to_high < to_low || (to_high == to_low && below % 2 == 1);
     return (uint16_t)(sign | (below + up));
 }
+
+/* Below 1: `per_octave` levels to each power of two, until all of `n` are used up; and 0. */
+static size_t float_levels(int n, int per_octave, int with_sign, double *levels) {
+    size_t count = 0;
+    levels[count++] = 0;
+    for (int below = n - 2; below >= 0; below--) {
+        int octave = (below + per_octave - 1) / per_octave;
+        double fraction = (double)(octave * per_octave - below) / per_octave;
+        levels[count++] = ldexp(1 + fraction, -octave);
+        if (with_sign)
+            levels[count++] = -ldexp(1 + fraction, -octave);
+    }
+    return count;
+}
+
+size_t ref_code_levels(const char *encoding, double *levels) {
+    /* Of the source's table, all digits. */
+    static const double nf4[] = {-1.0,
+                                 -0.6961928009986877,
+                                 -0.5250730514526367,
+                                 -0.39491748809814453,
+                                 -0.28444138169288635,
+                                 -0.18477343022823334,
+                                 -0.09105003625154495,
+                                 0.0,
+                                 0.07958029955625534,
+                                 0.16093020141124725,
+                                 0.24611230194568634,
+                                 0.33791524171829224,
+                                 0.44070982933044434,
+                                 0.5626170039176941,
+                                 0.7229568362236023,
+                                 1.0};
+    if (strcmp(encoding, "float8_256") == 0)
+        return float_levels(128, 8, 1, levels);
+    if (strcmp(encoding, "ufloat8_256") == 0)
+        return float_levels(256, 16, 0, levels);
+    if (strcmp(encoding, "nf4_64") == 0) {
+        memcpy(levels, nf4, sizeof(nf4));
+        return 16;
+    }
+    int most = (int)ref_code_most(encoding);
+    for (int i = -most; i <= most; i++)
+        levels[i + most] = (double)i / most;
+    return 2 * (size_t)most + 1;
+}
+
+double ref_code_most(const char *encoding) {
+    return strcmp(encoding, "int8_256") == 0 ? 127 : strcmp(encoding, "int4_64") == 0 ? 7 : 1;
+}

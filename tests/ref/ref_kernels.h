@@ -56,3 +56,8 @@ double ref_bf16_value(uint16_t bits);
 float ref_add(float a, float b);
 float ref_multiply(float a, float b);
 
+
+/** The levels of an encoding of blocks, of its largest one, ascending from 0 but for those that have
+ * negative ones: [the number returned], at most 256; and the largest in units of the scale. */
+size_t ref_code_levels(const char *encoding, double *levels);
+double ref_code_most(const char *encoding);

@@ -1,0 +1,196 @@
+/*
+ * Codes of 8 and of 4 bits for elements of blocks with a scale: their formulas, once for host and
+ * device. encoding.h has the layout of a block, and which values are represented how well.
+ *
+ * Every operation is correctly rounded and none may be contracted or reordered, and the largest
+ * magnitude of a block is one of integers, so that all backends give the same bits.
+ */
+#pragma once
+
+#include "kernels/encoding.h"
+
+#define ZR_CODE_MOST_ELEMS 256
+
+static inline ZR_HOST_DEVICE uint32_t zr_float_bits(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof(bits));
+    return bits;
+}
+
+static inline ZR_HOST_DEVICE float zr_float_of_bits(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, sizeof(value));
+    return value;
+}
+
+/* ---- which code is how large ----------------------------------------------------------------- */
+
+static inline ZR_HOST_DEVICE bool zr_code_is_small(zr_code_t code) {
+    return code == ZR_CODE_INT4 || code == ZR_CODE_NF4;
+}
+static inline ZR_HOST_DEVICE int zr_code_bits(zr_code_t code) {
+    return zr_code_is_small(code) ? 4 : 8;
+}
+static inline ZR_HOST_DEVICE int zr_code_block_elems(zr_code_t code) {
+    return zr_code_is_small(code) ? 64 : 256;
+}
+/** Bytes in front of the codes: the scale, in bf16 or fp32. */
+static inline ZR_HOST_DEVICE int zr_code_scale_bytes(zr_code_t code) {
+    return zr_code_is_small(code) ? 2 : 4;
+}
+static inline ZR_HOST_DEVICE int zr_code_block_bytes(zr_code_t code) {
+    return zr_code_is_small(code) ? 2 + 64 / 2 : 4 + 256;
+}
+/** The largest level of a code; the scale is what it stands for, divided by it. */
+static inline ZR_HOST_DEVICE float zr_code_most(zr_code_t code) {
+    return code == ZR_CODE_INT8 ? 127.0f : code == ZR_CODE_INT4 ? 7.0f : 1.0f;
+}
+/** The code of 0. */
+static inline ZR_HOST_DEVICE uint32_t zr_code_of_zero(zr_code_t code) {
+    return code == ZR_CODE_NF4 ? 7 : 0;
+}
+
+/* ---- a block's scale ------------------------------------------------------------------------- */
+
+/* The least of a block that is not all 0, so that each level is a normal number: what is decoded is
+ * then encoded as it was. */
+#define ZR_CODE_LEAST_SCALE 0x1p-110f
+
+typedef struct zr_code_scale {
+    float scale;   /* as it is kept; 0 or NaN: all elements have the code of 0 */
+    float inverse; /* an element's place among the levels is their product */
+} zr_code_scale_t;
+
+/** What an element adds to the block's largest magnitude. Unsigned codes know no negative ones. */
+static inline ZR_HOST_DEVICE uint32_t zr_code_magnitude(zr_code_t code, float value) {
+    uint32_t bits = zr_float_bits(value), magnitude = bits & 0x7fffffffu;
+    bool is_below = (int32_t)bits < 0 && (int32_t)magnitude < 0x7f800000;
+    return code == ZR_CODE_UFLOAT8 && is_below ? 0 : magnitude;
+}
+
+static inline ZR_HOST_DEVICE float zr_code_round_scale(zr_code_t code, float scale) {
+    if (!zr_code_is_small(code))
+        return scale;
+    zr_bf16_t word = zr_bf16_from_f32(scale);
+    return zr_bf16_to_f32(word == 0x7f80 ? 0x7f7f : word); /* numbers remain numbers */
+}
+
+/** @param most  the largest magnitude: bits of a float */
+static inline ZR_HOST_DEVICE zr_code_scale_t zr_code_scale(zr_code_t code, uint32_t most) {
+    zr_code_scale_t scale = {most == 0 ? 0.0f : zr_float_of_bits(0x7fc00000u), 0};
+    if (most == 0 || most >= 0x7f800000u)
+        return scale;
+    float exact = zr_float_of_bits(most) / zr_code_most(code);
+    scale.scale = zr_code_round_scale(code, exact < ZR_CODE_LEAST_SCALE ? ZR_CODE_LEAST_SCALE
+                                                                       : exact);
+    /* A little more, so that the largest element has the last code in spite of rounding. */
+    scale.inverse = 1.0f / scale.scale * 1.000001f;
+    return scale;
+}
+
+/* ---- random bits ----------------------------------------------------------------------------- */
+
+/** What elements are rounded with: the same bits wherever an element lives. */
+typedef struct zr_rounding {
+    uint32_t keys[2];
+    uint32_t first; /* the number of the first element, of those that have these keys */
+    int shift;      /* of an element's bits: 0 or 16 */
+} zr_rounding_t;
+
+/** 32 random bits of an element: two rounds of shifts and products, keyed before each. */
+static inline ZR_HOST_DEVICE uint32_t zr_random_bits(const uint32_t *keys, uint32_t index) {
+    uint32_t bits = index ^ keys[0];
+    bits = (bits ^ (bits >> 16)) * 0x7feb352du;
+    bits = ((bits ^ (bits >> 15)) + keys[1]) * 0x846ca68bu;
+    return bits ^ (bits >> 16);
+}
+
+/* ---- elements -------------------------------------------------------------------------------- */
+
+/** Of zr_code_of: to the nearest level. */
+#define ZR_CODE_NEAREST 0x8000u
+
+/* Of the codes that are small floats: bits of a level's fraction, and codes without the sign. */
+static inline ZR_HOST_DEVICE int zr_code_shift(zr_code_t code) {
+    return code == ZR_CODE_UFLOAT8 ? 23 - 4 : 23 - 3;
+}
+static inline ZR_HOST_DEVICE uint32_t zr_code_last(zr_code_t code) {
+    return code == ZR_CODE_UFLOAT8 ? 255 : 127;
+}
+/* The bits of code c's level are this + (c << shift), but for 0. */
+static inline ZR_HOST_DEVICE uint32_t zr_code_base(zr_code_t code) {
+    return 0x3f800000u - (zr_code_last(code) << zr_code_shift(code));
+}
+
+/* Of 0 <= x: levels are equally far from each other between powers of two, and up to the first. */
+static inline ZR_HOST_DEVICE uint32_t zr_code_of_float(zr_code_t code, float x, uint32_t random) {
+    int shift = zr_code_shift(code);
+    uint32_t first = zr_code_base(code) + (1u << shift), bits = zr_float_bits(x);
+    float per_first = (float)(1 << shift) / zr_float_of_bits(first);
+    float below = (int32_t)bits < (int32_t)first ? x * per_first : 0.0f;
+    uint32_t steps =
+        (int32_t)bits < (int32_t)first ? (uint32_t)(int32_t)below : bits - zr_code_base(code);
+    uint32_t result = (steps + (random << (shift - 16))) >> shift;
+    return (int32_t)result < (int32_t)zr_code_last(code) ? result : zr_code_last(code);
+}
+
+static inline ZR_HOST_DEVICE uint32_t zr_code_of_integer(float x, float most) {
+    float low = x < -most ? -most : x;
+    float held = low > most ? most : low;
+    return zr_float_bits(held + 12582912.0f); /* 1.5 2^23: the integer is in the lowest bits */
+}
+
+/* Dettmers et al. 2023, "QLoRA", appendix E. */
+static inline ZR_HOST_DEVICE float zr_code_nf4_level(uint32_t code) {
+    static const float levels[16] = {
+        -1.0f,        -0.69619280f, -0.52507305f, -0.39491749f, -0.28444138f, -0.18477343f,
+        -0.09105004f, 0.0f,         0.07958030f,  0.16093020f,  0.24611230f,  0.33791524f,
+        0.44070983f,  0.56261700f,  0.72295684f,  1.0f};
+    return levels[code];
+}
+
+static inline ZR_HOST_DEVICE uint32_t zr_code_of_nf4(float x) {
+    uint32_t code = 0;
+#ifdef __CUDACC__
+#pragma unroll
+#endif
+    for (uint32_t i = 1; i < 16; i++)
+        code += x > 0.5f * (zr_code_nf4_level(i - 1) + zr_code_nf4_level(i));
+    return code;
+}
+
+/**
+ * The code of an element of a block whose scale is a number > 0; other bits than the code's lowest
+ * 8 or 4 mean nothing.
+ *
+ * @param random  of the codes that are small floats: ZR_CODE_NEAREST, or 16 random bits, with which
+ *                the mean of what is decoded is the element
+ */
+static inline ZR_HOST_DEVICE uint32_t zr_code_of(zr_code_t code, const zr_code_scale_t *scale,
+                                                 float value, uint32_t random) {
+    float x = value * scale->inverse;
+    if (code == ZR_CODE_INT8 || code == ZR_CODE_INT4)
+        return zr_code_of_integer(x, zr_code_most(code));
+    if (code == ZR_CODE_NF4)
+        return zr_code_of_nf4(x);
+    uint32_t bits = zr_float_bits(x);
+    if (code == ZR_CODE_FLOAT8)
+        return zr_code_of_float(code, zr_float_of_bits(bits & 0x7fffffffu), random) |
+               (bits >> 31 << 7);
+    /* What is more than 0 stays so. */
+    uint32_t result = zr_code_of_float(code, x > 0 ? x : 0.0f, random);
+    return result | (uint32_t)(value > 0 && result == 0);
+}
+
+/** What a code stands for, to be multiplied with the scale. */
+static inline ZR_HOST_DEVICE float zr_code_level(zr_code_t code, uint32_t word) {
+    if (code == ZR_CODE_INT8)
+        return (float)(int8_t)word;
+    if (code == ZR_CODE_INT4)
+        return (float)((int32_t)(word << 28) >> 28);
+    if (code == ZR_CODE_NF4)
+        return zr_code_nf4_level(word & 15);
+    uint32_t magnitude = word & zr_code_last(code);
+    uint32_t bits = magnitude == 0 ? 0 : zr_code_base(code) + (magnitude << zr_code_shift(code));
+    return zr_float_of_bits(code == ZR_CODE_FLOAT8 ? bits | (word & 128) << 24 : bits);
+}

@@ -1,0 +1,133 @@
+/*
+ * Blocks with a scale on CUDA: a warp has 256 elements, whole blocks of any code, in quads as
+ * cuda_pack.cuh has them: lane l has elements 4 l and 128 + 4 l, and three more after each.
+ */
+#ifndef ZR_KERNELS_CUDA_CUDA_BLOCKS_CUH
+#define ZR_KERNELS_CUDA_CUDA_BLOCKS_CUH
+
+#include "kernels/block_code_math.h"
+#include "kernels/cuda/cuda_pack.cuh"
+
+#define ZR_WARP_ELEMS ((size_t)32 * ZR_PACK_ELEMS)
+
+/** Call `visit` with the places of this thread's packs. All lanes of a warp come along, those that
+ * have no elements, too. `wide` as for zr_for_packs. */
+template <typename F>
+static __device__ inline void zr_for_warps(size_t n_elems, bool wide, F visit) {
+    const size_t thread = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    const size_t stride = (size_t)gridDim.x * blockDim.x * ZR_PACK_ELEMS;
+    for (size_t begin = thread / 32 * ZR_WARP_ELEMS; begin < n_elems; begin += stride) {
+        size_t first = begin + thread % 32 * 4;
+        if (wide && n_elems - begin >= ZR_WARP_ELEMS)
+            visit(zr_place_t<true, true>{first, n_elems});
+        else
+            visit(zr_place_t<true, false>{first, n_elems});
+    }
+}
+
+/* The largest over lanes of the same block. */
+static __device__ inline uint32_t zr_most_of(uint32_t most, int n_lanes) {
+    for (int by = n_lanes / 2; by > 0; by /= 2) {
+        uint32_t other = __shfl_xor_sync(0xffffffffu, most, by);
+        most = other > most ? other : most;
+    }
+    return most;
+}
+
+/* Where a quad's codes are, and its block; NULL: no element of the block is there. */
+template <zr_code_t C, typename B> struct zr_quad_t {
+    B *block, *codes;
+
+    __device__ zr_quad_t(B *blocks, size_t index, size_t n_elems) {
+        const size_t elems = zr_code_block_elems(C);
+        size_t first = index / elems * elems;
+        block = first < n_elems ? blocks + first / elems * zr_code_block_bytes(C) : NULL;
+        codes = block + zr_code_scale_bytes(C) + (index - first) * zr_code_bits(C) / 8;
+    }
+};
+
+/** Read a pack of a code's blocks. */
+template <zr_code_t C, typename P>
+static __device__ inline zr_pack_t zr_load_blocks(const unsigned char *blocks, const P &place) {
+    zr_pack_t pack;
+#pragma unroll
+    for (int i = 0; i < ZR_PACK_ELEMS; i += 4) {
+        zr_quad_t<C, const unsigned char> quad(blocks, place.index(i), place.n_elems);
+        uint32_t words = 0;
+        float scale = 0;
+        if (quad.block != NULL && zr_code_is_small(C)) {
+            words = *zr_access<uint16_t>(quad.codes);
+            scale = zr_bf16_to_f32(*zr_access<zr_bf16_t>(quad.block));
+        } else if (quad.block != NULL) {
+            words = *zr_access<uint32_t>(quad.codes);
+            scale = *zr_access<float>(quad.block);
+        }
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            pack.value[i + k] = zr_code_level(C, words >> (k * zr_code_bits(C)) &
+                                                     ((1u << zr_code_bits(C)) - 1)) *
+                                scale;
+    }
+    return pack;
+}
+
+/* Write a quad of a block whose largest magnitude is known. */
+template <zr_code_t C>
+static __device__ inline void zr_store_quad(zr_quad_t<C, unsigned char> quad, bool is_first,
+                                            uint32_t most, const float *values,
+                                            const uint32_t *random) {
+    zr_code_scale_t scale = zr_code_scale(C, most);
+    uint32_t words = 0;
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        uint32_t word = scale.scale > 0 ? zr_code_of(C, &scale, values[k], random[k])
+                                        : zr_code_of_zero(C);
+        words |= (word & ((1u << zr_code_bits(C)) - 1)) << (k * zr_code_bits(C));
+    }
+    if (zr_code_is_small(C))
+        *zr_access<uint16_t>(quad.codes) = (uint16_t)words;
+    else
+        *zr_access<uint32_t>(quad.codes) = words;
+    if (is_first && zr_code_is_small(C))
+        *zr_access<zr_bf16_t>(quad.block) = zr_bf16_from_f32(scale.scale);
+    else if (is_first)
+        *zr_access<float>(quad.block) = scale.scale;
+}
+
+/** Write a pack to a code's blocks; by all lanes of a warp at once, which have a block's zeros where
+ * elements are not there. `rounding` as for zr_host_isa_t.encode, or NULL. */
+template <zr_code_t C, typename P>
+static __device__ inline void zr_store_blocks(unsigned char *blocks, const P &place,
+                                              const zr_pack_t &pack,
+                                              const zr_rounding_t *rounding) {
+    const int elems = zr_code_block_elems(C);
+    uint32_t most[2] = {0, 0};
+#pragma unroll
+    for (int i = 0; i < ZR_PACK_ELEMS; i++) {
+        uint32_t magnitude = zr_code_magnitude(C, pack.value[i]);
+        most[i / 4] = magnitude > most[i / 4] ? magnitude : most[i / 4];
+    }
+    if (elems == 256)
+        most[0] = most[1] = zr_most_of(most[0] > most[1] ? most[0] : most[1], 32);
+    else
+        for (int k = 0; k < 2; k++)
+            most[k] = zr_most_of(most[k], elems / 4);
+#pragma unroll
+    for (int i = 0; i < ZR_PACK_ELEMS; i += 4) {
+        uint32_t random[4];
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            random[k] = rounding == NULL
+                            ? ZR_CODE_NEAREST
+                            : zr_random_bits(rounding->keys, rounding->first +
+                                                                 (uint32_t)place.index(i + k)) >>
+                                      rounding->shift &
+                                  0xffffu;
+        zr_quad_t<C, unsigned char> quad(blocks, place.index(i), place.n_elems);
+        if (quad.block != NULL)
+            zr_store_quad<C>(quad, place.index(i) % elems == 0, most[i / 4], pack.value + i,
+                             random);
+    }
+}
+
+#endif
