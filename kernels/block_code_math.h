@@ -7,7 +7,7 @@
  */
 #pragma once
 
-#include "kernels/encoding.h"
+#include "kernels/update.h"
 
 #define ZR_CODE_MOST_ELEMS 256
 
@@ -55,6 +55,8 @@ static inline ZR_HOST_DEVICE uint32_t zr_code_of_zero(zr_code_t code) {
 /* The least of a block that is not all 0, so that each level is a normal number: what is decoded is
  * then encoded as it was. */
 #define ZR_CODE_LEAST_SCALE 0x1p-110f
+/* 127 times more would be infinite. */
+#define ZR_CODE_MOST_SCALE_INT8 0x1.020406p+121f
 
 typedef struct zr_code_scale {
     float scale;   /* as it is kept; 0 or NaN: all elements have the code of 0 */
@@ -69,6 +71,8 @@ static inline ZR_HOST_DEVICE uint32_t zr_code_magnitude(zr_code_t code, float va
 }
 
 static inline ZR_HOST_DEVICE float zr_code_round_scale(zr_code_t code, float scale) {
+    if (code == ZR_CODE_INT8)
+        return scale < ZR_CODE_MOST_SCALE_INT8 ? scale : ZR_CODE_MOST_SCALE_INT8;
     if (!zr_code_is_small(code))
         return scale;
     zr_bf16_t word = zr_bf16_from_f32(scale);
@@ -97,12 +101,33 @@ typedef struct zr_rounding {
     int shift;      /* of an element's bits: 0 or 16 */
 } zr_rounding_t;
 
+/** Of an array of an update's state. */
+static inline zr_rounding_t zr_update_rounding(const zr_update_t *update, size_t array) {
+    uint32_t of_array = (uint32_t)(array / 2) * 0x9e3779b9u + (uint32_t)(update->first >> 32);
+    return (zr_rounding_t){{update->rounding[0] ^ of_array, update->rounding[1] + of_array},
+                           (uint32_t)update->first,
+                           array % 2 == 0 ? 16 : 0};
+}
+
 /** 32 random bits of an element: two rounds of shifts and products, keyed before each. */
 static inline ZR_HOST_DEVICE uint32_t zr_random_bits(const uint32_t *keys, uint32_t index) {
     uint32_t bits = index ^ keys[0];
     bits = (bits ^ (bits >> 16)) * 0x7feb352du;
     bits = ((bits ^ (bits >> 15)) + keys[1]) * 0x846ca68bu;
     return bits ^ (bits >> 16);
+}
+
+/** 16 random bits for element first + index. */
+static inline ZR_HOST_DEVICE uint32_t zr_random_of(const zr_rounding_t *rounding, size_t index) {
+    uint32_t bits = zr_random_bits(rounding->keys, rounding->first + (uint32_t)index);
+    return bits >> rounding->shift & 0xffffu;
+}
+
+/** A bf16 next to the value, by 16 random bits; a NaN as of zr_bf16_from_f32. */
+static inline ZR_HOST_DEVICE zr_bf16_t zr_bf16_at_random(float value, uint32_t random) {
+    uint32_t bits = zr_float_bits(value);
+    uint32_t result = (int32_t)(bits & 0x7fffffffu) > 0x7f800000 ? bits | 0x00400000u : bits + random;
+    return (zr_bf16_t)(result >> 16);
 }
 
 /* ---- elements -------------------------------------------------------------------------------- */
@@ -151,9 +176,6 @@ static inline ZR_HOST_DEVICE float zr_code_nf4_level(uint32_t code) {
 
 static inline ZR_HOST_DEVICE uint32_t zr_code_of_nf4(float x) {
     uint32_t code = 0;
-#ifdef __CUDACC__
-#pragma unroll
-#endif
     for (uint32_t i = 1; i < 16; i++)
         code += x > 0.5f * (zr_code_nf4_level(i - 1) + zr_code_nf4_level(i));
     return code;

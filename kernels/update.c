@@ -60,6 +60,26 @@ zr_status_t zr_update_rule_check(const zr_update_rule_t *rule, const zr_log_t *l
     return ZR_OK;
 }
 
+const char *zr_state_form_name(zr_state_form_t form) {
+    static const char *const names[ZR_N_STATE_FORMS] = {"fp32", "bf16", "8bit"};
+    return form >= 0 && form < ZR_N_STATE_FORMS ? names[form] : "?";
+}
+
+zr_update_rule_t zr_update_rule_in(const zr_update_rule_t *rule, zr_state_form_t form) {
+    zr_update_rule_t result = *rule;
+    result.form = form;
+    for (size_t i = 1; i < rule->n_arrays && form != ZR_STATE_FP32; i++) {
+        zr_state_array_t *array = &result.arrays[i];
+        if (array->encoding != &zr_encoding_fp32)
+            continue;
+        result.formed |= 1u << i;
+        array->encoding = form == ZR_STATE_BF16           ? &zr_encoding_bf16
+                          : rule->never_negative >> i & 1 ? &zr_encoding_ufloat8
+                                                          : &zr_encoding_float8;
+    }
+    return result;
+}
+
 size_t zr_state_array_offset(const zr_update_rule_t *rule, size_t array, size_t n_elems) {
     size_t bytes = 0;
     for (size_t i = 0; i < array; i++)
@@ -139,7 +159,9 @@ zr_status_t zr_kernel_update(zr_stream_t *stream, const zr_update_rule_t *rule,
         return zr_fail(&stream->device->log, ZR_ERR_UNSUPPORTED,
                        "update \"%s\" has no kernel for device \"%s\"", rule->name,
                        stream->device->backend->name);
-    const zr_kernel_work_t work = {.kernel = ZR_KERNEL_UPDATE, .rule = rule, .update = update};
+    zr_update_t args = *update;
+    args.form = rule->form;
+    const zr_kernel_work_t work = {.kernel = ZR_KERNEL_UPDATE, .rule = rule, .update = &args};
     const zr_charge_t charge = {
         .kernel = rule->name, .cost = zr_update_cost(rule, update), .rate = ZR_RATE_UPDATE};
     return zr_kernel_run(stream, &work, &charge);

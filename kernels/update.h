@@ -19,6 +19,21 @@ ZR_BEGIN_C
 /** Room for what a rule computes once per call. */
 #define ZR_UPDATE_FACTORS_BYTES ((size_t)128)
 
+/**
+ * In how many bits the state is kept, but for the master. What is computed in fp32 is rounded up or
+ * down at random, so that its mean is what was computed, and small changes are not lost: by bits
+ * that follow from zr_update_t.rounding and an element's number alone.
+ */
+typedef enum zr_state_form {
+    ZR_STATE_FP32 = 0, /* as the rule has its arrays */
+    ZR_STATE_BF16 = 1,
+    ZR_STATE_8BIT = 2, /* blocks of 256: zr_encoding_float8, or ufloat8 of what is never negative */
+    ZR_N_STATE_FORMS
+} zr_state_form_t;
+
+/** "fp32", "bf16", "8bit". */
+const char *zr_state_form_name(zr_state_form_t form);
+
 /** Elements of one parameter group, and what is done to them. */
 typedef struct zr_update {
     size_t n_elems;
@@ -32,6 +47,11 @@ typedef struct zr_update {
     float weight_decay;
     float hyper[ZR_MAX_HYPERS]; /* the rule's, in its order */
     int step;                   /* from 1 */
+    /* Of states in other forms than fp32, whose random bits they are: those of the same keys have
+       numbers of their own, from `first` on. */
+    uint32_t rounding[2];
+    size_t first;
+    zr_state_form_t form; /* the rule's: for its launcher; zr_kernel_update sets it */
 } zr_update_t;
 
 /** An array of the state. Those of larger elements come first, so that all are aligned. */
@@ -69,6 +89,9 @@ typedef struct zr_update_rule {
     const char *name; /* of the kernel, in traces, reports and messages; static, as all here */
     zr_state_array_t arrays[ZR_MAX_STATE_ARRAYS];
     size_t n_arrays; /* at least 1: the first is the master, in fp32 */
+    uint32_t never_negative; /* bit i: array i's values never are */
+    zr_state_form_t form;    /* of a description fp32; zr_update_rule_in gives others */
+    uint32_t formed;         /* bit i: array i is kept in that form, and computed in fp32 */
     zr_hyper_t hypers[ZR_MAX_HYPERS];
     size_t n_hypers;
     double operations_per_elem; /* with fma as two. Bytes follow from the arrays: all are read and
@@ -83,7 +106,12 @@ typedef struct zr_update_rule {
        cudaStream_t. What it costs and whether it was accepted is seen to by the caller. NULL: such
        a device cannot do it; its state then has to be offloaded, and updated on the host. */
     zr_status_t (*cuda)(zr_stream_t *stream, const zr_update_t *update);
+    bool cuda_knows_forms; /* or `cuda` takes states as they are described, only */
 } zr_update_rule_t;
+
+/** A rule whose arrays in fp32, but for the master, are kept in a form. Loops are given them in
+ * fp32 all the same. */
+zr_update_rule_t zr_update_rule_in(const zr_update_rule_t *rule, zr_state_form_t form);
 
 /** ZR_OK, or ZR_ERR_ARGUMENT with what is wrong with a rule. */
 ZR_NODISCARD zr_status_t zr_update_rule_check(const zr_update_rule_t *rule, const zr_log_t *log);

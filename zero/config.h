@@ -151,6 +151,7 @@ typedef struct zr_config {
                                  have them */
     double momentum;          /* of those that have one */
     bool nesterov;            /* likewise */
+    zr_state_form_t state_form; /* of the optimizer's arrays but the master */
     zr_schedule_t schedule;
     size_t prefetch_elems;  /* stage 3: gather ahead at most so many parameters; 0: none */
     size_t reuse_elems;     /* stage 3: keep a released unit gathered when its next use is at
@@ -225,7 +226,7 @@ void zr_config_simulate(zr_config_t *config);
  * same without it, and where it says nothing, such as stage3_... at other stages. Numbers have 15
  * digits.
  *
- * DeepSpeed's JSON has no keys for reduce, order, update_at, device_memory_bytes,
+ * DeepSpeed's JSON has no keys for reduce, order, state_form, update_at, device_memory_bytes,
  * host_memory_bytes, offload_optimizer.max_in_cpu_elems, .gradients, .gradients_ratio,
  * .gradients_in_cpu_elems and .update_on, host_threads, plan_memory, and of nvme capacity_bytes,
  * submit_batch, files_per_path, verify, store and backend.
@@ -250,6 +251,8 @@ ZR_NODISCARD zr_status_t zr_config_resolve(zr_config_t *config, int n_ranks, con
 /** The optimizer, and its hyperparameters in the order of its rule. */
 const zr_optimizer_type_t *zr_config_optimizer(const zr_config_t *config);
 double zr_config_hyper(const zr_config_t *config, size_t index);
+/** Its rule, with the state in the form that is asked for. */
+zr_update_rule_t zr_config_rule(const zr_config_t *config);
 /** Take an optimizer. Of one of a user's own, hyperparameters get their default values; of one of
  * the library's those that are as the one before has them by default. */
 void zr_config_set_optimizer(zr_config_t *config, const zr_optimizer_type_t *optimizer);

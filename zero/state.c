@@ -127,7 +127,8 @@ static zr_status_t declare(zr_state_t *state, zr_nvme_t *nvme) {
 }
 
 zr_status_t zr_state_prepare(zr_state_t *state) {
-    state->rule = &zr_config_optimizer(&state->base->config)->rule;
+    state->own_rule = zr_config_rule(&state->base->config);
+    state->rule = &state->own_rule;
     state->align_elems = ZR_LAYOUT_ALIGN_ELEMS;
     ZR_TRY(zr_update_rule_check(state->rule, &state->base->log));
     for (size_t i = 0; i < state->rule->n_arrays; i++) {

@@ -52,6 +52,7 @@ typedef struct zr_state {
     zr_copies_t *copies;
     zr_grads_t *grads;
     zr_params_t *params;
+    zr_update_rule_t own_rule;
     const zr_update_rule_t *rule; /* of the optimizer */
     size_t align_elems;           /* whole blocks of all of its arrays */
     zr_placement_t placement;     /* its tensors are the units, by index */

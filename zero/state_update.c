@@ -97,6 +97,9 @@ static zr_status_t update_run(const zr_state_t *state, const piece_work_t *work,
     args.param = params;
     args.lr = (float)(work->update->lr * group->lr_scale);
     args.weight_decay = (float)group->weight_decay;
+    args.rounding[0] = (uint32_t)work->unit->index * 0x9e3779b9u;
+    args.rounding[1] = (uint32_t)args.step * 0x85ebca6bu;
+    args.first = run->first;
     return zr_kernel_update(work->stream, state->rule, &args);
 }
 

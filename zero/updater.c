@@ -19,6 +19,7 @@
 
 struct zr_updater {
     zr_base_t base; /* of it: heap, config, log, device, allocator, compute */
+    zr_update_rule_t own_rule;
     const zr_update_rule_t *rule;
     zr_dtype_t dtype;
     size_t first_array; /* of the rule's that are kept */
@@ -207,7 +208,8 @@ zr_status_t zr_updater_create(const zr_config_t *config, zr_device_t *device, co
     updater->base = (zr_base_t){
         .heap = heap, .config = *config, .log = own_log, .device = device, .n_ranks = 1};
     updater->nvme.base = &updater->base;
-    updater->rule = &zr_config_optimizer(config)->rule;
+    updater->own_rule = zr_config_rule(config);
+    updater->rule = &updater->own_rule;
     updater->dtype = dtype;
     updater->first_array = dtype == ZR_DTYPE_F32 ? 1 : 0;
     updater->n_tensors = n_tensors;

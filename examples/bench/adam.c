@@ -18,6 +18,10 @@
 
 static const zr_option_choice_t isa_choices[] = {
     {"avx512", 1, NULL}, {"avx2", 2, NULL}, {"baseline", 3, NULL}, {NULL, 0, NULL}};
+static const zr_option_choice_t state_forms[] = {{"fp32", ZR_STATE_FP32, NULL},
+                                                 {"bf16", ZR_STATE_BF16, NULL},
+                                                 {"8bit", ZR_STATE_8BIT, NULL},
+                                                 {NULL, 0, NULL}};
 static const zr_option_choice_t optimizers[] = {
     {"adamw", 0, NULL}, {"lion", 1, NULL}, {"sgd", 2, NULL}, {NULL, 0, NULL}};
 
@@ -30,6 +34,8 @@ static const zr_option_t rows[] = {
      .help = "of gradients and parameters"},
     {"optimizer", AT(optimizer), .type = ZR_OPTION_CHOICE, .choices = optimizers,
      .help = "whose step is measured"},
+    {"state", AT(state), .type = ZR_OPTION_CHOICE, .choices = state_forms,
+     .help = "in how many bits the state is kept, but for the master"},
     {"isa", AT(isa), .type = ZR_OPTION_CHOICE, .choices = isa_choices, .initial = "the best here",
      .help = "of the step"},
     {"offload", AT(offload), .type = ZR_OPTION_CHOICE, .choices = command_places,
@@ -46,7 +52,7 @@ static const zr_option_t rows[] = {
 
 static zr_status_t queue_adam(void *context, zr_stream_t *stream) {
     adam_bench_t *bench = context;
-    ZR_TRY(zr_kernel_update(stream, bench->rule, &bench->args));
+    ZR_TRY(zr_kernel_update(stream, &bench->rule, &bench->args));
     bench->args.step++;
     return ZR_OK;
 }
@@ -60,7 +66,7 @@ static zr_status_t queue_loop(void *context, zr_stream_t *stream) {
 }
 
 static size_t copied_bytes(const adam_bench_t *bench) {
-    return (size_t)(zr_update_cost(bench->rule, &bench->args).bytes / 2.0);
+    return (size_t)(zr_update_cost(&bench->rule, &bench->args).bytes / 2.0);
 }
 
 static zr_status_t queue_copy(void *context, zr_stream_t *stream) {
@@ -69,13 +75,18 @@ static zr_status_t queue_copy(void *context, zr_stream_t *stream) {
                          ZR_COPY_DEVICE_TO_DEVICE);
 }
 
+static size_t array_bytes(const adam_bench_t *bench, size_t array) {
+    return zr_encoding_bytes(bench->rule.arrays[array].encoding, bench->args.n_elems);
+}
+
 static zr_status_t fill_arrays(adam_bench_t *bench) {
     zr_stream_t *stream = bench->on.stream;
     const zr_update_t *args = &bench->args;
     size_t n = args->n_elems;
     ZR_TRY(zr_kernel_fill(stream, args->arrays[0], ZR_DTYPE_F32, n, 0.5f));
-    for (size_t i = 1; i < bench->rule->n_arrays; i++)
-        ZR_TRY(zr_kernel_fill(stream, args->arrays[i], ZR_DTYPE_F32, n, 0.0f));
+    for (size_t i = 1; i < bench->rule.n_arrays; i++)
+        ZR_TRY(zr_kernel_fill(stream, args->arrays[i], ZR_DTYPE_BF16, array_bytes(bench, i) / 2,
+                              0.0f));
     ZR_TRY(zr_kernel_fill(stream, (void *)args->grad, args->grad_dtype, n, 0.01f));
     ZR_TRY(zr_kernel_fill(stream, args->param, args->param_dtype, n, 0.5f));
     if (bench->copy_from != NULL)
@@ -88,7 +99,7 @@ static zr_status_t make_arrays(adam_bench_t *bench, const adam_options_t *option
     on_device_t *on = &bench->on;
     size_t n = options->n_elems, elem_bytes = zr_dtype_size(options->dtype);
     bool has_copy = !on_device_is_host(on);
-    bench->rule = &options->type->rule;
+    bench->rule = zr_update_rule_in(&options->type->rule, options->state);
     bench->args = (zr_update_t){.n_elems = n,
                                 .grad_dtype = options->dtype,
                                 .param_dtype = options->dtype,
@@ -96,8 +107,8 @@ static zr_status_t make_arrays(adam_bench_t *bench, const adam_options_t *option
                                 .lr = 1e-4f,
                                 .weight_decay = 0.1f,
                                 .step = 1};
-    for (size_t i = 0; i < bench->rule->n_hypers; i++)
-        bench->args.hyper[i] = (float)bench->rule->hypers[i].usual;
+    for (size_t i = 0; i < bench->rule.n_hypers; i++)
+        bench->args.hyper[i] = (float)bench->rule.hypers[i].usual;
     size_t copy_bytes = has_copy ? copied_bytes(bench) : 0;
     on_device_array_t arrays[ZR_MAX_STATE_ARRAYS + 4] = {
         {&bench->args.grad, n * elem_bytes},
@@ -106,9 +117,9 @@ static zr_status_t make_arrays(adam_bench_t *bench, const adam_options_t *option
         {&bench->copy_to, copy_bytes},
     };
     size_t first = has_copy ? 4 : 2;
-    for (size_t i = 0; i < bench->rule->n_arrays; i++)
-        arrays[first + i] = (on_device_array_t){&bench->args.arrays[i], n * sizeof(float)};
-    ZR_TRY(on_device_take(on, arrays, first + bench->rule->n_arrays));
+    for (size_t i = 0; i < bench->rule.n_arrays; i++)
+        arrays[first + i] = (on_device_array_t){&bench->args.arrays[i], array_bytes(bench, i)};
+    ZR_TRY(on_device_take(on, arrays, first + bench->rule.n_arrays));
     return fill_arrays(bench);
 }
 
@@ -119,7 +130,9 @@ static zr_status_t make_stream(adam_bench_t *bench, const adam_options_t *option
                               .c = bench->args.arrays[2],
                               .grad = bench->args.grad,
                               .param = bench->args.param,
-                              .half = options->dtype == ZR_DTYPE_BF16};
+                              .half = options->dtype == ZR_DTYPE_BF16,
+                              .b_floats = zr_encoding_bytes(bench->rule.arrays[1].encoding, 256) /
+                                          sizeof(float)};
     int n_threads = zr_device_info(bench->on.device)->n_threads;
     bench->stream = stream_create(&arrays, n_threads);
     return bench->stream != NULL
@@ -161,7 +174,7 @@ static json_t *describe_loop(double seconds, const adam_bench_t *bench) {
     return JSON_OBJECT(
         {"seconds", json_number(seconds)},
         {"elems_per_s", json_number((double)bench->args.n_elems / seconds)},
-        {"bytes_per_s", json_number(zr_update_cost(bench->rule, &bench->args).bytes / seconds)});
+        {"bytes_per_s", json_number(zr_update_cost(&bench->rule, &bench->args).bytes / seconds)});
 }
 
 static json_t *describe(adam_bench_t *bench, const adam_options_t *options) {
@@ -172,7 +185,9 @@ static json_t *describe(adam_bench_t *bench, const adam_options_t *options) {
         {"command", json_string("adam")}, {"device", json_string(info->description)},
         {"threads", json_count((uint64_t)info->n_threads)},
         {"dtype", json_string(zr_dtype_name(options->dtype))},
-        {"optimizer", json_string(options->type->name)}, {"elems", json_count(options->n_elems)},
+        {"optimizer", json_string(options->type->name)},
+        {"state", json_string(zr_state_form_name(options->state))},
+        {"elems", json_count(options->n_elems)},
         {"rounds", json_count(bench->works[0].times.n_times)},
         {"adam", describe_loop(adam, bench)});
     /* What the step is measured against: the host's loop, or a device's own copy. */
@@ -185,6 +200,11 @@ static json_t *describe(adam_bench_t *bench, const adam_options_t *options) {
 static zr_status_t check_offload(const adam_options_t *o) {
     static const char *const of_nvme[] = {"path", "buffers", "verify"};
     const zr_log_t *log = o->on.common.log;
+    if (o->offload != ZR_OFFLOAD_NONE && o->state != ZR_STATE_FP32)
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "--state %s: updates of offloaded state are measured in fp32; leave --state "
+                       "or --offload out",
+                       zr_state_form_name(o->state));
     if (o->offload != ZR_OFFLOAD_NONE && strcmp(o->on.device, "host") != 0)
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "--device %s: updates of offloaded state are measured on the host; leave "

@@ -13,6 +13,7 @@ typedef struct adam_options {
     zr_dtype_t dtype;
     int optimizer, isa; /* of their choices; isa 0: the best */
     const zr_optimizer_type_t *type;
+    zr_state_form_t state;
     zr_offload_device_t offload;
     const char *paths;      /* of offload to NVMe; "dir,dir" */
     size_t sub_group_elems; /* of offload; 0: the runtime's */
@@ -26,7 +27,7 @@ typedef struct adam_options {
  * that does them, elsewhere the device's copy of half as many bytes, which moves as many. */
 typedef struct adam_bench {
     on_device_t on;
-    const zr_update_rule_t *rule;
+    zr_update_rule_t rule;
     zr_update_t args;
     stream_t *stream;          /* of the host */
     void *copy_from, *copy_to; /* elsewhere */

@@ -50,8 +50,45 @@ INLINE void half_loop(const stream_arrays_t *arrays, bool has_c, size_t first, s
     }
 }
 
+INLINE void copy_half(const stream_arrays_t *arrays, size_t first, size_t last) {
+    const uint16_t *restrict grad = arrays->grad;
+    uint16_t *restrict param = arrays->param, no_bits = (uint16_t)zero;
+    for (size_t i = first; i < last; i++)
+        param[i] = grad[i] | no_bits;
+}
+
+INLINE void copy_wide(const stream_arrays_t *arrays, size_t first, size_t last) {
+    const float *restrict grad = arrays->grad;
+    float *restrict param = arrays->param, nothing = zero;
+    for (size_t i = first; i < last; i++)
+        param[i] = grad[i] + nothing;
+}
+
+/* As many elements as have a block of 256 each of arrays that are encoded. */
+INLINE void add_nothing(float *restrict x, size_t n) {
+    float nothing = zero;
+    for (size_t i = 0; i < n; i++)
+        x[i] += nothing;
+}
+
+INLINE void encoded_loop(const stream_arrays_t *arrays, size_t first, size_t last) {
+    for (size_t begin = first; begin < last; begin += 256) {
+        size_t n = last - begin < 256 ? last - begin : 256, floats = arrays->b_floats;
+        add_nothing(arrays->a + begin, n);
+        add_nothing(arrays->b + begin / 256 * floats, floats);
+        if (arrays->c != NULL)
+            add_nothing(arrays->c + begin / 256 * floats, floats);
+        if (arrays->half)
+            copy_half(arrays, begin, begin + n);
+        else
+            copy_wide(arrays, begin, begin + n);
+    }
+}
+
 INLINE void any_loop(const stream_arrays_t *arrays, size_t first, size_t last) {
-    if (arrays->half && arrays->c != NULL)
+    if (arrays->b_floats < 256)
+        encoded_loop(arrays, first, last);
+    else if (arrays->half && arrays->c != NULL)
         half_loop(arrays, true, first, last);
     else if (arrays->half)
         half_loop(arrays, false, first, last);

@@ -14,6 +14,7 @@ typedef struct stream_arrays {
     const void *grad;
     void *param;
     bool half; /* grad and param have 2 bytes per element, not 4 */
+    size_t b_floats; /* of b, and of c, for 256 elements: 256, or fewer where they are encoded */
 } stream_arrays_t;
 
 typedef struct stream stream_t;

@@ -5,6 +5,8 @@
 #ifndef ZR_KERNELS_CUDA_CUDA_BLOCKS_CUH
 #define ZR_KERNELS_CUDA_CUDA_BLOCKS_CUH
 
+#include <type_traits>
+
 #include "kernels/block_code_math.h"
 #include "kernels/cuda/cuda_pack.cuh"
 
@@ -94,8 +96,8 @@ static __device__ inline void zr_store_quad(zr_quad_t<C, unsigned char> quad, bo
         *zr_access<float>(quad.block) = scale.scale;
 }
 
-/** Write a pack to a code's blocks; by all lanes of a warp at once, which have a block's zeros where
- * elements are not there. `rounding` as for zr_host_isa_t.encode, or NULL. */
+/** Write a pack to a code's blocks, by all lanes of a warp at once; elements that are not there are
+ * zeros. `rounding` as for zr_host_isa_t.encode. */
 template <zr_code_t C, typename P>
 static __device__ inline void zr_store_blocks(unsigned char *blocks, const P &place,
                                               const zr_pack_t &pack,
@@ -104,7 +106,8 @@ static __device__ inline void zr_store_blocks(unsigned char *blocks, const P &pl
     uint32_t most[2] = {0, 0};
 #pragma unroll
     for (int i = 0; i < ZR_PACK_ELEMS; i++) {
-        uint32_t magnitude = zr_code_magnitude(C, pack.value[i]);
+        bool is_there = place.index(i) < place.n_elems;
+        uint32_t magnitude = is_there ? zr_code_magnitude(C, pack.value[i]) : 0;
         most[i / 4] = magnitude > most[i / 4] ? magnitude : most[i / 4];
     }
     if (elems == 256)
@@ -117,17 +120,74 @@ static __device__ inline void zr_store_blocks(unsigned char *blocks, const P &pl
         uint32_t random[4];
 #pragma unroll
         for (int k = 0; k < 4; k++)
-            random[k] = rounding == NULL
-                            ? ZR_CODE_NEAREST
-                            : zr_random_bits(rounding->keys, rounding->first +
-                                                                 (uint32_t)place.index(i + k)) >>
-                                      rounding->shift &
-                                  0xffffu;
+            random[k] =
+                rounding == NULL ? ZR_CODE_NEAREST : zr_random_of(rounding, place.index(i + k));
         zr_quad_t<C, unsigned char> quad(blocks, place.index(i), place.n_elems);
         if (quad.block != NULL)
             zr_store_quad<C>(quad, place.index(i) % elems == 0, most[i / 4], pack.value + i,
                              random);
     }
 }
+
+/* ---- the state of an update in its form, but for the master --------------------------------- */
+
+template <zr_state_form_t F, zr_code_t C, typename P>
+static __device__ inline zr_pack_t zr_load_state(const void *array, const P &place) {
+    if constexpr (F == ZR_STATE_FP32)
+        return place.load(static_cast<const float *>(array));
+    else if constexpr (F == ZR_STATE_BF16)
+        return place.load(static_cast<const zr_bf16_t *>(array));
+    else
+        return zr_load_blocks<C>(static_cast<const unsigned char *>(array), place);
+}
+
+template <zr_state_form_t F, zr_code_t C, typename P>
+static __device__ inline void zr_store_state(void *array, const P &place, zr_pack_t pack,
+                                             const zr_rounding_t &rounding) {
+    if constexpr (F == ZR_STATE_FP32) {
+        place.store(static_cast<float *>(array), pack);
+    } else if constexpr (F == ZR_STATE_BF16) {
+#pragma unroll
+        for (int i = 0; i < ZR_PACK_ELEMS; i++)
+            pack.value[i] = zr_bf16_to_f32(
+                zr_bf16_at_random(pack.value[i], zr_random_of(&rounding, place.index(i))));
+        place.store(static_cast<zr_bf16_t *>(array), pack);
+    } else {
+        zr_store_blocks<C>(static_cast<unsigned char *>(array), place, pack, &rounding);
+    }
+}
+
+/** Call `body` with a constant of an update's form. */
+template <typename F> static inline void zr_by_form(zr_state_form_t form, F body) {
+    if (form == ZR_STATE_FP32)
+        body(std::integral_constant<zr_state_form_t, ZR_STATE_FP32>());
+    else if (form == ZR_STATE_BF16)
+        body(std::integral_constant<zr_state_form_t, ZR_STATE_BF16>());
+    else
+        body(std::integral_constant<zr_state_form_t, ZR_STATE_8BIT>());
+}
+
+/** Whether all arrays of an update but blocks, which need not, are aligned to 16 bytes. */
+static inline bool zr_update_is_wide(const zr_update_t *update, int n_arrays) {
+    bool is_wide = zr_is_wide(update->grad) && zr_is_wide(update->param);
+    for (int i = 0; i < (update->form == ZR_STATE_8BIT ? 1 : n_arrays); i++)
+        is_wide = is_wide && zr_is_wide(update->arrays[i]);
+    return is_wide;
+}
+
+/**
+ * Define zr_cuda_<name>, which a rule's `cuda` is: launch<F, G, P>(queue, update) for the state's
+ * form, and the gradients' and the parameters' types.
+ */
+#define ZR_CUDA_UPDATE(name, launch)                                                               \
+    extern "C" zr_status_t zr_cuda_##name(zr_stream_t *stream, const zr_update_t *update) {        \
+        zr_by_form(update->form, [&](auto form) {                                                  \
+            zr_by_dtypes(update->grad_dtype, update->param_dtype, [&](auto grad, auto param) {     \
+                launch<decltype(form)::value, decltype(grad), decltype(param)>(                    \
+                    zr_cuda_queue(stream), update);                                                \
+            });                                                                                    \
+        });                                                                                        \
+        return ZR_OK;                                                                              \
+    }
 
 #endif

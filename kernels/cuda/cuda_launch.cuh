@@ -77,16 +77,4 @@ template <typename F> static inline void zr_by_dtypes(zr_dtype_t a, zr_dtype_t b
     zr_by_dtype(a, [&](auto of_a) { zr_by_dtype(b, [&](auto of_b) { body(of_a, of_b); }); });
 }
 
-/**
- * Define zr_cuda_<name>, which a rule's `cuda` is: launch<G, P>(queue, update) for the gradients'
- * and the parameters' types.
- */
-#define ZR_CUDA_UPDATE(name, launch)                                                               \
-    extern "C" zr_status_t zr_cuda_##name(zr_stream_t *stream, const zr_update_t *update) {        \
-        zr_by_dtypes(update->grad_dtype, update->param_dtype, [&](auto grad, auto param) {         \
-            launch<decltype(grad), decltype(param)>(zr_cuda_queue(stream), update);                \
-        });                                                                                        \
-        return ZR_OK;                                                                              \
-    }
-
 #endif

@@ -348,10 +348,8 @@ ZR_INLINE void encode_block(zr_code_t code, const float *block, uint32_t most, u
             words[i] = (uint8_t)zr_code_of(code, &scale, block[i], ZR_CODE_NEAREST);
     } else {
         const zr_rounding_t r = *rounding;
-        for (size_t i = 0; i < all; i++) {
-            uint32_t random = zr_random_bits(r.keys, r.first + (uint32_t)i) >> r.shift & 0xffffu;
-            words[i] = (uint8_t)zr_code_of(code, &scale, block[i], random);
-        }
+        for (size_t i = 0; i < all; i++)
+            words[i] = (uint8_t)zr_code_of(code, &scale, block[i], zr_random_of(&r, i));
     }
     store_codes(code, words, out + zr_code_scale_bytes(code));
 }
@@ -434,6 +432,13 @@ static void decode(zr_code_t code, const void *blocks, size_t n_elems, void *val
     ZR_BY_CODE(code, DECODE)
 }
 
+static void round_at_random(const float *values, size_t n_elems, zr_bf16_t *words,
+                            const zr_rounding_t *rounding) {
+    const zr_rounding_t r = *rounding;
+    for (size_t i = 0; i < n_elems; i++)
+        words[i] = zr_bf16_at_random(values[i], zr_random_of(&r, i));
+}
+
 /* The places of these instruction sets in a rule's loops. */
 #define ZR_ISA_LEVEL_baseline ZR_ISA_BASELINE
 #define ZR_ISA_LEVEL_avx2 ZR_ISA_AVX2
@@ -451,4 +456,5 @@ const zr_host_isa_t ZR_CONCAT(zr_host_isa_, ZR_HOST_ISA) = {
     .spread = spread,
     .encode = encode,
     .decode = decode,
+    .round = round_at_random,
 };

@@ -35,6 +35,8 @@ typedef struct zr_host_isa {
                    void *blocks, const zr_rounding_t *rounding);
     void (*decode)(zr_code_t code, const void *blocks, size_t n_elems, void *values,
                    zr_dtype_t dtype);
+    void (*round)(const float *values, size_t n_elems, zr_bf16_t *words,
+                  const zr_rounding_t *rounding);
 } zr_host_isa_t;
 
 /* Not all are built everywhere: see host_isa_find.c. */

@@ -41,22 +41,70 @@ static const void *at_const(const void *array, zr_dtype_t dtype, size_t first) {
 typedef struct update_work {
     const zr_update_rule_t *rule;
     const zr_update_t *update;
+    const zr_host_isa_t *isa;
     zr_update_loop_fn loop;
     _Alignas(max_align_t) char factors[ZR_UPDATE_FACTORS_BYTES];
 } update_work_t;
 
 /* Pieces are whole blocks of any encoding: both are powers of two. */
+static zr_update_t part_of(const update_work_t *work, const zr_update_t *whole, size_t first,
+                           size_t n_elems) {
+    zr_update_t part = *whole;
+    part.n_elems = n_elems;
+    part.first += first;
+    for (size_t i = 0; i < work->rule->n_arrays; i++)
+        part.arrays[i] =
+            (char *)part.arrays[i] + zr_encoding_bytes(work->rule->arrays[i].encoding, first);
+    part.grad = at_const(part.grad, part.grad_dtype, first);
+    part.param = at(part.param, part.param_dtype, first);
+    return part;
+}
+
+/* Elements whose state is fp32 for as long as they are updated, in the first cache. */
+#define FORMED_ELEMS ((size_t)1024)
+
+static void update_formed(const update_work_t *work, const zr_update_t *part) {
+    const zr_host_isa_t *isa = work->isa;
+    float values[ZR_MAX_STATE_ARRAYS][FORMED_ELEMS] __attribute__((aligned(64)));
+    zr_update_t formed = *part;
+    size_t n = part->n_elems;
+    for (size_t i = 0; i < work->rule->n_arrays; i++) {
+        if ((work->rule->formed >> i & 1) == 0)
+            continue;
+        formed.arrays[i] = values[i];
+        if (work->rule->form == ZR_STATE_BF16)
+            isa->cast(values[i], ZR_DTYPE_F32, part->arrays[i], ZR_DTYPE_BF16, n);
+        else
+            isa->decode(work->rule->arrays[i].encoding->code, part->arrays[i], n, values[i],
+                        ZR_DTYPE_F32);
+    }
+    work->loop(&formed, work->factors);
+    for (size_t i = 0; i < work->rule->n_arrays; i++) {
+        const zr_rounding_t rounding = zr_update_rounding(part, i);
+        if ((work->rule->formed >> i & 1) == 0)
+            continue;
+        if (work->rule->form == ZR_STATE_BF16)
+            isa->round(values[i], n, part->arrays[i], &rounding);
+        else
+            isa->encode(work->rule->arrays[i].encoding->code, values[i], ZR_DTYPE_F32, n,
+                        part->arrays[i], &rounding);
+    }
+}
+
 static void update_piece(void *context, size_t index) {
     const update_work_t *work = context;
-    size_t first = index * ZR_PIECE;
-    zr_update_t piece = *work->update;
-    piece.n_elems = piece_elems(index, piece.n_elems);
-    for (size_t i = 0; i < work->rule->n_arrays; i++)
-        piece.arrays[i] =
-            (char *)piece.arrays[i] + zr_encoding_bytes(work->rule->arrays[i].encoding, first);
-    piece.grad = at_const(piece.grad, piece.grad_dtype, first);
-    piece.param = at(piece.param, piece.param_dtype, first);
-    work->loop(&piece, work->factors);
+    size_t begin = index * ZR_PIECE, n_elems = piece_elems(index, work->update->n_elems);
+    if (work->rule->formed == 0) {
+        zr_update_t piece = part_of(work, work->update, begin, n_elems);
+        work->loop(&piece, work->factors);
+        return;
+    }
+    for (size_t first = 0; first < n_elems; first += FORMED_ELEMS) {
+        size_t left = n_elems - first;
+        zr_update_t part = part_of(work, work->update, begin + first,
+                                   left < FORMED_ELEMS ? left : FORMED_ELEMS);
+        update_formed(work, &part);
+    }
 }
 
 /* For this instruction set, or the best of those before it. NULL: none. */
@@ -72,8 +120,10 @@ bool zr_host_has_update(const zr_update_rule_t *rule) {
 
 static void run_update(zr_stream_t *stream, const zr_update_rule_t *rule,
                        const zr_update_t *update) {
-    update_work_t work = {
-        .rule = rule, .update = update, .loop = find_loop(rule, isa_of(stream)->level)};
+    update_work_t work = {.rule = rule,
+                          .update = update,
+                          .isa = isa_of(stream),
+                          .loop = find_loop(rule, isa_of(stream)->level)};
     if (rule->prepare != NULL)
         rule->prepare(update, work.factors);
     zr_host_parallel_for(stream->device, n_pieces(update->n_elems), update_piece, &work);

@@ -157,9 +157,12 @@ static void check_host(const zr_encoding_t *encoding, const float *values, size_
     if (encoding == &zr_encoding_int8 || encoding == &zr_encoding_int4)
         return;
     unsigned char *again = malloc(n_bytes);
+    float *twice = malloc(n_elems * sizeof(float));
     encoding->encode(encoding, decoded, n_elems, again);
-    assert_memory_equal(again, blocks, n_bytes);
-    free(again);
+    encoding->decode(encoding, again, n_elems, twice);
+    for (size_t i = 0; i < n_elems; i++)
+        assert_true(twice[i] == decoded[i] || isnan(decoded[i]));
+    free(again), free(twice);
 }
 
 /* All streams give the host's bits, of either dtype, and write nothing else. */

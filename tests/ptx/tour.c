@@ -61,8 +61,11 @@ static void whole_arrays(fixture_t *f) {
     const zr_optimizer_type_t *const *optimizers = zr_optimizers(&n_optimizers);
     for (int i = 0; i < 4; i++) {
         zr_dtype_t a = dtypes[i / 2], b = dtypes[i % 2];
-        for (size_t k = 0; k < n_optimizers; k++)
-            update(f, &optimizers[k]->rule, a, b);
+        for (size_t k = 0; k < n_optimizers * ZR_N_STATE_FORMS; k++) {
+            zr_update_rule_t rule = zr_update_rule_in(&optimizers[k / ZR_N_STATE_FORMS]->rule,
+                                                      (zr_state_form_t)(k % ZR_N_STATE_FORMS));
+            update(f, &rule, a, b);
+        }
         void *x = values(f, a, n), *y = values(f, b, n);
         assert_int_equal(zr_kernel_add(f->stream, x, a, y, b, n), ZR_OK);
         assert_int_equal(zr_kernel_cast(f->stream, x, a, y, b, n), ZR_OK);

@@ -122,6 +122,11 @@ const char *zr_checkpoint_array_name(const zr_checkpoint_t *checkpoint, size_t a
     return array < zr_manifest_n_arrays(manifest) ? zr_manifest_array(manifest, array).name : NULL;
 }
 
+const zr_encoding_t *zr_checkpoint_array_encoding(const zr_checkpoint_t *checkpoint, size_t array) {
+    const zr_manifest_t *manifest = &checkpoint->found.manifest;
+    return array < zr_manifest_n_arrays(manifest) ? zr_manifest_array(manifest, array).encoding : NULL;
+}
+
 const zr_checkpoint_tensor_t *zr_checkpoint_tensor(const zr_checkpoint_t *checkpoint,
                                                    size_t index) {
     const zr_manifest_t *manifest = &checkpoint->found.manifest;

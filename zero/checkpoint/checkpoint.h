@@ -249,6 +249,8 @@ bool zr_checkpoint_find(const zr_checkpoint_t *checkpoint, const char *name, siz
 #define ZR_CHECKPOINT_VALUE ((size_t)0)
 /** Name of an array, such as "exp_avg"; lives as long as the checkpoint. NULL from n_arrays on. */
 const char *zr_checkpoint_array_name(const zr_checkpoint_t *checkpoint, size_t array);
+/** How it is kept; NULL: there are not so many. */
+const zr_encoding_t *zr_checkpoint_array_encoding(const zr_checkpoint_t *checkpoint, size_t array);
 
 /** A file that it carries along for other programs. */
 typedef struct zr_carried_file {

@@ -147,19 +147,24 @@ static zr_status_t check_carried(const checker_t *c) {
     return ZR_OK;
 }
 
-/* Elements of several sizes lie so that none is in two chunks, as all that is saved does. */
+/* Elements of several sizes lie so that no float is in two chunks, and blocks begin with groups, as
+ * all that is saved does. */
 static zr_status_t check_aligned(const checker_t *c, size_t index) {
     const zr_manifest_extent_t *e = &c->manifest->extents[index];
+    size_t align = ZR_LAYOUT_ALIGN_ELEMS;
     bool is_mixed = false;
-    for (size_t i = 1; i < (size_t)e->n_arrays; i++)
-        is_mixed |= zr_manifest_encoding(c->manifest, e, i) != &zr_encoding_fp32;
-    if (is_mixed &&
-        (e->n_elems % ZR_LAYOUT_ALIGN_ELEMS != 0 || e->group_elems % ZR_LAYOUT_ALIGN_ELEMS != 0 ||
-         e->offset_bytes % ZR_LAYOUT_ALIGN_ELEMS != 0))
+    for (size_t i = 1; i < (size_t)e->n_arrays; i++) {
+        const zr_encoding_t *encoding = zr_manifest_encoding(c->manifest, e, i);
+        is_mixed |= encoding != &zr_encoding_fp32;
+        align = encoding->block_elems > align ? encoding->block_elems : align;
+    }
+    if (is_mixed && (e->n_elems % align != 0 || e->group_elems % align != 0 ||
+                     e->offset_bytes % ZR_LAYOUT_ALIGN_ELEMS != 0))
         return refuse(c,
                       "extents[%zu] has %zu elements in groups of %zu at offset %" PRIu64
-                      "; with several encodings all have to be multiples of %zu",
-                      index, e->n_elems, e->group_elems, e->offset_bytes, ZR_LAYOUT_ALIGN_ELEMS);
+                      "; with several encodings they have to be multiples of %zu, %zu and %zu",
+                      index, e->n_elems, e->group_elems, e->offset_bytes, align, align,
+                      ZR_LAYOUT_ALIGN_ELEMS);
     return ZR_OK;
 }
 

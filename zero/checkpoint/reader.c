@@ -10,6 +10,7 @@
 
 #include "offload/store.h"
 #include "zero/checkpoint/reader_internal.h"
+#include "zero/layout_internal.h"
 
 /* ---- files and checksums --------------------------------------------------------------------- */
 
@@ -172,29 +173,58 @@ static zr_status_t keep_chunk(zr_checkpoint_reader_t *reader, size_t extent, siz
     return ZR_OK;
 }
 
-/* Elements that lie behind each other in an extent, from a byte of it on, where a block begins.
- * Chunks end with blocks. */
+/* The block at this byte of an extent, which two chunks may have parts of. */
+static zr_status_t read_block(zr_checkpoint_reader_t *reader, size_t extent,
+                              const zr_encoding_t *encoding, uint64_t offset,
+                              float values[ZR_LAYOUT_MOST_ALIGN_ELEMS]) {
+    const zr_manifest_t *manifest = &reader->checkpoint->found.manifest;
+    size_t chunk_bytes = manifest->files[manifest->extents[extent].file].chunk_bytes;
+    unsigned char block[ZR_LAYOUT_MOST_ALIGN_ELEMS * (sizeof(float) + 1)];
+    for (size_t done = 0, n = 0; done < encoding->block_bytes; done += n) {
+        size_t chunk = (size_t)((offset + done) / chunk_bytes);
+        size_t begin = (size_t)((offset + done) % chunk_bytes);
+        size_t left = zr_reader_chunk_bytes(manifest, extent, chunk) - begin;
+        const void *bytes = NULL;
+        n = left < encoding->block_bytes - done ? left : encoding->block_bytes - done;
+        ZR_TRY(keep_chunk(reader, extent, chunk, &bytes));
+        memcpy(block + done, (const char *)bytes + begin, n);
+    }
+    encoding->decode(encoding, block, encoding->block_elems, values);
+    return ZR_OK;
+}
+
+/* Elements that lie behind each other in an extent, from `skip` after the beginning of a block on,
+ * which is at byte `offset`. */
 static zr_status_t read_run(zr_checkpoint_reader_t *reader, size_t extent,
-                            const zr_encoding_t *encoding, uint64_t offset, size_t n_elems,
-                            float *values) {
+                            const zr_encoding_t *encoding, uint64_t offset, size_t skip,
+                            size_t n_elems, float *values) {
     const zr_manifest_t *manifest = &reader->checkpoint->found.manifest;
     const zr_manifest_extent_t *e = &manifest->extents[extent];
     size_t chunk_bytes = manifest->files[e->file].chunk_bytes;
+    float block[ZR_LAYOUT_MOST_ALIGN_ELEMS];
     while (n_elems > 0) {
         size_t chunk = (size_t)(offset / chunk_bytes), begin = (size_t)(offset % chunk_bytes);
         size_t in_chunk = zr_reader_chunk_bytes(manifest, extent, chunk);
         size_t left = zr_encoding_elems(encoding, in_chunk - begin);
         size_t n = left < n_elems ? left : n_elems;
         const void *bytes = NULL;
-        if (zr_encoding_bytes(encoding, n) == in_chunk && encoding == &zr_encoding_fp32) {
+        if (skip > 0 || left == 0) {
+            left = encoding->block_elems - skip;
+            n = left < n_elems ? left : n_elems;
+            ZR_TRY(read_block(reader, extent, encoding, offset, block));
+            memcpy(values, block + skip, n * sizeof(float));
+            skip = 0;
+            offset += encoding->block_bytes;
+        } else if (zr_encoding_bytes(encoding, n) == in_chunk && encoding == &zr_encoding_fp32) {
             ZR_TRY(read_chunk(reader, extent, chunk, values));
+            offset += in_chunk;
         } else {
             ZR_TRY(keep_chunk(reader, extent, chunk, &bytes));
             encoding->decode(encoding, (const char *)bytes + begin, n, values);
+            offset += zr_encoding_bytes(encoding, n);
         }
         values += n;
         n_elems -= n;
-        offset += zr_encoding_bytes(encoding, n);
     }
     return ZR_OK;
 }
@@ -220,15 +250,18 @@ static size_t find_extent(const zr_checkpoint_t *checkpoint, size_t unit, bool f
     return checkpoint->by_row[low];
 }
 
-/* Where an element of an array is, in bytes of its extent, and how many lie behind it. */
+/* Where an element's block of an array is, in bytes of its extent, which of the block it is, and how
+ * many lie behind it. */
 static uint64_t locate(const zr_manifest_t *m, const zr_manifest_extent_t *e, size_t array,
-                       size_t elem, size_t *n_elems) {
+                       size_t elem, size_t *skip, size_t *n_elems) {
+    const zr_encoding_t *encoding = zr_manifest_encoding(m, e, array);
     size_t begin = elem - elem % e->group_elems, left = e->n_elems - begin;
     size_t in_group = left < e->group_elems ? left : e->group_elems;
     *n_elems = in_group - (elem - begin);
     uint64_t group_bytes = zr_manifest_array_offset(m, e, (size_t)e->n_arrays, e->group_elems);
+    *skip = (elem - begin) % encoding->block_elems;
     return begin / e->group_elems * group_bytes + zr_manifest_array_offset(m, e, array, in_group) +
-           zr_encoding_bytes(zr_manifest_encoding(m, e, array), elem - begin);
+           zr_encoding_bytes(encoding, elem - begin - *skip);
 }
 
 static zr_status_t read_row(zr_checkpoint_reader_t *reader, const zr_manifest_tensor_t *tensor,
@@ -236,12 +269,13 @@ static zr_status_t read_row(zr_checkpoint_reader_t *reader, const zr_manifest_te
     const zr_checkpoint_t *checkpoint = reader->checkpoint;
     const zr_manifest_t *manifest = &checkpoint->found.manifest;
     while (n_elems > 0) {
-        size_t extent = find_extent(checkpoint, tensor->unit, tensor->tensor.frozen, at), n = 0;
+        size_t extent = find_extent(checkpoint, tensor->unit, tensor->tensor.frozen, at);
+        size_t skip = 0, n = 0;
         const zr_manifest_extent_t *e = &manifest->extents[extent];
-        uint64_t offset = locate(manifest, e, array, at - e->first, &n);
+        uint64_t offset = locate(manifest, e, array, at - e->first, &skip, &n);
         n = n < n_elems ? n : n_elems;
-        ZR_TRY(
-            read_run(reader, extent, zr_manifest_encoding(manifest, e, array), offset, n, values));
+        ZR_TRY(read_run(reader, extent, zr_manifest_encoding(manifest, e, array), offset, skip, n,
+                        values));
         values += n;
         at += n;
         n_elems -= n;

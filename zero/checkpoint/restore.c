@@ -154,6 +154,22 @@ static bool has_arrays(const zr_checkpoint_t *checkpoint, const zr_update_rule_t
     return n_arrays == rule->n_arrays;
 }
 
+/* The first array that was kept in another way. */
+static void note_encodings(const zr_checkpoint_t *checkpoint, const zr_base_t *base,
+                           const zr_checkpoint_info_t *info) {
+    const zr_update_rule_t rule = zr_config_rule(&base->config);
+    for (size_t i = 1; i < rule.n_arrays; i++) {
+        const zr_encoding_t *was = zr_checkpoint_array_encoding(checkpoint, i);
+        if (was == rule.arrays[i].encoding)
+            continue;
+        zr_log_write(&base->log, ZR_LOG_INFO,
+                     "checkpoint %s has \"%s\" of the optimizer in %s; it goes on in %s (--state %s)",
+                     info->path, rule.arrays[i].name, was->name, rule.arrays[i].encoding->name,
+                     zr_state_form_name(rule.form));
+        return;
+    }
+}
+
 /* What another optimizer has gathered says nothing to this one. */
 static zr_status_t check_optimizer(const zr_checkpoint_t *checkpoint, const zr_base_t *base,
                                    const zr_checkpoint_info_t *info) {
@@ -170,6 +186,7 @@ static zr_status_t check_optimizer(const zr_checkpoint_t *checkpoint, const zr_b
                        "checkpoint %s has the state of an optimizer \"%s\" with other arrays than "
                        "this run's",
                        info->path, info->optimizer);
+    note_encodings(checkpoint, base, info);
     return ZR_OK;
 }
 

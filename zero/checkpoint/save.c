@@ -162,21 +162,22 @@ static void list_files(const zr_saving_t *saving, zr_manifest_t *manifest) {
     }
 }
 
-/* AdamW needs no words: its checkpoints are as they were when there was nothing else. */
-static bool is_usual(const zr_optimizer_type_t *optimizer) {
-    return optimizer == &zr_adamw;
+/* AdamW in fp32 needs no words: its checkpoints are as they were when there was nothing else. */
+static bool is_usual(const zr_config_t *config) {
+    return zr_config_optimizer(config) == &zr_adamw && config->state_form == ZR_STATE_FP32;
 }
 
 static zr_status_t list_arrays(const zr_saving_t *saving, zr_manifest_t *manifest) {
-    const zr_optimizer_type_t *optimizer = zr_config_optimizer(&saving->runtime->base.config);
-    if (is_usual(optimizer))
+    const zr_config_t *config = &saving->runtime->base.config;
+    const zr_update_rule_t *rule = saving->runtime->state.rule;
+    if (is_usual(config))
         return ZR_OK;
-    manifest->optimizer = strdup(optimizer->name);
-    manifest->arrays = calloc(optimizer->rule.n_arrays, sizeof(*manifest->arrays));
+    manifest->optimizer = strdup(zr_config_optimizer(config)->name);
+    manifest->arrays = calloc(rule->n_arrays, sizeof(*manifest->arrays));
     if (manifest->optimizer == NULL || manifest->arrays == NULL)
         return out_of_memory(saving);
-    for (size_t i = 0; i < optimizer->rule.n_arrays; i++) {
-        const zr_state_array_t *array = &optimizer->rule.arrays[i];
+    for (size_t i = 0; i < rule->n_arrays; i++) {
+        const zr_state_array_t *array = &rule->arrays[i];
         manifest->arrays[i] = (zr_manifest_array_t){strdup(array->name), array->encoding};
         if (manifest->arrays[i].name == NULL)
             return out_of_memory(saving);

@@ -61,6 +61,10 @@ const zr_optimizer_type_t *zr_config_optimizer(const zr_config_t *config) {
                                          : zr_optimizers(&n)[config->optimizer];
 }
 
+zr_update_rule_t zr_config_rule(const zr_config_t *config) {
+    return zr_update_rule_in(&zr_config_optimizer(config)->rule, config->state_form);
+}
+
 /* Where a hyperparameter of the library's optimizers is, which is a number. NULL: none is. */
 static double *named_hyper(zr_config_t *config, const char *name) {
     const struct {

@@ -23,6 +23,7 @@ _Static_assert(sizeof(zr_offload_device_t) == sizeof(int), "ZR_OPTION_CHOICE sto
 _Static_assert(sizeof(zr_update_at_t) == sizeof(int), "ZR_OPTION_CHOICE stores ints");
 _Static_assert(sizeof(zr_dtype_t) == sizeof(int), "ZR_OPTION_CHOICE stores ints");
 _Static_assert(sizeof(zr_step_order_t) == sizeof(int), "ZR_OPTION_CHOICE stores ints");
+_Static_assert(sizeof(zr_state_form_t) == sizeof(int), "ZR_OPTION_CHOICE stores ints");
 _Static_assert(sizeof(zr_optimizer_kind_t) == sizeof(int), "ZR_OPTION_CHOICE stores ints");
 
 enum {
@@ -73,6 +74,11 @@ static const zr_option_choice_t updates[] = {{"auto", ZR_UPDATE_ON_FASTER, NULL}
 
 static const zr_option_choice_t moments[] = {
     {"end", ZR_UPDATE_AT_END, NULL}, {"backward", ZR_UPDATE_AT_BACKWARD, NULL}, {NULL, 0, NULL}};
+
+static const zr_option_choice_t state_forms[] = {{"fp32", ZR_STATE_FP32, NULL},
+                                                 {"bf16", ZR_STATE_BF16, NULL},
+                                                 {"8bit", ZR_STATE_8BIT, NULL},
+                                                 {NULL, 0, NULL}};
 
 static const zr_option_choice_t schedules[] = {
     {"cosine", ZR_SCHEDULE_WARMUP_COSINE, "\"WarmupCosineLR\""},
@@ -416,6 +422,12 @@ static const zr_option_t rows[] = {
     {NULL, "scheduler.params.warmup_min_ratio", FIELD(schedule.warmup_min_ratio),
      .type = ZR_OPTION_NUMBER, .flags = AGREE, .most = 1, .usual = "0.0",
      .help = "of the optimizer's lr, at step 0", .schedules = C},
+    {"state", NULL, FIELD(state_form), .type = ZR_OPTION_CHOICE, .flags = AGREE,
+     .choices = state_forms, .group = STEP,
+     .help = "in how many bits the optimizer keeps what it adds up (m and v of AdamW, 8 bits with a "
+             "scale for 256 of them), rounded at random; the master stays fp32. Other than fp32 "
+             "change the result",
+     .more = "[lean.md](lean.md)"},
     {"update-at", NULL, FIELD(update_at), .type = ZR_OPTION_CHOICE, .flags = AGREE,
      .choices = moments, .group = STEP,
      .help = "at stages 2 and 3: update all parameters at the end of the step, or each unit behind "

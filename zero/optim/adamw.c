@@ -16,6 +16,7 @@ const zr_optimizer_type_t zr_adamw = {
                         {"exp_avg", &zr_encoding_fp32},
                         {"exp_avg_sq", &zr_encoding_fp32}},
              .n_arrays = ZR_ADAMW_N_ARRAYS,
+             .never_negative = 1u << ZR_ADAMW_V,
              .hypers = {{.name = "beta1",
                          .key = "betas",
                          .index = 0,

@@ -36,4 +36,4 @@
 #define ZR_UPDATE_KERNELS(kernel)                                                                  \
     .loops = {zr_host_##kernel##_baseline, ZR_WHERE_AVX2(zr_host_##kernel##_avx2),                 \
               ZR_WHERE_AVX512(zr_host_##kernel##_avx512)},                                         \
-    .cuda = zr_cuda_##kernel
+    .cuda = zr_cuda_##kernel, .cuda_knows_forms = true
