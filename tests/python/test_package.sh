@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `pip install .`: the sources distribution has what the wheel is built of, the wheel is one for every Python, links no
-# torch, and works where it is installed. Without CUDA, which would only make it longer.
+# torch, and works where it is installed. Without CUDA and optimization, which would only make it longer.
 #
 # Usage: test_package.sh SOURCE LAYOUTS; ZR_PYTHON, or python3, needs scikit-build-core. 77: it has none.
 set -u
@@ -23,7 +23,7 @@ die() {
     >"$work/said" 2>&1 || die "no sources distribution: $(cat "$work/said")"
 tar -xzf "$work"/libzero-*.tar.gz -C "$work" && mv "$work"/libzero-*/ "$work/source" || die "it cannot be unpacked"
 "$python" -m pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps --no-index -w "$work" \
-    -Ccmake.define.ZR_CUDA=OFF "$work/source" >"$work/said" 2>&1 || die "no wheel: $(tail -n 40 "$work/said")"
+    -Ccmake.define.ZR_CUDA=OFF -Ccmake.build-type=Debug "$work/source" >"$work/said" 2>&1 || die "no wheel: $(tail -n 40 "$work/said")"
 wheel=$(echo "$work"/libzero-*-py3-none-linux_*.whl)
 [ -f "$wheel" ] || die "the wheel is not for every Python: $(ls "$work")"
 "$python" -m pip install --quiet --disable-pip-version-check --no-deps --no-index --target "$work/site" "$wheel" \

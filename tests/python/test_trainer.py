@@ -1,5 +1,5 @@
-"""libzero.HFTrainer: losses, norms, rates, evaluation and weights are those of transformers' own Trainer, alone and as two
-processes.
+"""libzero.HFTrainer: losses, norms, rates, evaluation and weights are those of transformers' own Trainer, alone and, where
+ranks have something to exchange, as two processes.
 
 Usage: test_trainer.py [NAME...], with PYTHONPATH and LIBZERO_LIBRARY_DIR. Exit code 77: there is no PyTorch, transformers
 or accelerate.
@@ -376,7 +376,9 @@ if __name__ == "__main__":
         unittest.main(verbosity=2 if RANK == 0 else 0)
     with tempfile.TemporaryDirectory(prefix="libzero-") as folder:
         os.environ.update(ZR_TEST_FOLDER=folder, TMPDIR=folder)
-        failed = run_as_ranks(2, [sys.executable, *sys.argv])
+        of_ranks = sys.argv[1:] or ["Parity.test_stages", "Parity.test_one_micro_batch", "Use.test_go_on", "Use.test_without_values",
+                                    "Use.test_generated_in_evaluation", "Adapters.test_loop"]
+        failed = run_as_ranks(2, [sys.executable, sys.argv[0], *of_ranks])
         if not failed:
             unittest.main(verbosity=2)
         sys.exit(failed)
