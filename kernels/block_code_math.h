@@ -165,13 +165,27 @@ static inline ZR_HOST_DEVICE uint32_t zr_code_of_integer(float x, float most) {
     return zr_float_bits(held + 12582912.0f); /* 1.5 2^23: the integer is in the lowest bits */
 }
 
-/* Dettmers et al. 2023, "QLoRA", appendix E. */
+static inline ZR_HOST_DEVICE float zr_code_pick(uint32_t bit, float if_0, float if_1) {
+    return bit != 0 ? if_1 : if_0;
+}
+
+/* By choices between constants, which neither a vector nor a warp goes to memory for. Dettmers et
+ * al. 2023, "QLoRA", appendix E. */
 static inline ZR_HOST_DEVICE float zr_code_nf4_level(uint32_t code) {
-    static const float levels[16] = {
-        -1.0f,        -0.69619280f, -0.52507305f, -0.39491749f, -0.28444138f, -0.18477343f,
-        -0.09105004f, 0.0f,         0.07958030f,  0.16093020f,  0.24611230f,  0.33791524f,
-        0.44070983f,  0.56261700f,  0.72295684f,  1.0f};
-    return levels[code];
+    uint32_t a = code & 1, b = code & 2, c = code & 4;
+    float level_01 = zr_code_pick(a, -1.0f, -0.69619280f);
+    float level_23 = zr_code_pick(a, -0.52507305f, -0.39491749f);
+    float level_45 = zr_code_pick(a, -0.28444138f, -0.18477343f);
+    float level_67 = zr_code_pick(a, -0.09105004f, 0.0f);
+    float level_89 = zr_code_pick(a, 0.07958030f, 0.16093020f);
+    float level_1011 = zr_code_pick(a, 0.24611230f, 0.33791524f);
+    float level_1213 = zr_code_pick(a, 0.44070983f, 0.56261700f);
+    float level_1415 = zr_code_pick(a, 0.72295684f, 1.0f);
+    float low = zr_code_pick(c, zr_code_pick(b, level_01, level_23),
+                             zr_code_pick(b, level_45, level_67));
+    float high = zr_code_pick(c, zr_code_pick(b, level_89, level_1011),
+                              zr_code_pick(b, level_1213, level_1415));
+    return zr_code_pick(code & 8, low, high);
 }
 
 static inline ZR_HOST_DEVICE uint32_t zr_code_of_nf4(float x) {
