@@ -15,13 +15,16 @@
 
 typedef struct placed {
     size_t offset, end;
-    uint32_t first, last;
 } placed_t;
+
+/* So many are compared at once. */
+#define STRIP 32
 
 /* Placing in an order, with what it needs. */
 typedef struct placer {
     const zr_plan_part_t *part;
-    placed_t *placed; /* by offset */
+    placed_t *placed;      /* by offset */
+    int32_t *first, *last; /* of these, the sections; up to a whole strip of what is never alive */
     size_t n_placed;
     size_t *offsets; /* [n_items] */
     size_t height;
@@ -141,13 +144,27 @@ static zr_status_t place_in_time(placer_t *placer) {
 
 /* ---- any order ------------------------------------------------------------------------------ */
 
+/* Whether any of a strip is alive in some of the sections. */
+static bool strip_meets(const int32_t *restrict first, const int32_t *restrict last, int32_t begin,
+                        int32_t end) {
+    int32_t any = 0; /* below 0: both differences of one are, which the compiler does for several */
+    for (int i = 0; i < STRIP; i++)
+        any |= (first[i] - end) & (begin - last[i]);
+    return any < 0;
+}
+
 /* First fit takes the lowest hole, best fit the one with the fewest bytes to spare. */
 static size_t find_place(const placer_t *placer, const zr_plan_item_t *item, bool best_fit) {
+    const int32_t begin = (int32_t)item->first, end = (int32_t)item->last;
     size_t at = 0, best = SIZE_MAX, least_spare = SIZE_MAX;
     for (size_t i = 0; i < placer->n_placed; i++) {
-        const placed_t *placed = &placer->placed[i];
-        if (placed->first >= item->last || placed->last <= item->first)
+        if (i % STRIP == 0 && !strip_meets(placer->first + i, placer->last + i, begin, end)) {
+            i += STRIP - 1;
             continue;
+        }
+        if (placer->first[i] >= end || placer->last[i] <= begin)
+            continue;
+        const placed_t *placed = &placer->placed[i];
         if (placed->offset >= at && placed->offset - at >= item->size) {
             if (!best_fit)
                 return at;
@@ -173,10 +190,13 @@ static void place(placer_t *placer, size_t index, size_t offset) {
         else
             high = middle;
     }
-    memmove(placer->placed + low + 1, placer->placed + low,
-            (placer->n_placed - low) * sizeof(placed_t));
-    placer->placed[low] =
-        (placed_t){.offset = offset, .end = end, .first = item->first, .last = item->last};
+    size_t n_above = placer->n_placed - low;
+    memmove(placer->placed + low + 1, placer->placed + low, n_above * sizeof(*placer->placed));
+    memmove(placer->first + low + 1, placer->first + low, n_above * sizeof(*placer->first));
+    memmove(placer->last + low + 1, placer->last + low, n_above * sizeof(*placer->last));
+    placer->placed[low] = (placed_t){.offset = offset, .end = end};
+    placer->first[low] = (int32_t)item->first;
+    placer->last[low] = (int32_t)item->last;
     placer->n_placed++;
     placer->offsets[index] = offset;
     placer->height = end > placer->height ? end : placer->height;
@@ -185,6 +205,7 @@ static void place(placer_t *placer, size_t index, size_t offset) {
 /* Place all in an order; false when it was given up, at `limit` or because time is over. */
 static bool place_in_order(placer_t *placer, const uint32_t *order, bool best_fit, size_t limit,
                            zr_plan_clock_t *clock) {
+    memset(placer->last, 0, (placer->part->n_items + STRIP) * sizeof(*placer->last));
     placer->n_placed = placer->height = 0;
     for (size_t i = 0; i < placer->part->n_items; i++) {
         const zr_plan_item_t *item = &placer->part->items[order[i]];
@@ -202,11 +223,14 @@ static void keep_plan(zr_plan_part_t *part, const placer_t *placer, const char *
 }
 
 static bool placer_create(placer_t *placer, const zr_plan_part_t *part) {
-    *placer =
-        (placer_t){.part = part,
-                   .placed = zr_heap_alloc(part->heap, part->n_items, sizeof(*placer->placed)),
-                   .offsets = zr_heap_alloc(part->heap, part->n_items, sizeof(*placer->offsets))};
-    return placer->placed != NULL && placer->offsets != NULL;
+    size_t n = part->n_items;
+    *placer = (placer_t){.part = part,
+                         .placed = zr_heap_alloc(part->heap, n, sizeof(*placer->placed)),
+                         .first = zr_heap_alloc(part->heap, n + STRIP, sizeof(*placer->first)),
+                         .last = zr_heap_alloc(part->heap, n + STRIP, sizeof(*placer->last)),
+                         .offsets = zr_heap_alloc(part->heap, n, sizeof(*placer->offsets))};
+    return placer->placed != NULL && placer->first != NULL && placer->last != NULL &&
+           placer->offsets != NULL;
 }
 
 /* ---- the portfolio -------------------------------------------------------------------------- */
