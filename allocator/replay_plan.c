@@ -175,8 +175,9 @@ static void occupy(occupants_t *occupants, stretch_t place, size_t first, size_t
     left[n++] = place;
     if (n_covered > 0 && stretches[last - 1].end > place.end)
         left[n++] = (stretch_t){place.end, stretches[last - 1].end, stretches[last - 1].entry};
-    memmove(stretches + first + n, stretches + last,
-            (occupants->n_stretches - last) * sizeof(*stretches));
+    if (n != n_covered)
+        memmove(stretches + first + n, stretches + last,
+                (occupants->n_stretches - last) * sizeof(*stretches));
     memcpy(stretches + first, left, n * sizeof(*left));
     occupants->n_stretches = occupants->n_stretches - n_covered + n;
 }
