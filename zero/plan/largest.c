@@ -249,13 +249,19 @@ static zr_status_t try_index(zr_run_largest_t *search, const variant_t *variant,
 typedef struct climb {
     size_t low, high;
     size_t up, down; /* by so much, where a prediction was no help */
+    size_t n_missed; /* predictions that lay outside */
     needs_t needs;
 } climb_t;
+
+/* The first that miss are near; after so many, halves are quicker. */
+#define MOST_MISSED 3
 
 static size_t next_index(const zr_run_largest_t *search, const variant_t *variant, climb_t *climb,
                          size_t last, bool was_good) {
     size_t index = predict(search, variant, &climb->needs, climb->low);
-    if (search->family.n_params == NULL && climb->high != SIZE_MAX)
+    climb->n_missed += index <= climb->low || index >= climb->high;
+    bool is_known = search->family.n_params != NULL && climb->n_missed <= MOST_MISSED;
+    if (!is_known && climb->high != SIZE_MAX)
         return climb->low + (climb->high - climb->low) / 2;
     if (was_good && index <= climb->low) {
         index = climb->low + climb->up;
