@@ -213,6 +213,7 @@ class ParamDesc(Structure):
         ("fill", FILL),
         ("fill_context", c_void_p),
         ("encoding", c_void_p),
+        ("may_be_new", c_bool),
     ]
 
 

@@ -66,6 +66,7 @@ static void model(void) {
     FIELD(zr_param_desc_t, ParamDesc, frozen);
     FIELD(zr_param_desc_t, ParamDesc, fill);
     FIELD(zr_param_desc_t, ParamDesc, encoding);
+    FIELD(zr_param_desc_t, ParamDesc, may_be_new);
     SIZE(zr_store_extent_t, StoreExtent);
     FIELD(zr_store_extent_t, StoreExtent, size_bytes);
     SIZE(zr_extents_desc_t, ExtentsDesc);
