@@ -1,7 +1,6 @@
 /*
- * On the left bars, one for each stage and placement; where something was swept, lines over it. On
- * the right, of a few placements, the rate of every size that was planned, and those that were
- * trained.
+ * Above bars, one for each stage and placement; where something was swept, lines over it. Below, of
+ * a few placements, the rate of every size that was planned, and those that were trained.
  */
 #include "examples/capacity/plot.h"
 
@@ -64,6 +63,25 @@ static void write_number(double value, char *text, size_t size) {
     snprintf(text, size, value < 1000 ? "%.3g" : "%.0f", value);
 }
 
+/* Of an axis: gnuplot warns where it has to find one for a single value. */
+typedef struct extent {
+    double least, most;
+} extent_t;
+
+static void widen(extent_t *extent, double value) {
+    if (value <= 0)
+        return;
+    extent->least = extent->least == 0 || value < extent->least ? value : extent->least;
+    extent->most = value > extent->most ? value : extent->most;
+}
+
+static extent_t extent_of_sizes(const capacity_results_t *results) {
+    extent_t extent = {0, 0};
+    for (size_t i = 0; i < count_of(results); i++)
+        widen(&extent, 1e-6 * params_of(point_at(results, i)));
+    return extent;
+}
+
 static void write_bars(const capacity_results_t *results, FILE *script) {
     fputs("$bars << END\n", script);
     for (size_t i = 0; i < count_of(results); i++) {
@@ -121,10 +139,12 @@ static void draw_bars(const capacity_results_t *results, FILE *script) {
     fprintf(script, "set title 'largest model, million parameters (%s)'\n",
             zr_count_text((uint64_t)capacity_point_number(first, "ranks"), "rank").text);
     fputs("set style fill solid 0.8 border -1\nset boxwidth 0.7\nset logscale y\n"
-          "set key top left\nset yrange [*:*]\nset autoscale yfixmax\n"
-          "set offsets 0, 0, graph 0.35, 0\nset xlabel 'stage, optimizer/parameters'\n"
+          "set key outside right top reverse Left samplen 2\nset xlabel 'stage, "
+          "optimizer/parameters'\n"
           "set grid ytics\n",
           script);
+    extent_t sizes = extent_of_sizes(results);
+    fprintf(script, "set yrange [%.6g:%.6g]\n", sizes.least / 3, sizes.most * 4);
     fprintf(script, "set xrange [-0.8:%zu.8]\nplot ", count_of(results) - 1);
     for (int stage = 0; stage <= 3; stage++)
         if (has_stage(results, stage))
@@ -137,7 +157,32 @@ static void draw_bars(const capacity_results_t *results, FILE *script) {
           script);
 }
 
+#define MOST_LINES 8
+static const char *const line_colours[MOST_LINES] = {"#4477aa", "#ee6677", "#228833", "#ccbb44",
+                                                     "#66ccee", "#aa3377", "#bb7733", "#666666"};
+
+/* The most that a placement trains, of all that was swept. */
+static double most_of(const capacity_results_t *results, size_t n_places, size_t k) {
+    double most = 0;
+    for (size_t i = k; i < count_of(results); i += n_places)
+        most = params_of(point_at(results, i)) > most ? params_of(point_at(results, i)) : most;
+    return most;
+}
+
+/* Of many placements those that train the largest models; of equal ones the first. */
+static bool is_drawn(const capacity_results_t *results, size_t n_places, size_t k) {
+    double own = most_of(results, n_places, k);
+    size_t n_before = 0;
+    for (size_t i = 0; i < n_places; i++) {
+        double other = most_of(results, n_places, i);
+        n_before += other > own || (other == own && i < k);
+    }
+    return n_before < MOST_LINES;
+}
+
 static void draw_sweep(const capacity_results_t *results, size_t n_places, FILE *script) {
+    const char *between = "";
+    size_t n_drawn = 0;
     char name[128];
     for (size_t k = 0; k < n_places; k++) {
         fprintf(script, "$place%zu << END\n", k);
@@ -147,17 +192,22 @@ static void draw_sweep(const capacity_results_t *results, size_t n_places, FILE 
         fputs("END\n", script);
     }
     set_tics(results, n_places, 30, script);
+    extent_t sizes = extent_of_sizes(results);
     fputs("set title 'largest model, million parameters'\nset logscale y\n"
-          "set key outside right\nset offsets 0.3, 0.3, 0, 0\n"
-          "set grid ytics\nplot ",
+          "set key outside right top reverse Left samplen 2\nset grid ytics\n",
           script);
+    fprintf(script, "set xrange [-0.3:%.1f]\nset yrange [%.6g:%.6g]\nplot ",
+            (double)(count_of(results) / n_places) - 0.7, sizes.least / 2, sizes.most * 2);
     for (size_t k = 0; k < n_places; k++) {
         const json_t *point = point_at(results, k);
+        if (!is_drawn(results, n_places, k))
+            continue;
         place_name(point, name, sizeof(name));
         fprintf(script,
                 "%s$place%zu using 1:($2 > 0 ? $2 : 1/0) with linespoints linewidth 2 "
                 "pointtype %zu linecolor rgb '%s' title '%s'",
-                k > 0 ? ", " : "", k, k + 1, colours[stage_of(point)], name);
+                between, k, k + 1, line_colours[n_drawn++], name);
+        between = ", ";
     }
     fputs("\n", script);
 }
@@ -188,27 +238,31 @@ static double tokens_per_step(const json_t *point) {
            capacity_point_number(point, "largest.step_ms");
 }
 
-static void write_rates(const json_t *point, int number, FILE *script) {
+static void write_rates(const json_t *point, int number, extent_t axes[2], FILE *script) {
     size_t k;
     json_t *size;
     fprintf(script, "$rates%d << END\n", number);
     json_array_foreach((json_t *)capacity_point_at(point, "sizes"), k, size) {
-        fprintf(script, "%.6g %.6g\n", 1e-6 * capacity_point_number(size, "parameters"),
-                1e3 * tokens_per_step(point) / capacity_point_number(size, "step_ms"));
+        double params = 1e-6 * capacity_point_number(size, "parameters");
+        double rate = 1e3 * tokens_per_step(point) / capacity_point_number(size, "step_ms");
+        fprintf(script, "%.6g %.6g\n", params, rate);
+        widen(&axes[0], params);
+        widen(&axes[1], rate);
     }
     fputs("END\n", script);
 }
 
-static bool write_measured(const capacity_results_t *results, FILE *script) {
+static bool write_measured(const capacity_results_t *results, extent_t axes[2], FILE *script) {
     bool has_any = false;
-    fputs("$measured << END\n0 0\n", script);
+    fputs("$measured << END\n", script);
     for (size_t i = 0; i < count_of(results); i++) {
         const json_t *point = point_at(results, i);
         double step_ms = capacity_point_number(point, "proof.step_ms");
-        if (step_ms > 0)
-            fprintf(script, "%.6g %.6g\n", 1e-6 * params_of(point),
-                    1e3 * tokens_per_step(point) / step_ms);
-        has_any |= step_ms > 0;
+        double rate = step_ms > 0 ? 1e3 * tokens_per_step(point) / step_ms : 0;
+        if (rate > 0)
+            fprintf(script, "%.6g %.6g\n", 1e-6 * params_of(point), rate);
+        widen(&axes[1], rate);
+        has_any |= rate > 0;
     }
     fputs("END\n", script);
     return has_any;
@@ -218,17 +272,21 @@ static bool write_measured(const capacity_results_t *results, FILE *script) {
 static void draw_rates(const capacity_results_t *results, FILE *script) {
     const json_t *points[MOST_LABELLED];
     const char *between = "";
+    extent_t axes[2] = {{0, 0}, {0, 0}};
     for (int i = 0; i < MOST_LABELLED; i++) {
         points[i] = find_labelled(results, i);
         if (points[i] != NULL)
-            write_rates(points[i], i, script);
+            write_rates(points[i], i, axes, script);
     }
-    bool has_measured = write_measured(results, script);
-    fputs("set title 'tokens per second'\nset logscale xy\nset xlabel 'million parameters'\n"
-          "set xrange [*:*]\nset yrange [*:*]\nset autoscale xy\n"
-          "set xtics norotate autofreq\nset key inside bottom left\nset offsets 0, 0, 0, 0\nset "
-          "grid\nplot ",
-          script);
+    bool has_measured = write_measured(results, axes, script);
+    if (axes[0].most == 0 || axes[1].most == 0)
+        return;
+    fputs(
+        "set title 'tokens per second, planned'\nset logscale xy\nset xlabel 'million parameters'\n"
+        "set xtics norotate autofreq\nset key outside right top reverse Left samplen 2\nset grid\n",
+        script);
+    fprintf(script, "set xrange [%.6g:%.6g]\nset yrange [%.6g:%.6g]\nplot ", axes[0].least / 1.5,
+            axes[0].most * 1.5, axes[1].least / 1.5, axes[1].most * 1.5);
     for (int i = 0; i < MOST_LABELLED; i++) {
         char name[128];
         if (points[i] == NULL)
@@ -236,13 +294,13 @@ static void draw_rates(const capacity_results_t *results, FILE *script) {
         place_name(points[i], name, sizeof(name));
         fprintf(script,
                 "%s$rates%d using 1:2 with linespoints linewidth 2 pointtype 7 pointsize 0.4 "
-                "linecolor rgb '%s' %s title 'planned, %s'",
+                "linecolor rgb '%s' %s title '%s'",
                 between, i, colours[stage_of(points[i])],
                 i == MOST_LABELLED - 1 ? "dashtype 2" : "", name);
         between = ", ";
     }
     if (has_measured)
-        fputs(", $measured using ($1 > 0 ? $1 : 1/0):2 with points pointtype 2 linewidth 2 "
+        fputs(", $measured using 1:2 with points pointtype 2 linewidth 2 "
               "linecolor 'black' title 'measured'",
               script);
     fputs("\n", script);
@@ -264,8 +322,8 @@ zr_status_t capacity_plot(const capacity_results_t *results, const char *path,
                      path);
         return ZR_OK;
     }
-    ZR_TRY(gnuplot_begin(path, 1300, 520, log, &plot));
-    fputs("set multiplot layout 1,2\nset bmargin 7\n", plot.script);
+    ZR_TRY(gnuplot_begin(path, 900, 860, log, &plot));
+    fputs("set multiplot layout 2,1\nset lmargin 9\nset rmargin 19\n", plot.script);
     if (n_places == count_of(results))
         draw_bars(results, plot.script);
     else

@@ -22,12 +22,16 @@ zr_status_t gnuplot_check_form(const char *option, const char *path, const zr_lo
                    path);
 }
 
+/* In single quotes nothing is replaced, and a line's end cannot be written. */
 void gnuplot_text(FILE *script, const char *text) {
     fputc('\'', script);
     for (; *text != '\0'; text++) {
         if (*text == '\'')
             fputc('\'', script);
-        fputc(*text == '\n' ? ' ' : *text, script);
+        if (*text == '\n')
+            fputs("'.\"\\n\".'", script);
+        else
+            fputc(*text, script);
     }
     fputc('\'', script);
 }

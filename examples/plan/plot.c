@@ -13,42 +13,48 @@
 #include "examples/plan/words.h"
 #include "examples/train/report.h"
 
-#define MOST_COLUMNS 48
-/* In pixels. */
-#define LEAST_WIDTH 1500
-#define COLUMN_WIDTH 64 /* at least: its numbers have room */
-#define PANEL_HEIGHT 230
-#define LANE_HEIGHT 42
-#define HEAD_HEIGHT 92
-#define TABLE_HEIGHT 112
-#define LINE_HEAD_HEIGHT 52
+#define MOST_PLACES 48 /* stages and placements, with groups and without */
+#define MOST_COLUMNS 8 /* that are drawn */
+/* In pixels: what a page with text is wide, so that nothing is made smaller there. */
+#define WIDTH 900
+#define PANEL_HEIGHT 190
+#define PANEL_SPACE 30 /* with the sizes of bars that are cut off */
+#define LANE_HEIGHT 36
+#define HEAD_HEIGHT 118
+#define TABLE_HEIGHT 118
+#define LINE_HEAD_HEIGHT 62
 #define LINE_FOOT_HEIGHT 82
-#define LEFT 130
-#define RIGHT 78
+#define LEFT 116
+#define RIGHT 84
+
+/* What memory is for, as far as a picture tells it apart. */
+typedef struct kind {
+    const char *name, *colour;
+    unsigned tags; /* bits of zr_tag_t */
+} kind_t;
+
+static const kind_t kinds[] = {
+    {"parameters", "#4477aa", 1 << ZR_TAG_PARAMETERS},
+    {"gathered", "#8fb4d9", 1 << ZR_TAG_GATHERED_PARAMETERS},
+    {"gradients", "#228833", 1 << ZR_TAG_GRADIENTS | 1 << ZR_TAG_GRADIENT_BUCKETS},
+    {"optimizer state", "#aa3377", 1 << ZR_TAG_OPTIMIZER_STATE},
+    {"activations", "#ccbb44", 1 << ZR_TAG_ACTIVATIONS},
+    {"workspace", "#ee6677", 1 << ZR_TAG_WORKSPACE},
+    {"other", "#999999", 1 << ZR_TAG_STAGING | 1 << ZR_TAG_DATA | 1 << ZR_TAG_OTHER}};
+#define N_KINDS (sizeof(kinds) / sizeof(kinds[0]))
 
 typedef struct plot {
     const plan_options_t *options;
     const zr_run_rows_t *rows;
-    const zr_run_row_t *columns[MOST_COLUMNS];
-    size_t n_columns;
+    const zr_run_row_t *columns[MOST_PLACES];
+    size_t n_columns, n_places; /* that are drawn, and that there are */
     bool has_tier[ZR_N_TIERS];
-    bool has_tag[ZR_N_TAGS];
+    bool has_kind[N_KINDS];
     plan_line_t *line; /* NULL: none */
-    int width, height; /* in pixels */
+    int height;        /* in pixels */
     int top;           /* of what is drawn next, from above */
     FILE *script;
 } plot_t;
-
-static const char *const tag_colours[ZR_N_TAGS] = {[ZR_TAG_PARAMETERS] = "#4477aa",
-                                                   [ZR_TAG_GATHERED_PARAMETERS] = "#8fb4d9",
-                                                   [ZR_TAG_GRADIENTS] = "#228833",
-                                                   [ZR_TAG_GRADIENT_BUCKETS] = "#99cc77",
-                                                   [ZR_TAG_OPTIMIZER_STATE] = "#aa3377",
-                                                   [ZR_TAG_ACTIVATIONS] = "#ccbb44",
-                                                   [ZR_TAG_WORKSPACE] = "#ee6677",
-                                                   [ZR_TAG_STAGING] = "#ee9944",
-                                                   [ZR_TAG_DATA] = "#66ccee",
-                                                   [ZR_TAG_OTHER] = "#999999"};
 
 /* ---- what is drawn --------------------------------------------------------------------------- */
 
@@ -67,18 +73,40 @@ static bool has_same_column(const zr_run_row_t *a, const zr_run_row_t *b) {
 }
 
 /* A column for each stage and placement, and with groups another one: the best of it. */
-static void choose_columns(plot_t *plot) {
+static void find_places(plot_t *plot) {
     const zr_run_rows_t *rows = plot->rows;
     for (size_t i = 0; i < rows->n; i++) {
         const zr_run_row_t *row = &rows->all[i];
         size_t k = 0;
-        while (k < plot->n_columns && !has_same_column(plot->columns[k], row))
+        while (k < plot->n_places && !has_same_column(plot->columns[k], row))
             k++;
-        if (k == MOST_COLUMNS)
+        if (k == MOST_PLACES)
             return;
-        if (k == plot->n_columns || is_better(rows, row, plot->columns[k]))
+        if (k == plot->n_places || is_better(rows, row, plot->columns[k]))
             plot->columns[k] = row;
-        plot->n_columns += k == plot->n_columns;
+        plot->n_places += k == plot->n_places;
+    }
+}
+
+/* The recommended first, then those that fit, the fastest first; behind them the others, the one
+ * first that lacks least. */
+static bool is_before(const zr_run_rows_t *rows, const zr_run_row_t *a, const zr_run_row_t *b) {
+    if (a->one.fits || b->one.fits)
+        return is_better(rows, a, b);
+    return (double)a->one.lack.needed_bytes / (double)(a->one.lack.there_bytes + 1) <
+           (double)b->one.lack.needed_bytes / (double)(b->one.lack.there_bytes + 1);
+}
+
+/* As many as there is room for, in the order of plans. */
+static void choose_columns(plot_t *plot) {
+    find_places(plot);
+    for (plot->n_columns = plot->n_places; plot->n_columns > MOST_COLUMNS; plot->n_columns--) {
+        size_t last = 0;
+        for (size_t i = 1; i < plot->n_columns; i++)
+            if (!is_before(plot->rows, plot->columns[i], plot->columns[last]))
+                last = i;
+        memmove(&plot->columns[last], &plot->columns[last + 1],
+                (plot->n_columns - last - 1) * sizeof(plot->columns[0]));
     }
 }
 
@@ -87,14 +115,19 @@ static size_t bytes_of(const zr_run_row_t *row, int tier) {
     return tier == ZR_TIER_NVME ? plan->nvme_bytes : plan->tiers[tier].reserved.peak;
 }
 
-static size_t bytes_of_tag(const zr_run_row_t *row, int tier, int tag) {
+static size_t bytes_of_kind(const zr_run_row_t *row, int tier, size_t kind) {
     const zr_run_plan_t *plan = &row->one.plan;
-    return tier == ZR_TIER_NVME ? plan->nvme_by_tag[tag] : plan->tiers[tier].by_tag[tag].peak;
+    size_t bytes = 0;
+    for (int tag = 0; tag < ZR_N_TAGS; tag++)
+        if ((kinds[kind].tags >> tag & 1) != 0)
+            bytes +=
+                tier == ZR_TIER_NVME ? plan->nvme_by_tag[tag] : plan->tiers[tier].by_tag[tag].peak;
+    return bytes;
 }
 
-static bool tier_has_tag(const plot_t *plot, int tier, int tag) {
+static bool tier_has_kind(const plot_t *plot, int tier, size_t kind) {
     for (size_t i = 0; i < plot->n_columns; i++)
-        if (bytes_of_tag(plot->columns[i], tier, tag) > 0)
+        if (bytes_of_kind(plot->columns[i], tier, kind) > 0)
             return true;
     return false;
 }
@@ -103,8 +136,8 @@ static void find_uses(plot_t *plot) {
     for (int tier = 0; tier < ZR_N_TIERS; tier++) {
         for (size_t i = 0; i < plot->n_columns; i++)
             plot->has_tier[tier] |= bytes_of(plot->columns[i], tier) > 0;
-        for (int tag = 0; tag < ZR_N_TAGS; tag++)
-            plot->has_tag[tag] |= tier_has_tag(plot, tier, tag);
+        for (size_t kind = 0; kind < N_KINDS; kind++)
+            plot->has_kind[kind] |= tier_has_kind(plot, tier, kind);
     }
 }
 
@@ -126,15 +159,15 @@ static void place(plot_t *plot, int above, int height, int below) {
     fprintf(plot->script,
             "set lmargin at screen %.5f\nset rmargin at screen %.5f\n"
             "set tmargin at screen %.5f\nset bmargin at screen %.5f\n",
-            (double)LEFT / plot->width, 1 - (double)RIGHT / plot->width,
-            1 - (double)top / plot->height, 1 - (double)(top + height) / plot->height);
+            (double)LEFT / WIDTH, 1 - (double)RIGHT / WIDTH, 1 - (double)top / plot->height,
+            1 - (double)(top + height) / plot->height);
     plot->top = top + height + below;
 }
 
 static int picture_height(const plot_t *plot) {
     int height = HEAD_HEIGHT + TABLE_HEIGHT;
     for (int tier = 0; tier < ZR_N_TIERS; tier++)
-        height += plot->has_tier[tier] ? PANEL_HEIGHT + 22 : 0;
+        height += plot->has_tier[tier] ? PANEL_HEIGHT + PANEL_SPACE : 0;
     if (plot->line != NULL)
         height +=
             LINE_HEAD_HEIGHT + LANE_HEIGHT * (int)plan_line_n_lanes(plot->line) + LINE_FOOT_HEIGHT;
@@ -175,13 +208,13 @@ static scale_t scale_of(const plot_t *plot, int tier) {
     return scale;
 }
 
-/* Boxes of each tag, from the bottom, and of each column a line where its peak is. */
+/* Boxes of each kind, from the bottom, and of each column a line where its peak is. */
 static void write_bars(const plot_t *plot, int tier, const scale_t *scale) {
     double below[MOST_COLUMNS] = {0};
-    for (int tag = 0; tag < ZR_N_TAGS; tag++) {
-        fprintf(plot->script, "$tag%d << END\n", tag);
+    for (size_t kind = 0; kind < N_KINDS; kind++) {
+        fprintf(plot->script, "$kind%zu << END\n", kind);
         for (size_t i = 0; i < plot->n_columns; i++) {
-            double own = (double)bytes_of_tag(plot->columns[i], tier, tag) / scale->unit;
+            double own = (double)bytes_of_kind(plot->columns[i], tier, kind) / scale->unit;
             if (own > 0)
                 fprintf(plot->script, "%zu %.6g %.3f %.3f %.6g %.6g\n", i, below[i],
                         (double)i - 0.32, (double)i + 0.32, below[i], below[i] + own);
@@ -197,18 +230,21 @@ static void write_bars(const plot_t *plot, int tier, const scale_t *scale) {
     fputs("END\n", plot->script);
 }
 
+/* Above each bar; of one that is cut off, above the panel. */
 static void write_sizes(const plot_t *plot, int tier, const scale_t *scale) {
     for (size_t i = 0; i < plot->n_columns; i++) {
         double own = (double)bytes_of(plot->columns[i], tier);
-        double top = own > scale->top ? scale->top : own;
-        if (own > 0)
-            fprintf(
-                plot->script,
-                "set label '%s%s' at first %zu, first %.6g center offset 0,%s font ',8' front boxed"
-                " textcolor rgb '%s'\n",
-                own > scale->top ? "^ " : "", train_bytes(own).text, i, top / scale->unit,
-                own > scale->top ? "-0.6" : "0.55",
-                plot->columns[i]->one.fits ? "#000000" : "#bb2222");
+        const char *colour = plot->columns[i]->one.fits ? "#000000" : "#bb2222";
+        if (own > scale->top)
+            fprintf(plot->script,
+                    "set label '%s' at first %zu, graph 1 center offset 0,0.6 font ',10' front "
+                    "textcolor rgb '%s'\n",
+                    train_bytes(own).text, i, colour);
+        else if (own > 0)
+            fprintf(plot->script,
+                    "set label '%s' at first %zu, first %.6g center offset 0,0.6 font ',10' front "
+                    "boxed textcolor rgb '%s'\n",
+                    train_bytes(own).text, i, own / scale->unit, colour);
     }
 }
 
@@ -217,15 +253,14 @@ static void write_budget(const plot_t *plot, int tier, const scale_t *scale) {
     fprintf(plot->script, "set ylabel '%s, %s'\n", zr_tier_name((zr_tier_t)tier), scale->name);
     if (scale->budget > scale->top) {
         fprintf(plot->script,
-                "set label \"of\\n%s\" at graph 1.004, graph 0.97 left font ',9' textcolor rgb "
-                "'#555555'\n",
-                size.text);
+                "set label \"budget\\n%s\" at graph 1.01, graph 0.95 left font ',10'\n", size.text);
         return;
     }
     fprintf(plot->script,
             "set arrow from graph 0, first %.6g to graph 1, first %.6g nohead front linewidth 2 "
             "dashtype 2 linecolor rgb '#222222'\n"
-            "set label '%s' at graph 1.004, first %.6g left font ',9' front\n",
+            "set label \"budget\\n%s\" at graph 1.01, first %.6g left offset 0,0.5 font ',10' "
+            "front\n",
             scale->budget / scale->unit, scale->budget / scale->unit, size.text,
             scale->budget / scale->unit);
 }
@@ -251,7 +286,7 @@ static void write_table(const plot_t *plot) {
                                  "recompute",
                                  "micro-batch",
                                  "tokens/s"};
-    fputs("set xtics scale 0 nomirror (", plot->script);
+    fputs("set xtics scale 0 nomirror font ',10' (", plot->script);
     for (size_t i = 0; i < plot->n_columns; i++) {
         const zr_run_row_t *row = plot->columns[i];
         char speed[32] = "no room", group[32] = "";
@@ -269,20 +304,20 @@ static void write_table(const plot_t *plot) {
     for (size_t k = 0; k < sizeof(lines) / sizeof(lines[0]); k++)
         fprintf(plot->script, "%s%s", k == 0 ? "" : "\\n", lines[k]);
     fprintf(plot->script,
-            "\" at graph -0.006, graph 0 right offset 0,-1.1 textcolor rgb '#555555'\n");
+            "\" at graph -0.012, graph 0 right offset 0,-1.0 font ',10' textcolor rgb '#555555'\n");
 }
 
 static void write_panel(const plot_t *plot, int tier, bool has_key) {
     fputs("plot ", plot->script);
-    for (int tag = 0; tag < ZR_N_TAGS; tag++)
-        if (tier_has_tag(plot, tier, tag))
+    for (size_t kind = 0; kind < N_KINDS; kind++)
+        if (tier_has_kind(plot, tier, kind))
             fprintf(plot->script,
-                    "$tag%d using 1:2:3:4:5:6 with boxxyerror fillcolor rgb '%s' notitle, ", tag,
-                    tag_colours[tag]);
-    for (int tag = 0; tag < ZR_N_TAGS; tag++)
-        if (plot->has_tag[tag] && has_key)
+                    "$kind%zu using 1:2:3:4:5:6 with boxxyerror fillcolor rgb '%s' notitle, ", kind,
+                    kinds[kind].colour);
+    for (size_t kind = 0; kind < N_KINDS; kind++)
+        if (plot->has_kind[kind] && has_key)
             fprintf(plot->script, "1/0 with boxes fillcolor rgb '%s' title '%s', ",
-                    tag_colours[tag], zr_tag_name((zr_tag_t)tag));
+                    kinds[kind].colour, kinds[kind].name);
     fprintf(plot->script,
             "$peaks using 1:2:3:4 with vectors nohead linewidth 2 linecolor rgb '#000000' %s\n",
             has_key ? "title 'peak, as reserved'" : "notitle");
@@ -302,15 +337,15 @@ static void draw_memory(plot_t *plot) {
             continue;
         scale_t scale = scale_of(plot, tier);
         bool is_last = tier == last_tier(plot);
-        place(plot, is_first ? HEAD_HEIGHT : 22, PANEL_HEIGHT, is_last ? TABLE_HEIGHT : 0);
+        place(plot, is_first ? HEAD_HEIGHT : PANEL_SPACE, PANEL_HEIGHT, is_last ? TABLE_HEIGHT : 0);
         fputs("unset label\nunset arrow\nunset object\nunset xtics\n", plot->script);
         fprintf(plot->script, "set xrange [-0.6:%.1f]\nset yrange [0:%.6g]\n",
                 (double)plot->n_columns - 0.4, scale.top / scale.unit);
         if (is_first)
             fprintf(plot->script,
                     "set key at screen 0.5, screen %.4f center top horizontal reverse Left "
-                    "samplen 1 maxrows 1\n",
-                    1 - 42.0 / plot->height);
+                    "samplen 1 maxrows 2 font ',10'\n",
+                    1 - 48.0 / plot->height);
         else
             fputs("unset key\n", plot->script);
         write_bars(plot, tier, &scale);
@@ -331,32 +366,37 @@ static void draw_line(plot_t *plot) {
     char text[512] = "";
     plan_words_t words = {text, sizeof(text), 0};
     int height = LANE_HEIGHT * (int)plan_line_n_lanes(plot->line);
-    plan_words_add(&words, "one step of the recommended plan, ");
-    plan_words_placement(row, &words);
-    plan_words_add(&words, row->recompute ? " " : ", ");
     if (plot->line->seconds < 10)
-        plan_words_add(&words, "%.1f ms", 1e3 * plot->line->seconds);
+        plan_words_add(&words, "one step of the recommended plan: %.1f ms\n",
+                       1e3 * plot->line->seconds);
     else
-        plan_words_add(&words, "%.1f s", plot->line->seconds);
+        plan_words_add(&words, "one step of the recommended plan: %.1f s\n", plot->line->seconds);
+    plan_words_placement(row, &words);
+    if (words.n < words.size && words.n > 0 && text[words.n - 1] == ',')
+        text[words.n - 1] = '\0';
     place(plot, LINE_HEAD_HEIGHT, height, LINE_FOOT_HEIGHT);
     fputs("unset label\nunset arrow\nunset object\nunset ylabel\nset title ", plot->script);
     gnuplot_text(plot->script, text);
-    fputs(" offset 0,-0.3\n", plot->script);
+    fputs(" offset 0,-0.3 font ',11'\n", plot->script);
     plan_line_draw(plot->line, plot->script);
 }
 
 static void write_head(const plot_t *plot) {
     const train_options_t *run = &plot->options->run;
     char text[512];
-    snprintf(text, sizeof(text),
-             "memory of a rank: %s, %s, sequences of %zu, accumulation %zu, %s on %s", run->model,
-             zr_dtype_name(run->config.dtype), run->seq, run->config.grad_accum,
-             zr_count_text((uint64_t)run->n_ranks, "rank").text,
-             plot->options->is_this ? "this machine, whose rates are not measured"
-                                    : plot->options->hardware.name);
+    size_t n =
+        (size_t)snprintf(text, sizeof(text),
+                         "memory of a rank: %s, %s, sequences of %zu, accumulation %zu\n%s on %s",
+                         run->model, zr_dtype_name(run->config.dtype), run->seq,
+                         run->config.grad_accum, zr_count_text((uint64_t)run->n_ranks, "rank").text,
+                         plot->options->is_this ? "this machine, whose rates are not measured"
+                                                : plot->options->hardware.name);
+    if (plot->n_columns < plot->n_places && n < sizeof(text))
+        snprintf(text + n, sizeof(text) - n, "; %zu of %zu placements", plot->n_columns,
+                 plot->n_places);
     fputs("set termoption noenhanced\nset multiplot\nset label 99 ", plot->script);
     gnuplot_text(plot->script, text);
-    fputs(" at screen 0.5, screen 1 center offset 0,-1.3 font ',13'\n"
+    fputs(" at screen 0.5, screen 1 center offset 0,-1.0 font ',12'\n"
           "unset border\nunset tics\nplot [0:1] [0:1] 1/0 notitle\n"
           "set border 3 linecolor rgb '#555555'\nset ytics nomirror\n"
           "set grid ytics linecolor rgb '#dddddd'\n"
@@ -367,10 +407,8 @@ static void write_head(const plot_t *plot) {
 
 static zr_status_t draw(plot_t *plot, const char *path, const zr_log_t *log) {
     gnuplot_t gnuplot;
-    plot->width = LEFT + (int)plot->n_columns * COLUMN_WIDTH + RIGHT;
-    plot->width = plot->width > LEAST_WIDTH ? plot->width : LEAST_WIDTH;
     plot->height = picture_height(plot);
-    ZR_TRY(gnuplot_begin(path, plot->width, plot->height, log, &gnuplot));
+    ZR_TRY(gnuplot_begin(path, WIDTH, plot->height, log, &gnuplot));
     plot->script = gnuplot.script;
     write_head(plot);
     draw_memory(plot);

@@ -156,12 +156,13 @@ static void write_names(const plan_line_t *line, FILE *script) {
     }
 }
 
+/* A lane of one kind has its name on the left. */
 static void write_plot(const plan_line_t *line, FILE *script) {
     fputs("plot $line using 1:2:3:4:5:6:7 with boxxyerror fillcolor rgb variable notitle", script);
     for (int lane = 0; lane < PLAN_LINE_MOST_LANES; lane++)
         for (int kind = 0; kind < PLAN_LINE_KINDS; kind++)
             if (has_lane(line, lane) && line->has_kind[lane][kind] &&
-                lanes[lane].kinds[kind] != NULL)
+                lanes[lane].kinds[1] != NULL && lanes[lane].kinds[kind] != NULL)
                 fprintf(script, ", 1/0 with boxes fillcolor rgb '#%06x' title '%s'",
                         lanes[lane].colours[kind], lanes[lane].kinds[kind]);
     fputs("\n", script);
@@ -179,7 +180,7 @@ void plan_line_draw(const plan_line_t *line, FILE *script) {
             line->seconds / line_unit(line), (double)n - 0.02);
     fputs("set xtics auto nomirror\nset grid xtics noytics front linecolor rgb '#dddddd'\n"
           "set style fill solid 1 noborder\n"
-          "set key outside below center horizontal reverse Left samplen 1\n",
+          "set key outside below center horizontal reverse Left samplen 1 font ',10'\n",
           script);
     fprintf(script, "set xlabel '%s'\n", line_unit(line) < 1 ? "ms" : "s");
     write_plot(line, script);

@@ -490,6 +490,10 @@ TEST(pictures_are_drawn) {
     assert_string_equal(err, "");
     expect_out("capacity efficiency");
     assert_int_equal(system("grep -q '<svg' it\\'s.svg && grep -q '3 cpu/cpu' it\\'s.svg"), 0);
+    assert_int_equal(capacity(SMALL BUDGETS "--verify off --stage 3 --offload-optimizer cpu "
+                                            "--offload-params cpu --plot one.svg"),
+                     0);
+    assert_string_equal(err, ""); /* a single capacity has axes, too */
     assert_int_equal(capacity(SWEEP "--plot sweep.png"), 0);
     assert_string_equal(err, "");
     assert_int_equal(system("head -c 4 sweep.png | grep -q PNG"), 0);
