@@ -111,13 +111,24 @@ int plan_hardware_ranks(const zr_hardware_t *hardware) {
 
 /* ---- what a description does not know -------------------------------------------------------- */
 
-static bool was_left(const char *path, const char *figure) {
+void plan_hardware_source(const char *which, const char *figure, char *text, size_t size) {
+    char folder[PATH_MAX], path[PATH_MAX + 300];
+    find_folder(folder);
+    if (is_file(which))
+        snprintf(path, sizeof(path), "%s", which);
+    else
+        snprintf(path, sizeof(path), "%s/%s" ENDING, folder, which);
     json_t *root = json_load_file(path, 0, NULL);
     const char *source =
         json_string_value(json_object_get(json_object_get(root, "sources"), figure));
-    bool was = source != NULL && strncmp(source, NOT_MEASURED, strlen(NOT_MEASURED)) == 0;
+    snprintf(text, size, "%s", source != NULL ? source : "");
     json_decref(root);
-    return was;
+}
+
+static bool was_left(const char *path, const char *figure) {
+    char source[sizeof(NOT_MEASURED)];
+    plan_hardware_source(path, figure, source, sizeof(source));
+    return strcmp(source, NOT_MEASURED) == 0;
 }
 
 void plan_hardware_warn(const char *which, const zr_hardware_t *hardware, int n_ranks,

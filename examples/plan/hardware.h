@@ -41,3 +41,6 @@ ZR_NODISCARD zr_status_t plan_hardware_read(const char *path, const zr_log_t *lo
  */
 void plan_hardware_warn(const char *which, const zr_hardware_t *hardware, int n_ranks,
                         const zr_log_t *log);
+
+/** What a description says of where a figure is from; "" where it says nothing. */
+void plan_hardware_source(const char *which, const char *figure, char *text, size_t size);

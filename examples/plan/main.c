@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "examples/common/command.h"
+#include "examples/plan/calibrate.h"
 #include "examples/plan/plot.h"
 #include "examples/plan/refusal.h"
 #include "examples/plan/report.h"
@@ -52,6 +53,18 @@ static int plan(const plan_options_t *options, messages_t *messages, const zr_lo
     return status == ZR_OK ? code : EXIT_FAILED;
 }
 
+static int fit(const plan_options_t *options, const zr_log_t *log) {
+    calibration_t calibration;
+    zr_status_t status = calibrate(options, log, &calibration);
+    if (status != ZR_OK)
+        return status == ZR_ERR_MEMORY ? EXIT_FAILED : EXIT_BAD_INPUT;
+    if (options->save_hardware_path != NULL)
+        status = calibration_save(&calibration, options, log);
+    bool printed = calibration_report(&calibration, options, stdout);
+    calibration_free(&calibration);
+    return program_check_output(status == ZR_OK ? EXIT_PLANNED : EXIT_FAILED, printed, log);
+}
+
 static int run(int argc, char **argv, messages_t *messages) {
     zr_log_t log = messages_log(messages, ZR_LOG_WARNING);
     plan_options_t options;
@@ -59,7 +72,8 @@ static int run(int argc, char **argv, messages_t *messages) {
     if (status != ZR_OK)
         return status == ZR_ERR_MEMORY ? EXIT_FAILED : EXIT_BAD_INPUT;
     if (!options.run.help && !options.run.version)
-        return plan(&options, messages, &log);
+        return options.calibrate_path != NULL ? fit(&options, &log)
+                                              : plan(&options, messages, &log);
     return program_tell("zero-plan", options.run.help, plan_options_help, &log);
 }
 

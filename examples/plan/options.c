@@ -41,10 +41,12 @@ static const options_use_t uses[] = {
      "several nodes, where their links cost time, also those of a node, or of as few nodes as "
      "hold the model)"},
     {"offload-optimizer", 3,
-     "where the optimizer's state lives (default: each is tried, as a whole); auto: in parts, in all "
+     "where the optimizer's state lives (default: each is tried, as a whole); auto: in parts, in "
+     "all "
      "tiers at once"},
     {"offload-params", 3,
-     "at stage 3: where parameters live (default: each is tried, as a whole); auto: in parts, in all "
+     "at stage 3: where parameters live (default: each is tried, as a whole); auto: in parts, in "
+     "all "
      "tiers at once"},
     {"recompute", 3, "whether layers are computed again in backward (default: both are tried)"},
     {"micro-batch", 3,
@@ -97,6 +99,12 @@ static zr_status_t take_trace(void *object, const char *label, const char *text,
     return files_check_writable(label, text, log);
 }
 
+static zr_status_t take_save_hardware(void *object, const char *label, const char *text,
+                                      const zr_log_t *log) {
+    ((plan_options_t *)object)->save_hardware_path = text;
+    return files_check_writable(label, text, log);
+}
+
 static const zr_option_t own[] = {
     {"hardware", .offset = offsetof(plan_options_t, hardware_name), .type = ZR_OPTION_STRING,
      .group = 4, .arg = "NAME|FILE|this",
@@ -107,6 +115,17 @@ static const zr_option_t own[] = {
      .type = ZR_OPTION_FLAG, .group = 1,
      .help = "the data has documents (zero-train --data): 4 bytes more for each token of a "
              "micro-batch"},
+    {"calibrate", .offset = offsetof(plan_options_t, calibrate_path), .type = ZR_OPTION_STRING,
+     .group = 4, .arg = "RUNS.csv", .initial = "",
+     .help = "plan nothing; fit the rates of --hardware to these runs' measured step times, and "
+             "say how well it predicts those that it was not fitted to",
+     .more = "[below](#fit-a-description-to-measured-steps)"},
+    {"save-hardware", .type = ZR_OPTION_STRING, .group = 4, .arg = "FILE", .initial = "",
+     .needs = "calibrate", .take = take_save_hardware,
+     .help = "with --calibrate: write the description that was fitted to all runs"},
+    {"top", .offset = offsetof(plan_options_t, n_lines), .type = ZR_OPTION_COUNT,
+     .group = PLAN_OUTPUT, .arg = "N",
+     .help = "lines of the table: the N fastest placements; 0: all"},
     {"plot", .type = ZR_OPTION_STRING, .group = PLAN_OUTPUT, .arg = "FILE", .initial = "",
      .take = take_plot,
      .help = "draw memory of each placement, and the time line of a step of the recommended plan, "
@@ -179,6 +198,7 @@ static zr_status_t check_trace(const plan_options_t *o, const zr_log_t *log) {
 
 static zr_status_t check(const plan_options_t *o, const zr_log_t *log) {
     ZR_TRY(check_trace(o, log));
+    ZR_TRY(options_check_needs(&plan_table, &o->run.given, log));
     ZR_TRY(plan_hardware_check_given(o->hardware_name, &o->run.given, log));
     ZR_TRY(train_options_check_auto_parts(&o->run, log));
     bool are_params_down =
@@ -211,7 +231,7 @@ static void warn_idle(plan_options_t *o, const zr_log_t *log) {
 }
 
 plan_options_t plan_options_default(void) {
-    return (plan_options_t){.run = train_options_default(), .hardware_name = "this"};
+    return (plan_options_t){.run = train_options_default(), .hardware_name = "this", .n_lines = 8};
 }
 
 void plan_options_help(FILE *file) {

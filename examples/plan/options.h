@@ -17,6 +17,10 @@ typedef struct plan_options {
 
     const char *plot_path;  /* of a picture; NULL: none */
     const char *trace_path; /* NULL: none */
+    size_t n_lines;         /* of the table; 0: all */
+
+    const char *calibrate_path;     /* of measured runs; NULL: none */
+    const char *save_hardware_path; /* NULL: none */
 
     /* What is tried in all ways. */
     bool stage_open, optimizer_open, params_open, recompute_open, micro_batch_open;

@@ -8,7 +8,9 @@
 #include <string.h>
 
 #include "examples/common/json.h"
+#include "examples/plan/band.h"
 #include "examples/plan/command.h"
+#include "examples/plan/hardware.h"
 #include "examples/plan/lack.h"
 #include "examples/plan/words.h"
 #include "examples/train/plan.h"
@@ -69,6 +71,18 @@ static json_t *row_object(const plan_options_t *options, const zr_run_row_t *row
     return object;
 }
 
+static json_t *band_object(const plan_options_t *options, const zr_run_row_t *row) {
+    char text[1024];
+    const plan_band_t *band = plan_band_of(options, row, text, sizeof(text));
+    double planned_ms = 1e3 * row->one.plan.step_seconds;
+    json_t *object = JSON_OBJECT({"why", json_text(text)});
+    if (band != NULL)
+        JSON_PUT(&object, {"least_ms", json_number(planned_ms * band->least)},
+                 {"most_ms", json_number(planned_ms * band->most)},
+                 {"runs", json_count(band->n_runs)}, {"source", json_string(band->document)});
+    return object;
+}
+
 static json_t *recommendation_object(const plan_options_t *options, const zr_run_rows_t *rows) {
     const zr_run_row_t *row = &rows->all[rows->recommended];
     char run[4096] = "", rest[4096] = "", why[2048] = "", *file = NULL;
@@ -80,9 +94,32 @@ static json_t *recommendation_object(const plan_options_t *options, const zr_run
     plan_words_why(rows, &why_text);
     JSON_PUT(&object, {"plan", json_count(rows->recommended)}, {"why", json_text(why)},
              {"options", json_text(run)}, {"options_with_config", json_text(rest)});
+    json_put(&object, "error_band", band_object(options, row));
     bool has_file = plan_command_file(options, row, &file) == ZR_OK;
     json_put(&object, "config", has_file ? json_loads(file, 0, NULL) : NULL);
     free(file);
+    return object;
+}
+
+/* What a rank has of each tier, be it by a budget or by the machine; 0: none. */
+static void budgets_of(const plan_options_t *options, size_t there_p[ZR_N_TIERS]) {
+    const zr_config_t *config = &options->run.config;
+    const zr_hardware_t *hardware = &options->hardware;
+    bool has_drives = !options->is_this || config->nvme.paths[0] != '\0';
+    size_t host = hardware->host_memory_bytes, disk = has_drives ? hardware->disk_bytes : 0;
+    size_t device = hardware->kind == ZR_HARDWARE_HOST ? host : zr_hardware_device_room(hardware);
+    there_p[ZR_TIER_DEVICE] =
+        config->device_memory_bytes < device ? config->device_memory_bytes : device;
+    there_p[ZR_TIER_HOST] = config->host_memory_bytes < host ? config->host_memory_bytes : host;
+    there_p[ZR_TIER_NVME] = config->nvme.capacity_bytes < disk ? config->nvme.capacity_bytes : disk;
+}
+
+static json_t *budgets_object(const plan_options_t *options) {
+    size_t there[ZR_N_TIERS];
+    json_t *object = json_object();
+    budgets_of(options, there);
+    for (int tier = 0; tier < ZR_N_TIERS; tier++)
+        json_put(&object, zr_tier_name((zr_tier_t)tier), json_count(there[tier]));
     return object;
 }
 
@@ -97,6 +134,7 @@ bool plan_report_json(const plan_options_t *options, const zr_run_rows_t *rows, 
     json_t *object = json_object(), *plans = json_array();
     JSON_PUT(&object, {"result", json_string(rows->n_fit > 0 ? "planned" : "none_fits")},
              {"model", train_shape_object(run)}, {"hardware", hardware_object(options)},
+             {"budget_bytes", budgets_object(options)},
              {"ranks", json_count((uint64_t)run->n_ranks)},
              {"dtype", json_string(zr_dtype_name(run->config.dtype))},
              {"grad_accum", json_count(run->config.grad_accum)}, {"seq", json_count(run->seq)});
@@ -187,10 +225,17 @@ static bool print_rows(const plan_options_t *options, const zr_run_rows_t *rows,
             rows->has_groups ? "  group" : "", "optimizer", "params", "recompute", "micro",
             "device", "host", "nvme", "step ms", "tokens/s",
             "exposed: compute, update, communication, host link, disk; idle");
+    size_t n_shown = options->n_lines == 0 || options->n_lines > n ? n : options->n_lines;
     for (size_t i = 0; i < n; i++) {
+        bool is_recommended = rows->n_fit > 0 && lines[i] == &rows->all[rows->recommended];
+        if (i >= n_shown && !is_recommended)
+            continue;
         print_choice(options, rows, lines[i], file);
         print_row(lines[i], file);
     }
+    if (n_shown < n)
+        fprintf(file, "(%zu of %s; --top 0 prints all)\n", n_shown,
+                zr_count_text(n, "placement").text);
     free(lines);
     return true;
 }
@@ -223,6 +268,16 @@ static void print_times(const zr_run_plan_t *plan, FILE *file) {
     fprintf(file, " idle %.1f\n", 1e3 * plan->times.idle);
 }
 
+static void print_band(const plan_options_t *options, const zr_run_row_t *row, FILE *file) {
+    char text[1024];
+    const plan_band_t *band = plan_band_of(options, row, text, sizeof(text));
+    fprintf(file, "  error band: ");
+    if (band != NULL)
+        fprintf(file, "%.1f to %.1f ms; ", 1e3 * row->one.plan.step_seconds * band->least,
+                1e3 * row->one.plan.step_seconds * band->most);
+    fprintf(file, "%s\n", text);
+}
+
 static void print_commands(const plan_options_t *options, const zr_run_row_t *row, FILE *file) {
     char run[4096] = "", rest[4096] = "", *json = NULL;
     plan_words_t run_text = {run, sizeof(run), 0}, rest_text = {rest, sizeof(rest), 0};
@@ -245,7 +300,33 @@ static void print_recommendation(const plan_options_t *options, const zr_run_row
     fprintf(file, "\nrecommended: %s\n", why);
     print_memory(&row->one.plan, file);
     print_times(&row->one.plan, file);
+    print_band(options, row, file);
     print_commands(options, row, file);
+}
+
+/* What a rank has of each tier; of what a description assumes, its own words. */
+static void print_budgets(const plan_options_t *options, FILE *file) {
+    static const char *const figures[ZR_N_TIERS] = {[ZR_TIER_DEVICE] = "device_memory_bytes",
+                                                    [ZR_TIER_HOST] = "host_memory_bytes",
+                                                    [ZR_TIER_NVME] = "disk_bytes"};
+    bool is_host = options->hardware.kind == ZR_HARDWARE_HOST;
+    size_t there[ZR_N_TIERS];
+    budgets_of(options, there);
+    fprintf(file, "budgets   of a rank:");
+    for (int tier = is_host ? ZR_TIER_HOST : ZR_TIER_DEVICE; tier <= ZR_TIER_NVME; tier++) {
+        char source[512] = "";
+        if (!options->is_this)
+            plan_hardware_source(options->hardware_name, figures[tier], source, sizeof(source));
+        fprintf(file, "%s %s", tier == (is_host ? ZR_TIER_HOST : ZR_TIER_DEVICE) ? "" : ",",
+                is_host && tier == ZR_TIER_HOST ? "memory" : zr_tier_name((zr_tier_t)tier));
+        if (there[tier] == 0)
+            fprintf(file, " none%s", options->is_this ? " without --nvme-path" : "");
+        else
+            fprintf(file, " %s", train_bytes((double)there[tier]).text);
+        if (strncmp(source, "assumption", 10) == 0)
+            fprintf(file, " (%s)", source);
+    }
+    fprintf(file, "\n");
 }
 
 void plan_report_table(const plan_options_t *options, const zr_run_rows_t *rows, FILE *file) {
@@ -270,6 +351,7 @@ void plan_report_table(const plan_options_t *options, const zr_run_rows_t *rows,
     if (options->is_this)
         fprintf(file, "          (its memory is this machine's; its rates are not measured, and "
                       "times only compare placements)\n");
+    print_budgets(options, file);
     fprintf(file, "\n");
     if (!print_rows(options, rows, file))
         return;

@@ -115,10 +115,11 @@ TEST(pictures_are_drawn) {
     expect_picture(PICTURED BUDGET "--plot it.png --trace it.json", 0, "it.png", "\x89PNG");
     expect_out("recommended");
     assert_int_equal(system("grep -q matmul it.json"), 0); /* of the step that is drawn */
-    expect_picture(PICTURED BUDGET "--offload-optimizer nvme --plot it.svg", 0, "it.svg",
-                   "<svg|parameters|optimizer_state|activations|device, |host, |nvme, |no room"
-                   "|48.0 MiB|peak, as reserved|compute|network|update|to the device|drive, read"
-                   "|one step of the recommended plan");
+    expect_picture(
+        PICTURED BUDGET "--offload-optimizer nvme --plot it.svg", 0, "it.svg",
+        "<svg|parameters|optimizer state|activations|device, |host, |nvme, |no room"
+        "|budget|48.0 MiB|peak, as reserved|compute|network|update|to the device|drive, read"
+        "|one step of the recommended plan");
     expect_picture(PICTURED "--device-memory 8MiB --stage 0 --offload-optimizer none "
                             "--plot none.svg --trace none.json",
                    1, "none.svg", "no room");
@@ -128,6 +129,32 @@ TEST(pictures_are_drawn) {
                    "--offload-optimizer none --offload-params none --recompute unit --quiet "
                    "--micro-batch 4 --ranks 32 --plot groups.svg",
                    0, "groups.svg", "stage, group|3, 32|3, 8");
+}
+
+/* What a rank has, as many lines as are asked for, and what the time is worth. */
+TEST(table) {
+    assert_int_equal(plan("--model gpt2 --hardware 4x-rtx4090 --dtype bf16 --quiet"), 0);
+    expect_out("budgets   of a rank: device 23.0 GiB, host 60.0 GiB (assumption: 256 GiB; a quarter"
+               "|nvme 884.8 GiB (assumption: a drive of 4 TB|(8 of |placements; --top 0 prints all)"
+               "|->|  error band: |times as long as planned were the steps of 9 published runs of "
+               "other programs on one node of GPUs (docs/scaling.md)");
+    assert_int_equal(plan("--model gpt2 --hardware 4x-rtx4090 --dtype bf16 --quiet --top 0"), 0);
+    assert_null(strstr(out, "prints all"));
+    assert_int_equal(plan("--model gpt2 --device host --quiet --top 1 --host-memory 7GiB"), 0);
+    expect_out(
+        "budgets   of a rank: memory 7.0 GiB, nvme none without --nvme-path|(1 of |error band: "
+        "rates of this machine are not measured");
+    json_t *object = plan_json(0, "--model gpt2 --hardware 8x-a100-80g --ranks 32 --dtype bf16 "
+                                  "--stage 1 --offload-optimizer none --micro-batch 1");
+    json_t *band = field(object, "recommended.error_band");
+    double planned = number(recommended_plan(object), "step_ms");
+    expect_fields(band, "runs=18 source=docs/scaling.md");
+    assert_float_equal(number(band, "least_ms") / planned, 1.2, 1e-6);
+    assert_float_equal(number(band, "most_ms") / planned, 3.04, 1e-6);
+    assert_true(number(object, "budget_bytes.device") > 7e10);
+    expect_fields(plan_json(0, "--model gpt2 --hardware 8x-a100-80g --dtype bf16 --stage 2 "
+                               "--offload-optimizer nvme --micro-batch 1"),
+                  "recommended.error_band.least_ms=absent");
 }
 
 TEST(a_picture_needs_gnuplot) {

@@ -121,6 +121,11 @@ if(TARGET zero-train)
   target_compile_definitions(test_zero_plan PRIVATE ZERO_TRAIN="$<TARGET_FILE:zero-train>"
     ZERO_PLAN="$<TARGET_FILE:zero-plan>")
   add_dependencies(test_zero_plan zero-train zero-plan)
+  zr_add_test(examples/test_zero_plan_calibrate.c NO_SANITIZERS)
+  target_compile_definitions(test_zero_plan_calibrate PRIVATE ZERO_TRAIN="$<TARGET_FILE:zero-train>"
+    ZERO_PLAN="$<TARGET_FILE:zero-plan>" HARDWARE="${CMAKE_SOURCE_DIR}/hardware"
+    ZR_VTRAIN="${CMAKE_SOURCE_DIR}/../shared/data/vtrain")
+  add_dependencies(test_zero_plan_calibrate zero-plan)
   zr_add_test(examples/test_zero_capacity.c LINK zero_capacity_core NO_SANITIZERS)
   target_compile_definitions(test_zero_capacity PRIVATE ZERO_TRAIN="$<TARGET_FILE:zero-train>"
     ZERO_CAPACITY="$<TARGET_FILE:zero-capacity>"

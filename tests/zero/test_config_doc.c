@@ -4,8 +4,12 @@
  * cannot say anything else than the programs do. Without arguments this compares; `test_config_doc
  * --write` writes the tables into the documents.
  */
+#include <math.h>
+
 #include "tests/common/test.h"
 #include "examples/capacity/options.h"
+#include "examples/plan/ask.h"
+#include "examples/plan/band.h"
 #include "examples/plan/options.h"
 #include "examples/train/options.h"
 #include "zero/config/keys.h"
@@ -123,7 +127,10 @@ static void print_rules(FILE *out, const zr_key_section_t *section) {
         else if (strcmp(rules[i].only, ZR_KEY_ANY) == 0)
             fprintf(out, " | any | no effect: %s |\n", rules[i].note);
         else
-            fprintf(out, " | `%.*s` | %s |\n", (int)strcspn(rules[i].only, " "), rules[i].only,
+            fprintf(out, " | `%.*s`%s | %s |\n", (int)strcspn(rules[i].only, " "), rules[i].only,
+                    strstr(rules[i].only, "| #") != NULL ? "; numbers have no effect, which is said"
+                    : strstr(rules[i].only, "| ") != NULL ? "; `true` has no effect, which is said"
+                                                          : "",
                     rules[i].note);
     }
 }
@@ -201,6 +208,106 @@ static void print_capacity_options(FILE *out) {
     print_options(out, &capacity_table, &options);
 }
 
+/* ---- DeepSpeed's estimator --------------------------------------------------- */
+
+typedef struct estimated {
+    const char *model;
+    int n_ranks, stage;
+    const char *optimizer, *params;
+} estimated_t;
+
+#define RANKS_PER_NODE 8
+
+/** Bytes of a GPU and of a node's CPUs, by the formulas of estimate_zero2_model_states_mem_needs
+ * and estimate_zero3_model_states_mem_needs with their defaults; `largest` is the parameters of the
+ * largest module. */
+static void estimate(const estimated_t *of, double params, double largest, double *gpu_p,
+                     double *cpu_p) {
+    const double buffers = 1.5, ranks = of->n_ranks, nodes = ranks / RANKS_PER_NODE;
+    bool has_cpu = strcmp(of->optimizer, "cpu") == 0, has_params = strcmp(of->params, "cpu") == 0;
+    double here = of->stage == 3 ? 4 * largest : has_cpu ? 2 * params : 4 * params;
+    if (of->stage == 3 && !(has_cpu && has_params))
+        here += (has_cpu ? 2 : 18) * params / ranks;
+    else if (of->stage == 2 && !has_cpu)
+        here += 16 * params / ranks;
+    double there = of->stage == 2 ? params * (has_cpu ? fmax(4 * ranks, 16) : 4 * RANKS_PER_NODE)
+                   : has_cpu      ? params * (has_params ? 18 : 16) / nodes
+                                  : largest * 4 * RANKS_PER_NODE;
+    *gpu_p = here;
+    *cpu_p = buffers * there;
+}
+
+static zr_run_plan_t planned_of(const estimated_t *of, plan_options_t *options) {
+    char words[16][64], *argv[16];
+    int argc = 0;
+    zr_run_rows_t rows;
+    zr_log_t log = {.level = ZR_LOG_ERROR, .rank = -1};
+    snprintf(words[2], sizeof(words[2]), "%s", of->model);
+    snprintf(words[4], sizeof(words[4]), "%d", of->n_ranks);
+    snprintf(words[6], sizeof(words[6]), "%d", of->stage);
+    snprintf(words[8], sizeof(words[8]), "%s", of->optimizer);
+    snprintf(words[10], sizeof(words[10]), "--offload-params=%s", of->params);
+    char *const all[] = {"zero-plan",
+                         "--model",
+                         words[2],
+                         "--ranks",
+                         words[4],
+                         "--stage",
+                         words[6],
+                         "--offload-optimizer",
+                         words[8],
+                         "--hardware=" ZR_SOURCE_DIR "/hardware/8x-a100-80g.json",
+                         words[10],
+                         "--dtype=bf16",
+                         "--micro-batch=1",
+                         "--recompute=unit",
+                         "--shard-group-size=all"};
+    for (; argc < (int)N_OF(all); argc++)
+        argv[argc] = all[argc];
+    assert_int_equal(plan_options_parse(argc, argv, &log, options), ZR_OK);
+    assert_int_equal(plan_search(options, &log, NULL, &rows), ZR_OK);
+    assert_int_equal(rows.n, 1);
+    zr_run_plan_t plan = rows.all[0].one.plan;
+    zr_run_rows_free(&rows);
+    return plan;
+}
+
+static double gib(double bytes) {
+    return bytes / (1 << 30);
+}
+
+static void print_estimates(FILE *out) {
+    static const estimated_t cases[] = {
+        {"gpt2-xl", 8, 2, "none", "none"},   {"gpt2-xl", 8, 2, "cpu", "none"},
+        {"gpt3-6.7b", 8, 2, "none", "none"}, {"gpt3-6.7b", 8, 2, "cpu", "none"},
+        {"gpt3-6.7b", 8, 3, "none", "none"}, {"gpt3-13b", 8, 3, "none", "none"},
+        {"gpt3-13b", 8, 3, "cpu", "none"},   {"gpt3-13b", 8, 3, "cpu", "cpu"},
+        {"gpt3-13b", 64, 3, "none", "none"}, {"gpt3-175b", 64, 3, "cpu", "cpu"}};
+    fprintf(out, "| model | ranks | stage | optimizer, parameters | GPU: estimate | plan, states | "
+                 "plan, all | CPU of a node: estimate | plan |\n|---|---|---|---|---|---|---|---|"
+                 "---|\n");
+    for (size_t i = 0; i < N_OF(cases); i++) {
+        static plan_options_t options;
+        zr_run_plan_t plan = planned_of(&cases[i], &options);
+        zr_model_sizes_t sizes = zr_model_shape_sizes(&options.run.shape);
+        double channels = (double)sizes.channels, gpu = 0, cpu = 0, states = 0;
+        double largest = channels * fmax((double)sizes.vocab, 4 * channels + 4);
+        static const zr_tag_t tags[] = {ZR_TAG_PARAMETERS, ZR_TAG_GATHERED_PARAMETERS,
+                                        ZR_TAG_GRADIENTS, ZR_TAG_GRADIENT_BUCKETS,
+                                        ZR_TAG_OPTIMIZER_STATE};
+        estimate(&cases[i], (double)zr_model_shape_n_params(&options.run.shape), largest, &gpu,
+                 &cpu);
+        for (size_t k = 0; k < N_OF(tags); k++)
+            states += (double)plan.tiers[ZR_TIER_DEVICE].by_tag[tags[k]].peak;
+        fprintf(out, "| %s | %d | %d | %s, %s | %.1f | %.1f | %.1f | %.0f | %.0f |\n",
+                cases[i].model, cases[i].n_ranks, cases[i].stage, cases[i].optimizer,
+                cases[i].params, gib(gpu), gib(states),
+                gib((double)plan.tiers[ZR_TIER_DEVICE].reserved.peak), gib(cpu),
+                gib(RANKS_PER_NODE * (double)plan.tiers[ZR_TIER_HOST].reserved.peak));
+    }
+    fprintf(out, "\n");
+}
+
 /** What is printed between two marks of a document. */
 typedef struct part {
     const char *path, *begin, *end;
@@ -214,6 +321,8 @@ static const part_t parts[] = {
      "<!-- tables: end -->\n", print_keys},
     {DOCS "config.md", OPTIONS_BEGIN, OPTIONS_END, print_train_options},
     {DOCS "plan.md", OPTIONS_BEGIN, OPTIONS_END, print_plan_options},
+    {DOCS "plan.md", "<!-- estimates: begin (build/tests/test_config_doc --write) -->\n",
+     "<!-- estimates: end -->\n", print_estimates},
     {DOCS "capacity.md", OPTIONS_BEGIN, OPTIONS_END, print_capacity_options},
 };
 #define N_PARTS (N_OF(parts))
@@ -284,8 +393,54 @@ static void write_document(void **state) {
     }
 }
 
+/* ---- bands of errors ----------------------------------------------------------- */
+
+/** Cells of a line of a table; as many as there are. */
+static size_t cells_of(char *line, char *cells[16]) {
+    size_t n = 0;
+    line += *line == '|';
+    for (char *cell; n < 16 && (cell = strsep(&line, "|")) != NULL; n++)
+        cells[n] = cell + strspn(cell, " ");
+    return n;
+}
+
+static void add_run(plan_band_t *band, double ratio) {
+    band->least = band->n_runs == 0 ? ratio : fmin(band->least, ratio);
+    band->most = fmax(band->most, ratio);
+    band->n_runs++;
+}
+
+/** What the programs say of measured steps and planned ones is what tables of documents have: those
+ * of runs on the host with the error of the plan, those of other programs with both rates. */
+static void bands_are_those_of_documents(void **state) {
+    plan_band_t found[3] = {{.n_runs = 0}, {.n_runs = 0}, {.n_runs = 0}};
+    char *simulation = read_document(DOCS "simulation.md"),
+         *scaling = read_document(DOCS "scaling.md");
+    char *cells[16], *rest = strstr(simulation, "| measured ms | predicted ms | error |");
+    assert_non_null(rest);
+    for (char *line; (line = strsep(&rest, "\n")) != NULL && *line == '|';)
+        if (cells_of(line, cells) >= 10 && atof(cells[0]) > 0)
+            add_run(&found[0], 1 / (1 + atof(cells[9]) / 100));
+    rest = strstr(scaling, "<!-- measured -->\n");
+    *strstr(rest, "<!-- measured: end -->") = '\0';
+    for (char *line; (line = strsep(&rest, "\n")) != NULL;)
+        if (cells_of(line, cells) >= 9 && atof(cells[0]) > 0)
+            add_run(&found[atoi(cells[3]) > 8 ? 2 : 1], atof(cells[7]) / atof(cells[6]));
+    size_t n = 0;
+    const plan_band_t *bands = plan_bands(&n);
+    assert_int_equal(n, N_OF(found));
+    for (size_t i = 0; i < n; i++)
+        if (bands[i].n_runs != found[i].n_runs || fabs(bands[i].least - found[i].least) > 0.006 ||
+            fabs(bands[i].most - found[i].most) > 0.006)
+            fail_msg("%s: %s has %zu runs, %.3f to %.3f", bands[i].what, bands[i].document,
+                     found[i].n_runs, found[i].least, found[i].most);
+    free(simulation);
+    free(scaling);
+}
+
 int main(int argc, char **argv) {
-    const struct CMUnitTest compare[] = {cmocka_unit_test(document_has_what_the_program_has)};
+    const struct CMUnitTest compare[] = {cmocka_unit_test(document_has_what_the_program_has),
+                                         cmocka_unit_test(bands_are_those_of_documents)};
     const struct CMUnitTest write[] = {cmocka_unit_test(write_document)};
     if (argc == 2 && strcmp(argv[1], "--write") == 0)
         return cmocka_run_group_tests(write, NULL, NULL);
