@@ -26,6 +26,8 @@ const char *zr_collective_name(zr_collective_t collective) {
         return "all_reduce";
     case ZR_BROADCAST:
         return "broadcast";
+    case ZR_ALL_TO_ALL:
+        return "all_to_all";
     case ZR_BARRIER:
         return "barrier";
     case ZR_SPLIT:
@@ -160,6 +162,7 @@ static uint64_t call_elems_sent(const zr_comm_t *comm, const zr_comm_call_t *cal
     switch (call->collective) {
     case ZR_ALL_GATHER:
     case ZR_REDUCE_SCATTER:
+    case ZR_ALL_TO_ALL:
         return n_elems * n_peers;
     case ZR_ALL_REDUCE: {
         uint64_t owned = zr_comm_slice_begin(call->n_elems, comm->rank + 1, comm->n_ranks) -
@@ -376,6 +379,22 @@ zr_status_t zr_comm_broadcast(zr_comm_t *comm, const zr_message_t *message, void
                        "broadcast of \"%s\": root %d; the ranks are 0 to %d", message->tensor, root,
                        comm->n_ranks - 1);
     return run_call(comm, &call, comm->backend->broadcast);
+}
+
+zr_status_t zr_comm_all_to_all(zr_comm_t *comm, const zr_message_t *message, const void *send,
+                               void *recv, size_t n_elems, zr_stream_t *stream) {
+    encoded_name_t name;
+    zr_comm_call_t call = make_call(ZR_ALL_TO_ALL, message, send, recv, n_elems, stream);
+    ZR_TRY(check_comm(comm, call.collective));
+    ZR_TRY(encode_call(comm, &call, &name));
+    ZR_TRY(check_call(comm, &call));
+    size_t whole_bytes =
+        call.n_elems * zr_dtype_size(call.message.dtype) * (size_t)comm->n_ranks;
+    if (whole_bytes > 0 && ranges_overlap(send, whole_bytes, recv, whole_bytes))
+        return zr_fail(&comm->options.log, ZR_ERR_ARGUMENT,
+                       "all_to_all of \"%s\": the %zu bytes at %p overlap those at %p",
+                       call.message.tensor, whole_bytes, send, recv);
+    return run_call(comm, &call, comm->backend->all_to_all);
 }
 
 /* A call without data, known by its name. */

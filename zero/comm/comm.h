@@ -40,10 +40,11 @@ typedef enum zr_collective {
     ZR_REDUCE_SCATTER = 1,
     ZR_ALL_REDUCE = 2,
     ZR_BROADCAST = 3,
-    ZR_BARRIER = 4,
-    ZR_SPLIT = 5
+    ZR_ALL_TO_ALL = 4,
+    ZR_BARRIER = 5,
+    ZR_SPLIT = 6
 } zr_collective_t;
-#define ZR_N_COLLECTIVES 6
+#define ZR_N_COLLECTIVES 7
 
 /** "all_gather", "reduce_scatter", ... */
 const char *zr_collective_name(zr_collective_t collective);
@@ -61,7 +62,8 @@ typedef struct zr_message {
     zr_dtype_t dtype;
     zr_traffic_t traffic;
     /* Instead of the dtype, unless it is NULL: elements lie in its blocks, of which n_elems has to
-       be a multiple. Sums are of fp32 and bf16; any other can be gathered and broadcast. */
+       be a multiple. Sums are of fp32 and bf16; any other can be gathered, exchanged and
+       broadcast. */
     const zr_encoding_t *encoding;
 } zr_message_t;
 
@@ -270,6 +272,20 @@ ZR_NODISCARD zr_status_t zr_comm_all_reduce(zr_comm_t *comm, const zr_message_t 
 ZR_NODISCARD zr_status_t zr_comm_broadcast(zr_comm_t *comm, const zr_message_t *message,
                                            void *buffer, size_t n_elems, int root,
                                            zr_stream_t *stream);
+
+/**
+ * recv[r * n_elems .. ] = rank r's send[rank * n_elems .. ], for every r: each rank gives every
+ * other a block.
+ *
+ * @param send     [n_ranks * n_elems] on the device, any dtype
+ * @param recv     [n_ranks * n_elems] on the device, apart from send
+ * @param n_elems  of a block, the same on every rank
+ *
+ * Errors as all_gather. Sends n_elems * (n_ranks - 1) elements per rank.
+ */
+ZR_NODISCARD zr_status_t zr_comm_all_to_all(zr_comm_t *comm, const zr_message_t *message,
+                                            const void *send, void *recv, size_t n_elems,
+                                            zr_stream_t *stream);
 
 /** Return when every rank has called it. `name` is checked like a tensor's. */
 ZR_NODISCARD zr_status_t zr_comm_barrier(zr_comm_t *comm, const char *name);

@@ -64,6 +64,7 @@ typedef struct zr_comm_backend {
     zr_status_t (*reduce_scatter)(zr_comm_t *comm, const zr_comm_call_t *call);
     zr_status_t (*all_reduce)(zr_comm_t *comm, const zr_comm_call_t *call);
     zr_status_t (*broadcast)(zr_comm_t *comm, const zr_comm_call_t *call);
+    zr_status_t (*all_to_all)(zr_comm_t *comm, const zr_comm_call_t *call);
     zr_status_t (*barrier)(zr_comm_t *comm, const zr_comm_call_t *call);
     /* The only one that may fail, with ZR_ERR_MEMORY on every rank, and leave comm alive. */
     zr_status_t (*split)(zr_comm_t *comm, const zr_comm_call_t *call);

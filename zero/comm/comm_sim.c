@@ -171,25 +171,32 @@ static double ring_seconds(const cost_t *c, zr_link_t ring) {
     return c->bytes * (c->n_ranks - 1) / c->n_ranks / ring.bytes_per_s + ring.latency_s;
 }
 
-/* Each rank gets its slice of every other, in as many rounds as the workspace makes of it. */
+/* Each rank gets its slice of every other. */
 static double exchange_seconds(const cost_t *c) {
     const zr_hardware_t *hardware = c->hardware;
-    int n_ranks = c->n_ranks;
-    double slice = c->bytes / n_ranks;
+    double slice = c->bytes / c->n_ranks;
+    double within = slice * (c->spread->n_on_node - 1) / hardware->within_node.bytes_per_s;
+    double between = slice * c->spread->n_pairs / hardware->between_nodes.bytes_per_s;
+    return fmax(within, between);
+}
+
+static double exchange_latency(const cost_t *c) {
+    return c->spread->n_nodes > 1 ? c->hardware->between_nodes.latency_s
+                                  : c->hardware->within_node.latency_s;
+}
+
+/* And adds them up, in as many rounds as the workspace makes of it. */
+static double sum_seconds(const cost_t *c) {
     size_t piece = zr_comm_piece_elems(&c->comm->base, c->call);
     size_t longest = zr_comm_longest_slice(&c->comm->base, c->call);
     double n_rounds = piece == 0 ? 1.0 : (double)((longest - 1) / piece + 1);
-    double within = slice * (c->spread->n_on_node - 1) / hardware->within_node.bytes_per_s;
-    double between = slice * c->spread->n_pairs / hardware->between_nodes.bytes_per_s;
-    double adding_up = slice * (n_ranks - 1) / hardware->reduce_bytes_per_s;
-    double latency = c->spread->n_nodes > 1 ? hardware->between_nodes.latency_s
-                                            : hardware->within_node.latency_s;
-    return fmax(fmax(within, between), adding_up) + n_rounds * latency;
+    double adding_up = c->bytes / c->n_ranks * (c->n_ranks - 1) / c->hardware->reduce_bytes_per_s;
+    return fmax(exchange_seconds(c), adding_up) + n_rounds * exchange_latency(c);
 }
 
 static double all_reduce_seconds(const cost_t *c, zr_link_t ring, zr_link_t sum, double tree) {
     if (c->comm->base.options.sums == ZR_SUM_RANK_ORDER)
-        return exchange_seconds(c) + ring_seconds(c, ring);
+        return sum_seconds(c) + ring_seconds(c, ring);
     double rings = ring_seconds(c, sum) + ring_seconds(c, ring);
     double trees = c->bytes / sum.bytes_per_s + c->bytes / ring.bytes_per_s + 2.0 * tree;
     return fmin(rings, trees);
@@ -204,12 +211,14 @@ static double seconds_of(const cost_t *c) {
     case ZR_ALL_GATHER:
         return ring_seconds(c, ring);
     case ZR_REDUCE_SCATTER:
-        return c->comm->base.options.sums == ZR_SUM_RANK_ORDER ? exchange_seconds(c)
+        return c->comm->base.options.sums == ZR_SUM_RANK_ORDER ? sum_seconds(c)
                                                                : ring_seconds(c, sum);
     case ZR_ALL_REDUCE:
         return all_reduce_seconds(c, ring, sum, tree);
     case ZR_BROADCAST:
         return c->bytes / ring.bytes_per_s + tree;
+    case ZR_ALL_TO_ALL:
+        return exchange_seconds(c) + exchange_latency(c);
     case ZR_BARRIER:
     case ZR_SPLIT:
         break;
@@ -249,13 +258,21 @@ static bool has_data(const zr_comm_call_t *call) {
     return call->n_elems > 0 && !zr_device_info(zr_stream_device(call->stream))->stores_nothing;
 }
 
+/* Whether tensors are of all ranks' parts. */
+static bool is_of_all(zr_collective_t collective) {
+    return collective == ZR_ALL_GATHER || collective == ZR_REDUCE_SCATTER ||
+           collective == ZR_ALL_TO_ALL;
+}
+
 /* Every rank's part is as this rank's, and the root of a broadcast has what this rank has. */
 static zr_status_t move_parts(const sim_comm_t *self, const zr_comm_call_t *call) {
     size_t part_bytes = call->n_elems * zr_dtype_size(call->message.dtype);
     const char *own = call->send;
     if (call->collective == ZR_BROADCAST)
         return ZR_OK;
-    if (call->collective == ZR_ALL_GATHER) {
+    if (call->collective == ZR_ALL_GATHER || call->collective == ZR_ALL_TO_ALL) {
+        if (call->collective == ZR_ALL_TO_ALL)
+            own += (size_t)self->base.rank * part_bytes;
         for (int rank = 0; rank < self->base.n_ranks; rank++) {
             char *part = (char *)call->recv + (size_t)rank * part_bytes;
             if (part != own)
@@ -295,9 +312,8 @@ static zr_status_t check_alive(sim_comm_t *self, const zr_comm_call_t *call) {
 
 static zr_status_t sim_take_part(zr_comm_t *comm, const zr_comm_call_t *call) {
     sim_comm_t *self = (sim_comm_t *)comm;
-    bool is_of_all = call->collective == ZR_ALL_GATHER || call->collective == ZR_REDUCE_SCATTER;
     ZR_TRY(check_alive(self, call));
-    take_time(self, call, is_of_all ? comm->n_ranks : 1.0);
+    take_time(self, call, is_of_all(call->collective) ? comm->n_ranks : 1.0);
     zr_status_t status = has_data(call) ? move_parts(self, call) : ZR_OK;
     if (status != ZR_OK) /* of a device: the communicator is dead, as others are */
         sim_backend.abort(comm, zr_collective_name(call->collective));
@@ -383,6 +399,7 @@ static const zr_comm_backend_t sim_backend = {
     .reduce_scatter = sim_take_part,
     .all_reduce = sim_take_part,
     .broadcast = sim_take_part,
+    .all_to_all = sim_take_part,
     .barrier = sim_take_part,
     .split = sim_split,
 };

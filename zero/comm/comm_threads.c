@@ -186,6 +186,7 @@ static const zr_comm_backend_t threads_backend = {
     .reduce_scatter = threads_move,
     .all_reduce = threads_move,
     .broadcast = threads_move,
+    .all_to_all = threads_move,
     .barrier = zr_controlled_barrier,
     .split = threads_split,
 };

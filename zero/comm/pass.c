@@ -32,7 +32,8 @@ static const char *elem_of(const zr_comm_call_t *call, const void *tensor, size_
 /* Where a rank's part begins in the whole tensor: its block of those that are gathered or
  * scattered, else its slice. */
 static size_t part_begin(const zr_pass_t *pass, const zr_comm_call_t *call, int owner) {
-    bool is_block = call->collective == ZR_ALL_GATHER || call->collective == ZR_REDUCE_SCATTER;
+    bool is_block = call->collective == ZR_ALL_GATHER || call->collective == ZR_REDUCE_SCATTER ||
+                    call->collective == ZR_ALL_TO_ALL;
     return is_block ? (size_t)owner * call->n_elems
                     : zr_comm_slice_begin(call->n_elems, owner, pass->n_ranks);
 }
@@ -62,6 +63,20 @@ static int take_all_dsts(zr_pass_t *pass, const zr_comm_call_t *call, int owner,
     return n_dsts;
 }
 
+/* A piece of what each rank gives the owner, to its place there. */
+static zr_status_t exchange_piece(zr_pass_t *pass, const zr_comm_call_t *call,
+                                  const piece_t *piece) {
+    for (int i = 0; i < pass->n_ranks; i++) {
+        int from = (piece->owner + i) % pass->n_ranks;
+        size_t block = (size_t)from * call->n_elems, own = part_begin(pass, call, piece->owner);
+        const void *source = elem_of(call, pass->sends[from], own + piece->first);
+        void *dst = (void *)elem_of(call, pass->recvs[piece->owner], block + piece->first);
+        ZR_TRY(zr_kernel_spread(call->stream, &dst, 1, &source, 1, call->message.dtype,
+                                piece->n_elems));
+    }
+    return ZR_OK;
+}
+
 /* Write the sum of the sources, or the one source, to all places. No two parts meet: of
  * reduce_scatter in place, block r of what rank r sends is overwritten, which is read for that
  * alone. */
@@ -85,6 +100,8 @@ static zr_status_t make_piece(zr_pass_t *pass, const zr_comm_call_t *call, const
         pass->sources[0] = elem_of(call, pass->sends[call->root], begin);
         n_dsts = take_all_dsts(pass, call, piece->owner, begin, pass->sources[0]);
         break;
+    case ZR_ALL_TO_ALL:
+        return exchange_piece(pass, call, piece);
     case ZR_BARRIER:
     case ZR_SPLIT:
         return ZR_OK;

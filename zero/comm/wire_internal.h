@@ -16,7 +16,7 @@
 #include "zero/comm/secret_internal.h"
 
 #define ZR_WIRE_MAGIC 0x315A52454E49474Cu
-#define ZR_WIRE_VERSION 6u /* of these structures */
+#define ZR_WIRE_VERSION 7u /* of these structures */
 
 typedef enum zr_frame_kind {
     ZR_FRAME_HELLO = 1,   /* to the hub: zr_hello_t, the first; also to a listener for data */

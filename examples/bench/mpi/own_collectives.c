@@ -55,6 +55,7 @@ static const char *name(const comm_mpi_call_t *call, int way) {
         return "MPI_Allreduce";
     case ZR_BROADCAST:
         return "MPI_Bcast";
+    case ZR_ALL_TO_ALL:
     case ZR_BARRIER:
     case ZR_SPLIT:
         break;
@@ -90,6 +91,7 @@ static bool call_mpi(void *argument, const comm_mpi_call_t *call, int way, char 
     case ZR_BROADCAST:
         code = MPI_Bcast(call->whole, n_all, type, call->root, comm);
         break;
+    case ZR_ALL_TO_ALL:
     case ZR_BARRIER:
     case ZR_SPLIT:
         break;

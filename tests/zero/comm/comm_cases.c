@@ -154,6 +154,24 @@ static void run_reduce_scatter(rank_t *self, zr_comm_t *comm, const comm_case_t 
     expect_bytes(self, left, t->input, t->whole_bytes);
 }
 
+static void run_all_to_all(rank_t *self, zr_comm_t *comm, const comm_case_t *wanted, tensors_t *t) {
+    size_t n_all = t->n_elems * (size_t)t->n_ranks, own_bytes = (size_t)t->rank * t->part_bytes;
+    for (int rank = 0; rank < t->n_ranks; rank++) {
+        make_elems(t->input, wanted->dtype, n_all, wanted->seed, t->alone >= 0 ? t->alone : rank);
+        memcpy(t->expected + (size_t)rank * t->part_bytes, t->input + own_bytes, t->part_bytes);
+    }
+    make_elems(t->input, wanted->dtype, n_all, wanted->seed, t->rank);
+    t->send = device_take(self, t->whole_bytes);
+    t->recv = device_take(self, t->whole_bytes);
+    upload(self, t->send, t->input, t->whole_bytes);
+    CHECK(self, zr_comm_all_to_all(comm, &t->message, t->send, t->recv, t->n_elems, self->stream) ==
+                    ZR_OK);
+    download(self, t->result, t->recv, t->whole_bytes);
+    scribble(self, t->send, t->whole_bytes);
+    CHECK(self, zr_stream_synchronize(self->stream) == ZR_OK);
+    expect_bytes(self, t->result, t->expected, t->whole_bytes);
+}
+
 static void run_buffer(rank_t *self, zr_comm_t *comm, const comm_case_t *wanted, tensors_t *t) {
     bool sums = wanted->collective == ZR_ALL_REDUCE;
     make_elems(t->input, wanted->dtype, t->n_elems, wanted->seed, t->rank);
@@ -189,6 +207,9 @@ void run_case(rank_t *self, zr_comm_t *comm, const comm_case_t *wanted) {
     case ZR_BROADCAST:
         run_buffer(self, comm, wanted, &tensors);
         break;
+    case ZR_ALL_TO_ALL:
+        run_all_to_all(self, comm, wanted, &tensors);
+        break;
     case ZR_BARRIER:
     case ZR_SPLIT:
         if (zr_comm_barrier(comm, tensors.message.tensor) != ZR_OK)
@@ -201,7 +222,8 @@ void run_case(rank_t *self, zr_comm_t *comm, const comm_case_t *wanted) {
 
 /* Whether n_elems are those of a rank's block. */
 static bool is_part(zr_collective_t collective) {
-    return collective == ZR_ALL_GATHER || collective == ZR_REDUCE_SCATTER;
+    return collective == ZR_ALL_GATHER || collective == ZR_REDUCE_SCATTER ||
+           collective == ZR_ALL_TO_ALL;
 }
 
 void large_tensors(rank_t *self) {
@@ -212,6 +234,7 @@ void large_tensors(rank_t *self) {
         {.collective = ZR_ALL_REDUCE, .dtype = ZR_DTYPE_F32},
         {.collective = ZR_ALL_GATHER, .dtype = ZR_DTYPE_F32},
         {.collective = ZR_ALL_GATHER, .dtype = ZR_DTYPE_U8, .in_place = true},
+        {.collective = ZR_ALL_TO_ALL, .dtype = ZR_DTYPE_BF16},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]) && self->failure[0] == '\0'; i++) {
         comm_case_t wanted = cases[i];

@@ -34,7 +34,7 @@ static zr_status_t outcome_of(rank_t *self, zr_status_t status) {
 
 static void every_collective(rank_t *self) {
     static const size_t sizes[] = {0, 1, 7, 64, 1021, 16411};
-    for (int collective = ZR_ALL_GATHER; collective <= ZR_BROADCAST; collective++) {
+    for (int collective = ZR_ALL_GATHER; collective <= ZR_ALL_TO_ALL; collective++) {
         for (int dtype = ZR_DTYPE_F32; dtype <= ZR_DTYPE_U8; dtype++) {
             if (is_summed((zr_collective_t)collective) && dtype > ZR_DTYPE_BF16)
                 continue;
@@ -56,8 +56,8 @@ static void every_collective(rank_t *self) {
 static comm_case_t random_case(uint64_t seed, int n_ranks) {
     uint64_t bits = mix_bits(seed);
     comm_case_t wanted = {
-        .collective = (zr_collective_t)(bits % 5),
-        .dtype = (zr_dtype_t)(bits / 5 % 5),
+        .collective = (zr_collective_t)(bits % 6),
+        .dtype = (zr_dtype_t)(bits / 6 % 5),
         .n_elems = (size_t)(bits >> 16) % 3000,
         .root = (int)((bits >> 32) % (uint64_t)n_ranks),
         .in_place = bits >> 63,
@@ -102,13 +102,14 @@ static void exact_traffic(rank_t *self) {
     zr_message_t control = {"control", ZR_DTYPE_F32, ZR_TRAFFIC_CONTROL};
     zr_stream_t *stream = self->stream;
     char *whole = device_take(self, n * 2 * 1000);
-    char *part = device_take(self, 4 * 1000);
+    char *part = device_take(self, 4 * 1000), *other = device_take(self, n * 4 * 5);
     CHECK_OK(self, zr_comm_all_gather(self->comm, &model, part, whole, 1000, stream));
     CHECK_OK(self, zr_comm_all_gather(self->comm, &model, part, whole, 11, stream));
     CHECK_OK(self, zr_comm_reduce_scatter(self->comm, &model, whole, part, 999, stream));
     CHECK_OK(self, zr_comm_all_reduce(self->comm, &control, part, 1000, stream));
     CHECK_OK(self, zr_comm_all_reduce(self->comm, &control, part, 3, stream));
     CHECK_OK(self, zr_comm_broadcast(self->comm, &model, part, 17, self->n_ranks - 1, stream));
+    CHECK_OK(self, zr_comm_all_to_all(self->comm, &control, whole, other, 5, stream));
     CHECK_OK(self, zr_comm_barrier(self->comm, "barrier"));
 
     expect_count(self, ZR_ALL_GATHER, ZR_TRAFFIC_MODEL, 2, 1011 * (n - 1), 2 * 1011 * (n - 1));
@@ -122,6 +123,7 @@ static void exact_traffic(rank_t *self) {
     expect_count(self, ZR_ALL_REDUCE, ZR_TRAFFIC_CONTROL, 2, reduced, 4 * reduced);
     uint64_t given = r == n - 1 ? 17 * (n - 1) : 0;
     expect_count(self, ZR_BROADCAST, ZR_TRAFFIC_MODEL, 1, given, 2 * given);
+    expect_count(self, ZR_ALL_TO_ALL, ZR_TRAFFIC_CONTROL, 1, 5 * (n - 1), 4 * 5 * (n - 1));
     expect_count(self, ZR_BARRIER, ZR_TRAFFIC_CONTROL, 1, 0, 0);
     expect_count(self, ZR_ALL_GATHER, ZR_TRAFFIC_CONTROL, 0, 0, 0);
     expect_count(self, ZR_ALL_REDUCE, ZR_TRAFFIC_MODEL, 0, 0, 0);
@@ -381,6 +383,7 @@ static zr_status_t make_call(rank_t *self, const mismatch_t *mismatch, int which
     size_t n_elems = mismatch->n_elems[which];
     char *part = device_take(self, 4096);
     char *whole = device_take(self, 4096 * (size_t)self->n_ranks);
+    char *other = device_take(self, 4096 * (size_t)self->n_ranks);
     switch (mismatch->collective[which]) {
     case ZR_ALL_GATHER:
         return zr_comm_all_gather(self->comm, &message, part, whole, n_elems, self->stream);
@@ -391,6 +394,8 @@ static zr_status_t make_call(rank_t *self, const mismatch_t *mismatch, int which
     case ZR_BROADCAST:
         return zr_comm_broadcast(self->comm, &message, part, n_elems, mismatch->root[which],
                                  self->stream);
+    case ZR_ALL_TO_ALL:
+        return zr_comm_all_to_all(self->comm, &message, whole, other, n_elems, self->stream);
     case ZR_BARRIER:
         return zr_comm_barrier(self->comm, message.tensor);
     case ZR_SPLIT: {
@@ -451,6 +456,11 @@ static const mismatch_t mismatches[] = {
      .tensor = SAME("x"),
      .n_elems = {64, 0},
      .shown = {"64 elements", " 0 elements"}},
+    {.collective = SAME(ZR_ALL_TO_ALL),
+     .tensor = SAME("h.3 gradients (8bit)"),
+     .dtype = SAME(ZR_DTYPE_U8),
+     .n_elems = {520, 260},
+     .shown = {"(uint8, 520 elements", "(uint8, 260 elements"}},
     MISMATCH(ZR_ALL_GATHER, ZR_ALL_GATHER, "x", 64,
              .traffic = {ZR_TRAFFIC_MODEL, ZR_TRAFFIC_CONTROL},
              .shown = {", model, ", ", control, "}),

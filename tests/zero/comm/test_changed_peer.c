@@ -187,29 +187,34 @@ static void keep_error(void *context, zr_log_level_t level, int rank, const char
         snprintf(context, ZR_REASON_BYTES, "%s", message);
 }
 
-/* A first call with data, and further ones, in which neighbours meet in a page and map memory. */
-static zr_status_t talk(zr_comm_t *comm, bool is_in_group, float *numbers, zr_stream_t *stream) {
-    zr_message_t message = {"numbers", ZR_DTYPE_F32, ZR_TRAFFIC_MODEL};
-    zr_comm_t *group = NULL;
-    zr_status_t status = ZR_OK;
-    if (is_in_group)
-        ZR_TRY(zr_comm_split(comm, 0, -zr_comm_rank(comm), &group));
-    for (int i = 0; i < 4 && status == ZR_OK; i++)
-        status = zr_comm_all_reduce(is_in_group ? group : comm, &message, numbers, N_ELEMS, stream);
-    zr_comm_destroy(&group);
-    return status;
-}
-
-enum { EXPECTED, WENT_WELL, SKIPPED = 77, UNEXPECTED };
-
 /* How ranks are to each other. */
 typedef enum setting {
     ONE_MACHINE,
     ONE_MACHINE_SHARED, /* whose ranks map each other's memory */
     MACHINES,           /* of a rank each */
     MACHINES_SECRET,    /* whose ranks have a secret */
-    MACHINES_GROUP      /* of them, in which ranks are in the opposite order */
+    MACHINES_GROUP,     /* of them, in which ranks are in the opposite order */
+    MACHINES_BLOCKS     /* whose ranks exchange blocks of an encoding */
 } setting_t;
+
+/* A first call with data, and further ones, in which neighbours meet in a page and map memory. */
+static zr_status_t talk(zr_comm_t *comm, setting_t setting, float *numbers, zr_stream_t *stream) {
+    zr_message_t message = {"numbers", ZR_DTYPE_F32, ZR_TRAFFIC_MODEL};
+    zr_message_t blocks = {"blocks", .encoding = &zr_encoding_int8};
+    zr_comm_t *group = NULL;
+    zr_status_t status = ZR_OK;
+    if (setting == MACHINES_GROUP)
+        ZR_TRY(zr_comm_split(comm, 0, -zr_comm_rank(comm), &group));
+    for (int i = 0; i < 4 && status == ZR_OK; i++)
+        status = setting == MACHINES_BLOCKS
+                     ? zr_comm_all_to_all(comm, &blocks, numbers, numbers + 512, 256, stream)
+                     : zr_comm_all_reduce(group != NULL ? group : comm, &message, numbers, N_ELEMS,
+                                          stream);
+    zr_comm_destroy(&group);
+    return status;
+}
+
+enum { EXPECTED, WENT_WELL, SKIPPED = 77, UNEXPECTED };
 
 /* @param error  [ZR_REASON_BYTES] in memory that is shared */
 static int run_rank(int rank, int port, setting_t setting, char *error) {
@@ -237,7 +242,7 @@ static int run_rank(int rank, int port, setting_t setting, char *error) {
         zr_range_map(device, ZR_TIER_DEVICE, range, 0, granule) != ZR_OK ||
         zr_comm_create_processes(&launch, &options, &comm) != ZR_OK)
         return UNEXPECTED;
-    zr_status_t status = talk(comm, setting == MACHINES_GROUP, range, stream);
+    zr_status_t status = talk(comm, setting, range, stream);
     zr_comm_destroy(&comm);
     zr_stream_destroy(&stream);
     zr_range_release(device, ZR_TIER_DEVICE, &range, granule);
@@ -408,6 +413,16 @@ TEST(connections_for_data) {
     };
     for (size_t i = 0; i < N_OF(lies); i++)
         assert_true(tell(&lies[i], 1, MACHINES));
+}
+
+/* An encoded block is as long as the encoding says. */
+TEST(blocks) {
+    static const lie_t lies[] = {
+        {IN_HEADER, FIELD(zr_link_header_t, size_bytes), 34, SENT "34 bytes of data, expected 260"},
+        {IN_HEADER, FIELD(zr_link_header_t, size_bytes), 1024, SENT "1024 bytes of data, expected"},
+    };
+    for (size_t i = 0; i < N_OF(lies); i++)
+        assert_true(tell(&lies[i], 1, MACHINES_BLOCKS));
 }
 
 TEST(page) {

@@ -348,7 +348,7 @@ TEST(strangers) {
     assert_int_equal(frame.kind, ZR_FRAME_REFUSED);
     assert_true(frame.length < sizeof(text));
     assert_int_equal(receive_all(fd, text, frame.length, INT64_MAX), 0);
-    assert_has(text, "version 7 of the protocol");
+    assert_has(text, "version 8 of the protocol");
     close(fd);
     for (int i = 0; i < N_QUIET; i++) /* more than have a place, and silent */
         quiet[i] = connect_to(port);
@@ -442,7 +442,7 @@ TEST(posts_that_cannot_be) {
     static const field_t fields[] = {
         {FIELD(zr_post_t, sequence), 0,
          "rank 1 sent what is no message, and was cut off: a call without a number"},
-        {FIELD(zr_post_t, collective), 6, "cut off: collective 6; 0 to 5 are possible"},
+        {FIELD(zr_post_t, collective), 7, "cut off: collective 7; 0 to 6 are possible"},
         {FIELD(zr_post_t, collective), -1, "cut off: collective -1"},
         {FIELD(zr_post_t, dtype), 100, "cut off: dtype 100"},
         {FIELD(zr_post_t, traffic), 2, "cut off: traffic 2"},

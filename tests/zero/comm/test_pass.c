@@ -20,7 +20,7 @@ typedef struct fixture {
     atomic_size_t n_taken[N_RANKS];
     zr_pass_t passes[N_RANKS];
     void *arrays[N_RANKS];
-    float *whole[N_RANKS], *part[N_RANKS];
+    float *whole[N_RANKS], *other[N_RANKS], *part[N_RANKS]; /* other: of ZR_ALL_TO_ALL */
 } fixture_t;
 
 static int open_ranks(void **state) {
@@ -31,6 +31,7 @@ static int open_ranks(void **state) {
     for (int rank = 0; rank < N_RANKS; rank++) {
         self->arrays[rank] = malloc(zr_pass_bytes(N_RANKS));
         self->whole[rank] = malloc(N_RANKS * LARGE_ELEMS * sizeof(float));
+        self->other[rank] = malloc(N_RANKS * LARGE_ELEMS * sizeof(float));
         self->part[rank] = malloc(LARGE_ELEMS * sizeof(float));
         zr_pass_init(&self->passes[rank], self->arrays[rank], rank, N_RANKS);
     }
@@ -43,6 +44,7 @@ static int close_ranks(void **state) {
     for (int rank = 0; rank < N_RANKS; rank++) {
         free(self->arrays[rank]);
         free(self->whole[rank]);
+        free(self->other[rank]);
         free(self->part[rank]);
     }
     zr_stream_destroy(&self->stream);
@@ -59,7 +61,8 @@ typedef struct collective {
 } collective_t;
 
 static bool is_of_blocks(zr_collective_t collective) {
-    return collective == ZR_ALL_GATHER || collective == ZR_REDUCE_SCATTER;
+    return collective == ZR_ALL_GATHER || collective == ZR_REDUCE_SCATTER ||
+           collective == ZR_ALL_TO_ALL;
 }
 
 /* Whether a rank sends its part; else the whole. */
@@ -80,6 +83,8 @@ static void fill(fixture_t *self, const collective_t *of) {
     for (int rank = 0; rank < N_RANKS; rank++) {
         for (size_t i = 0; i < N_RANKS * of->n_elems; i++)
             self->whole[rank][i] = sends_part(of->collective) ? -1.0f : value_of(rank, i);
+        for (size_t i = 0; i < N_RANKS * of->n_elems; i++)
+            self->other[rank][i] = -1.0f;
         for (size_t i = 0; i < of->n_elems; i++)
             self->part[rank][i] = sends_part(of->collective) ? value_of(rank, i) : -1.0f;
     }
@@ -97,6 +102,15 @@ static float result_of(const collective_t *of, size_t i) {
     }
 }
 
+/* Of all ranks' blocks for the owner, whether element k is there. */
+static bool is_exchanged(const fixture_t *self, const collective_t *of, int owner, size_t k) {
+    for (int from = 0; from < N_RANKS; from++)
+        if (self->other[owner][(size_t)from * of->n_elems + k] !=
+            value_of(from, (size_t)owner * of->n_elems + k))
+            return false;
+    return true;
+}
+
 /* Elements of a rank's part, [first, last), that are as they should be; nothing is between. */
 static size_t count_made(const fixture_t *self, const collective_t *of, int owner, size_t first,
                          size_t last) {
@@ -105,7 +119,9 @@ static size_t count_made(const fixture_t *self, const collective_t *of, int owne
         size_t i = (size_t)owner * of->n_elems + k;
         float expected = result_of(of, i);
         bool is_made = true;
-        if (receives_part(of->collective))
+        if (of->collective == ZR_ALL_TO_ALL)
+            is_made = is_exchanged(self, of, owner, k);
+        else if (receives_part(of->collective))
             is_made = self->part[owner][k] == expected;
         else
             for (int rank = 0; rank < N_RANKS; rank++)
@@ -131,6 +147,8 @@ static void make_part(fixture_t *self, const collective_t *of, int rank) {
     for (int other = 0; other < N_RANKS; other++) {
         pass->sends[other] = sends_part(of->collective) ? self->part[other] : self->whole[other];
         pass->recvs[other] = receives_part(of->collective) ? self->part[other] : self->whole[other];
+        if (of->collective == ZR_ALL_TO_ALL)
+            pass->recvs[other] = self->other[other];
     }
     call.send = pass->sends[rank];
     call.recv = pass->recvs[rank];
@@ -148,7 +166,7 @@ static void begin(fixture_t *self, const collective_t *of, bool is_shared) {
 }
 
 static const zr_collective_t all[] = {ZR_ALL_GATHER, ZR_REDUCE_SCATTER, ZR_ALL_REDUCE,
-                                      ZR_BROADCAST};
+                                      ZR_BROADCAST, ZR_ALL_TO_ALL};
 enum { N_COLLECTIVES = N_OF(all) };
 
 /* ---- tests ----------------------------------------------------------------------------------- */

@@ -192,12 +192,15 @@ static zr_status_t follow_views(mpi_comm_t *self) {
 }
 
 static size_t sent_bytes(const mpi_comm_t *self, const zr_comm_call_t *call) {
-    size_t n_parts = call->collective == ZR_REDUCE_SCATTER ? (size_t)self->base.n_ranks : 1;
+    bool is_of_all =
+        call->collective == ZR_REDUCE_SCATTER || call->collective == ZR_ALL_TO_ALL;
+    size_t n_parts = is_of_all ? (size_t)self->base.n_ranks : 1;
     return n_parts * call->n_elems * zr_dtype_size(call->message.dtype);
 }
 
 static size_t received_bytes(const mpi_comm_t *self, const zr_comm_call_t *call) {
-    size_t n_parts = call->collective == ZR_ALL_GATHER ? (size_t)self->base.n_ranks : 1;
+    bool is_of_all = call->collective == ZR_ALL_GATHER || call->collective == ZR_ALL_TO_ALL;
+    size_t n_parts = is_of_all ? (size_t)self->base.n_ranks : 1;
     return n_parts * call->n_elems * zr_dtype_size(call->message.dtype);
 }
 
@@ -299,7 +302,8 @@ static bool is_in_views(const mpi_comm_t *self, const zr_comm_call_t *call) {
     for (int rank = 0; rank < self->base.n_ranks; rank++) {
         const zr_peer_tensors_t *peer = &self->peers[rank];
         is_in = is_in && (call->collective == ZR_ALL_GATHER || peer->send_place != ZR_NOWHERE) &&
-                (call->collective == ZR_REDUCE_SCATTER || peer->recv_place != ZR_NOWHERE);
+                (call->collective == ZR_REDUCE_SCATTER || call->collective == ZR_ALL_TO_ALL ||
+                 peer->recv_place != ZR_NOWHERE);
     }
     return is_in;
 }
@@ -501,6 +505,34 @@ static zr_status_t take_from_receivers(mpi_comm_t *self, const zr_comm_call_t *c
     return ZR_OK;
 }
 
+/* ---- blocks that one needs ------------------------------------------------------------------- */
+
+/* From every rank the block that it has for this one. */
+static zr_status_t exchange_blocks(mpi_comm_t *self, const zr_comm_call_t *call) {
+    int n_ranks = self->base.n_ranks, own = self->base.rank;
+    size_t bytes = call->n_elems * zr_dtype_size(call->message.dtype), own_at = (size_t)own * bytes;
+    self->n_transfers = 0;
+    for (int i = 1; i < n_ranks; i++) {
+        int rank = (own + i) % n_ranks;
+        size_t at = (size_t)rank * bytes;
+        if (zr_machines_is_neighbour(&self->machines, rank))
+            continue;
+        ZR_TRY(add_transfer(self, rank, (uint64_t)(uintptr_t)call->send + at, bytes, true));
+        ZR_TRY(add_transfer(self, rank, (uint64_t)(uintptr_t)call->recv + at, bytes, false));
+    }
+    post(self);
+    for (int i = 0; i < n_ranks; i++) {
+        int rank = (own + i) % n_ranks;
+        char *dst = (char *)call->recv + (size_t)rank * bytes;
+        if (rank == own)
+            ZR_TRY(zr_copy_async(call->stream, dst, (const char *)call->send + own_at, bytes,
+                                 ZR_COPY_DEVICE_TO_DEVICE));
+        else if (zr_machines_is_neighbour(&self->machines, rank))
+            ZR_TRY(read_neighbour(self, call, rank, dst, self->peers[rank].send + own_at, bytes));
+    }
+    return await(self);
+}
+
 /* ---- sums ------------------------------------------------------------------------------------ */
 
 /* What each rank sums: elements of what all ranks send. */
@@ -625,7 +657,8 @@ static zr_status_t mpi_move(zr_comm_t *comm, const zr_comm_call_t *call) {
         [ZR_ALL_GATHER] = {take_blocks, take_from_receivers},
         [ZR_REDUCE_SCATTER] = {sum_blocks},
         [ZR_ALL_REDUCE] = {sum_blocks, take_blocks, take_from_receivers},
-        [ZR_BROADCAST] = {take_blocks, take_from_receivers}};
+        [ZR_BROADCAST] = {take_blocks, take_from_receivers},
+        [ZR_ALL_TO_ALL] = {exchange_blocks}};
     mpi_comm_t *self = (mpi_comm_t *)comm;
     zr_status_t status = ZR_OK;
     const char *backend = zr_device_info(zr_stream_device(call->stream))->backend;
@@ -769,6 +802,7 @@ static const zr_comm_backend_t mpi_backend = {
     .reduce_scatter = mpi_move,
     .all_reduce = mpi_move,
     .broadcast = mpi_move,
+    .all_to_all = mpi_move,
     .barrier = zr_controlled_barrier,
     .count_machines = mpi_count_machines,
     .split = mpi_split,

@@ -99,6 +99,26 @@ static ncclResult_t make_part(zr_nccl_link_t *link, void *context) {
     return nccl->ncclReduceScatter_p(send, recv, n, type, ncclSum, link->handle, stream);
 }
 
+/* To each rank, this one, too, its block, and from each the one for this. */
+static ncclResult_t exchange_blocks_part(zr_nccl_link_t *link, void *context) {
+    const parts_t *parts = context;
+    const zr_comm_call_t *call = parts->call;
+    ncclDataType_t type = type_of(call->message.dtype);
+    cudaStream_t stream = zr_cuda_queue(call->stream);
+    size_t block_bytes = call->n_elems * zr_dtype_size(call->message.dtype);
+    ncclResult_t result = ncclSuccess;
+    for (int rank = 0; rank < parts->self->base.n_ranks; rank++) {
+        size_t at = (size_t)rank * block_bytes;
+        if (result == ncclSuccess || result == ncclInProgress)
+            result = link->nccl.ncclSend_p((const char *)call->send + at, call->n_elems, type, rank,
+                                           link->handle, stream);
+        if (result == ncclSuccess || result == ncclInProgress)
+            result = link->nccl.ncclRecv_p((char *)call->recv + at, call->n_elems, type, rank,
+                                           link->handle, stream);
+    }
+    return result;
+}
+
 /* ---- sums in rank order --------------------------------------------------------------------- */
 
 /* The slice that a rank adds: its block of reduce_scatter, its share of all_reduce. */
@@ -260,7 +280,9 @@ static zr_status_t queue_part(nccl_comm_t *self, const zr_comm_call_t *call) {
     if (is_sum && self->base.options.sums == ZR_SUM_RANK_ORDER)
         return queue_sum_in_rank_order(self, call);
     parts_t parts = {.self = self, .call = call};
-    return zr_nccl_link_queue(self->link, call, make_part, &parts);
+    return zr_nccl_link_queue(
+        self->link, call, call->collective == ZR_ALL_TO_ALL ? exchange_blocks_part : make_part,
+        &parts);
 }
 
 /*
@@ -401,6 +423,7 @@ static const zr_comm_backend_t nccl_backend = {
     .reduce_scatter = nccl_move,
     .all_reduce = nccl_move,
     .broadcast = nccl_move,
+    .all_to_all = nccl_move,
     .barrier = zr_controlled_barrier,
     .count_machines = nccl_count_machines,
     .split = nccl_split,
