@@ -82,6 +82,15 @@ typedef enum zr_update_at {
                                  ZR_ORDER_BLOCK, are not kept */
 } zr_update_at_t;
 
+/** What values lie in while they pass between ranks; those below FP32 of PLAIN lose some of their
+ * bits. */
+typedef enum zr_wire {
+    ZR_MESSAGE_PLAIN = 0, /* as they are */
+    ZR_MESSAGE_BF16 = 1,
+    ZR_MESSAGE_8BIT = 2, /* by blocks, with a scale each */
+    ZR_MESSAGE_4BIT = 3
+} zr_message_as_t;
+
 typedef struct zr_offload_options {
     zr_offload_device_t device;
     double ratio; /* at least this fraction lives there, in whole sub-groups; the rest stays on
@@ -147,10 +156,10 @@ typedef struct zr_config {
     zr_optimizer_kind_t optimizer;
     const zr_optimizer_type_t *own_optimizer; /* of a user's own, instead; static; NULL: none */
     double own_hyper[ZR_MAX_HYPERS];          /* its numbers, in the order of its rule */
-    zr_adamw_options_t adamw; /* the rate and weight decay of any; betas and epsilon of those that
-                                 have them */
-    double momentum;          /* of those that have one */
-    bool nesterov;            /* likewise */
+    zr_adamw_options_t adamw;   /* the rate and weight decay of any; betas and epsilon of those that
+                                   have them */
+    double momentum;            /* of those that have one */
+    bool nesterov;              /* likewise */
     zr_state_form_t state_form; /* of the optimizer's arrays but the master */
     zr_schedule_t schedule;
     size_t prefetch_elems;  /* stage 3: gather ahead at most so many parameters; 0: none */
@@ -163,11 +172,17 @@ typedef struct zr_config {
     int shard_group_size;   /* ranks that share one copy of what is sharded: groups of so many in
                                order of rank hold the same (hybrid sharding); has to divide the
                                ranks; -1: all of them */
-    bool overlap_comm;      /* gathers and reductions on a stream of their own, beside compute where
-                               the device has such (zr_stream_create_beside) */
-    bool check_overflow;    /* a step whose norm is not finite is skipped; false: it ends the run,
-                               and without clipping the host updates units while backward of
-                               others goes on */
+    zr_message_as_t gather_encoding; /* of parameters, at stages 1 to 3: every rank computes with
+                                  what it decodes, also from itself */
+    zr_message_as_t reduce_encoding; /* of gradients: each rank's part of a sum, and sums that are
+                                        gathered; they are added in fp32, in rank order */
+    bool error_feedback; /* with groups: what the encoding leaves out of what a rank sends to other
+                            groups is added to what it sends in the next step */
+    bool overlap_comm;   /* gathers and reductions on a stream of their own, beside compute where
+                            the device has such (zr_stream_create_beside) */
+    bool check_overflow; /* a step whose norm is not finite is skipped; false: it ends the run,
+                            and without clipping the host updates units while backward of
+                            others goes on */
     zr_update_at_t update_at;   /* BACKWARD: without clip and check_overflow */
     size_t device_memory_bytes; /* budget per rank; ZR_CONFIG_NO_BUDGET: none */
     size_t host_memory_bytes;
@@ -226,8 +241,9 @@ void zr_config_simulate(zr_config_t *config);
  * same without it, and where it says nothing, such as stage3_... at other stages. Numbers have 15
  * digits.
  *
- * DeepSpeed's JSON has no keys for reduce, order, state_form, update_at, device_memory_bytes,
- * host_memory_bytes, offload_optimizer.max_in_cpu_elems, .gradients, .gradients_ratio,
+ * DeepSpeed's JSON has no keys for reduce, order, state_form, update_at, gather_encoding,
+ * reduce_encoding, error_feedback, device_memory_bytes, host_memory_bytes,
+ * offload_optimizer.max_in_cpu_elems, .gradients, .gradients_ratio,
  * .gradients_in_cpu_elems and .update_on, host_threads, plan_memory, and of nvme capacity_bytes,
  * submit_batch, files_per_path, verify, store and backend.
  *
@@ -260,6 +276,15 @@ void zr_config_set_optimizer(zr_config_t *config, const zr_optimizer_type_t *opt
 /** Whether gradients wait on NVMe; whether these, optimizer state or parameters do. */
 bool zr_config_has_grads_on_nvme(const zr_config_t *config);
 bool zr_config_uses_nvme(const zr_config_t *config);
+
+/** The encoding of messages; NULL: the dtype's own, as with PLAIN. `config` is resolved. */
+const struct zr_encoding *zr_config_message(const zr_config_t *config, zr_message_as_t as);
+
+/** What messages lose, for reports: "parameters in 8bit, gradients in 4bit"; "": nothing. */
+typedef struct zr_messages_text {
+    char text[96];
+} zr_messages_text_t;
+zr_messages_text_t zr_config_messages(const zr_config_t *config);
 
 /** Micro-batches that a model of blocks trains together: all of a step with ZR_ORDER_BLOCK, else 1.
  * `config` is resolved. */

@@ -80,6 +80,24 @@ static zr_status_t allocate(zr_grads_t *grads, const zr_unit_t *unit, zr_tier_t 
     return size_bytes == 0 ? ZR_OK : zr_allocate(unit->base->allocator, &request, pointer_p);
 }
 
+static zr_status_t forget_errors(const zr_unit_t *unit, zr_stream_t *stream) {
+    const zr_feedback_t *errors = &unit->grad_errors;
+    if (errors->part == NULL)
+        return ZR_OK;
+    size_t n_elems = unit->flat[FLAT_TRAINABLE].shard_elems;
+    zr_encoded_t between =
+        zr_encoded_grads(unit->base, unit->base->sharding.replicas, unit->grads_tensor);
+    ZR_TRY(zr_kernel_fill(stream, errors->part, ZR_DTYPE_F32, n_elems, 0.0f));
+    return zr_kernel_fill(stream, errors->sum, ZR_DTYPE_F32, zr_encoded_slice(&between, n_elems),
+                          0.0f);
+}
+
+zr_status_t zr_grads_forget_errors(zr_grads_t *grads) {
+    for (size_t i = 0; i < grads->model->n_units; i++)
+        ZR_TRY(forget_errors(grads->model->units[i], grads->base->transfer));
+    return ZR_OK;
+}
+
 static zr_status_t allocate_full(zr_grads_t *grads, zr_unit_t *unit) {
     const zr_base_t *base = unit->base;
     size_t n_elems = unit->flat[FLAT_TRAINABLE].padded_elems;
@@ -101,19 +119,34 @@ static zr_status_t allocate_shard(zr_grads_t *grads, zr_unit_t *unit) {
     return allocate(grads, unit, ZR_TIER_HOST, bytes[ZR_TIER_HOST], &unit->grad_host);
 }
 
+static zr_status_t allocate_errors(zr_grads_t *grads, zr_unit_t *unit) {
+    const zr_base_t *base = unit->base;
+    size_t n_elems = unit->flat[FLAT_TRAINABLE].shard_elems;
+    if (base->sharding.replicas == NULL || !base->config.error_feedback)
+        return ZR_OK;
+    zr_encoded_t between = zr_encoded_grads(base, base->sharding.replicas, unit->grads_tensor);
+    if (between.encoding == NULL)
+        return ZR_OK;
+    size_t slice = zr_encoded_slice(&between, n_elems);
+    ZR_TRY(allocate(grads, unit, ZR_TIER_DEVICE, n_elems * sizeof(float),
+                    (void **)&unit->grad_errors.part));
+    ZR_TRY(allocate(grads, unit, ZR_TIER_DEVICE, slice * sizeof(float),
+                    (void **)&unit->grad_errors.sum));
+    return forget_errors(unit, base->compute);
+}
+
 zr_status_t zr_grads_allocate(zr_grads_t *grads, zr_unit_t *unit) {
     if (zr_base_keeps_full_grads(unit->base))
         ZR_TRY(allocate_full(grads, unit));
+    ZR_TRY(allocate_errors(grads, unit));
     bool is_kept = zr_base_reduces_every_micro_batch(unit->base) && zr_base_keeps_grads(unit->base);
     return is_kept ? allocate_shard(grads, unit) : ZR_OK;
 }
 
 /* ---- sums over the ranks --------------------------------------------------------------------- */
 
-static zr_message_t message_of(const zr_unit_t *unit) {
-    return (zr_message_t){.tensor = unit->grads_tensor,
-                          .encoding = zr_base_encoding(unit->base),
-                          .traffic = ZR_TRAFFIC_MODEL};
+static zr_encoded_t in_group(const zr_unit_t *unit) {
+    return zr_encoded_grads(unit->base, unit->base->sharding.group, unit->grads_tensor);
 }
 
 /* This rank's slice of the full gradients. */
@@ -122,38 +155,35 @@ static void *own_slice(const zr_unit_t *unit) {
 }
 
 static zr_status_t reduce_scatter(zr_unit_t *unit, void *target) {
-    const zr_base_t *base = unit->base;
-    zr_message_t message = message_of(unit);
-    return zr_comm_reduce_scatter(base->sharding.group, &message, unit->grad_full, target,
-                                  unit->flat[FLAT_TRAINABLE].shard_elems, base->transfer);
+    zr_encoded_t encoded = in_group(unit);
+    return zr_encoded_reduce_scatter(&encoded, unit->grad_full, target,
+                                     unit->flat[FLAT_TRAINABLE].shard_elems);
 }
 
 /* Add up what the groups have summed for a shard. At the end of the sum, so once per step. */
 static zr_status_t add_replicas(zr_unit_t *unit, void *shard) {
-    const zr_base_t *base = unit->base;
-    zr_message_t message = message_of(unit);
-    if (base->sharding.replicas == NULL || !zr_unit_ends_sum(unit))
+    zr_comm_t *replicas = unit->base->sharding.replicas;
+    if (replicas == NULL || !zr_unit_ends_sum(unit))
         return ZR_OK;
-    return zr_comm_all_reduce(base->sharding.replicas, &message, shard,
-                              unit->flat[FLAT_TRAINABLE].shard_elems, base->transfer);
+    zr_encoded_t encoded = zr_encoded_grads(unit->base, replicas, unit->grads_tensor);
+    return zr_encoded_all_reduce(&encoded, shard, unit->flat[FLAT_TRAINABLE].shard_elems,
+                                 &unit->grad_errors);
 }
 
 /* Stage 0: the shards together are the full gradients. */
 static zr_status_t gather_grads(zr_unit_t *unit, const void *shard) {
-    const zr_base_t *base = unit->base;
-    zr_message_t message = message_of(unit);
-    return zr_comm_all_gather(base->sharding.group, &message, shard, unit->grad_full,
-                              unit->flat[FLAT_TRAINABLE].shard_elems, base->transfer);
+    zr_encoded_t encoded = in_group(unit);
+    return zr_encoded_all_gather(&encoded, shard, unit->grad_full,
+                                 unit->flat[FLAT_TRAINABLE].shard_elems);
 }
 
 /* Stages 0 and 1, once per step, in place: the sum of everything, or of this rank's slice. */
 static zr_status_t reduce_in_place(zr_unit_t *unit) {
     const zr_base_t *base = unit->base;
-    zr_message_t message = message_of(unit);
-    bool is_one_group = base->sharding.replicas == NULL;
-    if (base->config.stage == 0 && is_one_group)
-        return zr_comm_all_reduce(base->sharding.group, &message, unit->grad_full,
-                                  unit->flat[FLAT_TRAINABLE].padded_elems, base->transfer);
+    zr_encoded_t encoded = in_group(unit);
+    if (base->config.stage == 0 && base->sharding.replicas == NULL)
+        return zr_encoded_all_reduce(&encoded, unit->grad_full,
+                                     unit->flat[FLAT_TRAINABLE].padded_elems, &(zr_feedback_t){0});
     ZR_TRY(reduce_scatter(unit, own_slice(unit)));
     ZR_TRY(add_replicas(unit, own_slice(unit)));
     return base->config.stage == 0 ? gather_grads(unit, own_slice(unit)) : ZR_OK;

@@ -11,6 +11,7 @@
 #pragma once
 
 #include "zero/copies_internal.h"
+#include "zero/encoded_internal.h"
 #include "zero/grads_drive_internal.h"
 
 typedef struct zr_grads {
@@ -54,6 +55,9 @@ static inline bool zr_grads_in_pieces(const zr_unit_t *unit) {
  * and micro-batch ask for it, and give them up where the stage keeps none.
  */
 ZR_NODISCARD zr_status_t zr_grads_reduce(zr_grads_t *grads, zr_unit_t *unit);
+
+/** What was left out of what was sent so far is forgotten, on the transfer stream. */
+ZR_NODISCARD zr_status_t zr_grads_forget_errors(zr_grads_t *grads);
 
 /** The norm of the averaged gradients of all ranks. Work queued on compute from now on finds what
  * was kept. */

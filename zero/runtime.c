@@ -309,6 +309,21 @@ static zr_status_t create_events(const zr_state_t *state, zr_unit_t *unit) {
     return state->may_update_early ? zr_event_create(device, &unit->released) : ZR_OK;
 }
 
+/* Stages 1 and 2 begin with the bits that publishing would leave, as they go on from a checkpoint.
+ */
+static zr_status_t settle_params(const zr_runtime_t *runtime) {
+    const zr_base_t *base = &runtime->base;
+    if (!zr_base_keeps_full_params(base) || base->config.stage == 0)
+        return ZR_OK;
+    for (size_t i = 0; i < runtime->model.n_units; i++) {
+        const zr_unit_t *unit = runtime->model.units[i];
+        zr_encoded_t gathered = zr_encoded_params(base, unit->params_tensor);
+        ZR_TRY(zr_encoded_settle(&gathered, unit->data[FLAT_TRAINABLE].own,
+                                 unit->flat[FLAT_TRAINABLE].padded_elems));
+    }
+    return zr_stream_synchronize(base->transfer);
+}
+
 static zr_status_t commit(zr_runtime_t *runtime) {
     zr_state_t *state = &runtime->state;
     zr_params_t *params = &runtime->params;
@@ -345,6 +360,7 @@ static zr_status_t commit(zr_runtime_t *runtime) {
     }
     ZR_TRY(is_filled ? zr_state_end_fill(state) : ZR_OK);
     ZR_TRY(is_filled ? zr_params_end_fill(params) : ZR_OK);
+    ZR_TRY(settle_params(runtime));
     zr_restore_end(&runtime->restore);
     ZR_TRY(zr_saves_reserve(&runtime->saves, state));
     ZR_TRY(plan_memory(&runtime->base));

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "zero/checkpoint/restore_internal.h"
+#include "zero/encoded_internal.h"
 #include "zero/exchange_internal.h"
 #include "zero/nvme_internal.h"
 #include "zero/state_internal.h"

@@ -126,8 +126,15 @@ static zr_status_t declare(zr_state_t *state, zr_nvme_t *nvme) {
     return status;
 }
 
+/* Shards and parameters begin with a block of what they are kept or sent in. */
+static void align_to(zr_state_t *state, const zr_encoding_t *encoding) {
+    if (encoding != NULL && encoding->block_elems > state->align_elems)
+        state->align_elems = encoding->block_elems;
+}
+
 zr_status_t zr_state_prepare(zr_state_t *state) {
-    state->own_rule = zr_config_rule(&state->base->config);
+    const zr_config_t *config = &state->base->config;
+    state->own_rule = zr_config_rule(config);
     state->rule = &state->own_rule;
     state->align_elems = ZR_LAYOUT_ALIGN_ELEMS;
     ZR_TRY(zr_update_rule_check(state->rule, &state->base->log));
@@ -139,8 +146,10 @@ zr_status_t zr_state_prepare(zr_state_t *state) {
                            "optimizer array \"%s\": encoding %s has blocks of %zu elements; powers "
                            "of two up to %zu are possible",
                            array->name, array->encoding->name, block, ZR_LAYOUT_MOST_ALIGN_ELEMS);
-        state->align_elems = block > state->align_elems ? block : state->align_elems;
+        align_to(state, array->encoding);
     }
+    align_to(state, zr_config_message(config, config->gather_encoding));
+    align_to(state, zr_config_message(config, config->reduce_encoding));
     return ZR_OK;
 }
 

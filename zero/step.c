@@ -26,13 +26,10 @@ static zr_status_t publish_unit(zr_state_t *state, const zr_unit_t *unit) {
     zr_base_trace(base, "publish", unit->name, 0);
     ZR_TRY(zr_base_order(base, base->compute, base->transfer));
     ZR_TRY(zr_state_order_params(state, base->transfer));
-    zr_message_t message = {.tensor = unit->params_tensor,
-                            .encoding = zr_base_encoding(base),
-                            .traffic = ZR_TRAFFIC_MODEL};
+    zr_encoded_t gathered = zr_encoded_params(base, unit->params_tensor);
     void *full = unit->data[FLAT_TRAINABLE].own;
     void *own = zr_base_at(base, full, zr_unit_own_first(unit, FLAT_TRAINABLE));
-    return zr_comm_all_gather(base->sharding.group, &message, own, full,
-                              unit->flat[FLAT_TRAINABLE].shard_elems, base->transfer);
+    return zr_encoded_all_gather(&gathered, own, full, unit->flat[FLAT_TRAINABLE].shard_elems);
 }
 
 static zr_status_t update_all(zr_runtime_t *runtime, double lr, double grad_scale) {
@@ -183,6 +180,7 @@ static zr_status_t finish_step(zr_runtime_t *runtime, zr_step_report_t *report) 
                      isnan(report->gradient_norm) ? "not a number" : "infinite",
                      progress->n_steps + 1 - progress->n_updates);
         ZR_TRY(zr_state_skip_update(&runtime->state));
+        ZR_TRY(zr_grads_forget_errors(&runtime->grads)); /* which are no numbers either */
     } else {
         ZR_TRY(update_all(runtime, report->lr, report->clip_factor / n_addends(base)));
     }

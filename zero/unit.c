@@ -28,16 +28,13 @@ static zr_status_t gather_flat(zr_runtime_t *runtime, zr_unit_t *unit, int kind)
                             ZR_TAG_GATHERED_PARAMETERS, ZR_LIFETIME_UNIT, unit->params_tensor,
                             base->transfer, &data->full));
     runtime->gathers.n_elems += flat->padded_elems;
-    zr_message_t message = {.tensor = unit->params_tensor,
-                            .encoding = zr_base_encoding(base),
-                            .traffic = ZR_TRAFFIC_MODEL};
+    zr_encoded_t gathered = zr_encoded_params(base, unit->params_tensor);
     void *own = data->own;
     if (zr_unit_is_offloaded(unit, kind)) {
         own = zr_base_at(base, data->full, zr_unit_own_first(unit, kind));
         ZR_TRY(zr_params_fetch(&runtime->params, unit, kind, own));
     }
-    return zr_comm_all_gather(base->sharding.group, &message, own, data->full, flat->shard_elems,
-                              base->transfer);
+    return zr_encoded_all_gather(&gathered, own, data->full, flat->shard_elems);
 }
 
 static zr_status_t gather(zr_runtime_t *runtime, zr_unit_t *unit) {

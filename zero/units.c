@@ -73,6 +73,8 @@ static void clear_unit(zr_unit_t *unit) {
     zr_free(allocator, &unit->grad_shard, NULL);
     zr_free(allocator, &unit->grad_host, NULL);
     zr_free(allocator, &unit->grad_held, NULL);
+    zr_free(allocator, (void **)&unit->grad_errors.part, NULL);
+    zr_free(allocator, (void **)&unit->grad_errors.sum, NULL);
     zr_free(allocator, &unit->state[ZR_TIER_DEVICE], NULL);
     zr_free(allocator, &unit->state[ZR_TIER_HOST], NULL);
     zr_event_destroy(&unit->gathered);

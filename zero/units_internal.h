@@ -5,7 +5,7 @@
  */
 #pragma once
 
-#include "zero/base_internal.h"
+#include "zero/encoded_internal.h"
 #include "zero/layout_internal.h"
 #include "zero/names_internal.h"
 
@@ -59,6 +59,7 @@ struct zr_unit {
     void *grad_held; /* where it is split: the sum between reductions of micro-batches that began
                         together */
     bool grads_are_split;
+    zr_feedback_t grad_errors; /* on the device */
     /* What it has of the optimizer state on device and host: pieces, each with its arrays one
      * behind the other. For NVMe: the buffer of the piece that is being filled, or NULL. */
     void *state[ZR_N_TIERS];

@@ -257,7 +257,7 @@ static json_t *memory_object(const train_result_t *result) {
 
 static json_t *sent_object(const uint64_t *bytes_sent) {
     json_t *object = json_object();
-    for (int i = 0; i <= ZR_BROADCAST; i++)
+    for (int i = 0; i <= ZR_ALL_TO_ALL; i++)
         json_put(&object, zr_collective_name((zr_collective_t)i), json_count(bytes_sent[i]));
     return object;
 }
@@ -394,6 +394,9 @@ static void put_common(json_t **object_p, const train_options_t *options,
              {"seq", json_count(options->seq)}, {"seq_min", json_count(options->seq_min)},
              {"recompute", json_string(options->recompute ? "unit" : "none")},
              {"model", model_object(options, result)});
+    zr_messages_text_t messages = zr_config_messages(c);
+    if (messages.text[0] != '\0')
+        json_put(object_p, "messages", json_string(messages.text));
     if (result->data_kind != NULL)
         json_put(object_p, "data", data_object(result));
     put_placed(object_p, options, result);
@@ -760,9 +763,16 @@ static void print_details(const train_options_t *options, const train_result_t *
     print_memory(result, file);
 }
 
+static void print_messages(const zr_config_t *config, FILE *file) {
+    zr_messages_text_t messages = zr_config_messages(config);
+    if (messages.text[0] != '\0')
+        fprintf(file, "messages     %s, which changes the result\n", messages.text);
+}
+
 void train_report_summary(const train_options_t *options, const train_result_t *result,
                           FILE *file) {
     print_run(options, result, file);
+    print_messages(&options->config, file);
     print_losses(options, result, file);
     print_speed(options, result, file);
     print_peaks(result, file);

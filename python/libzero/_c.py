@@ -329,6 +329,7 @@ class CheckpointInfo(Structure):
         ("data_bytes", c_uint64),
         ("optimizer", c_char_p),
         ("n_arrays", c_size_t),
+        ("messages", c_char_p),
         ("is_signed", c_bool),
     ]
 

@@ -144,6 +144,14 @@ static void choose(uint64_t seed, char *text) {
         add(text, " --overlap-comm on");
     if (throw(&dice, 2))
         choose_evaluations(&dice, text, has_documents ? "val-documents" : "val");
+    uint64_t messages = seed * 9000011;
+    if (throw(&messages, 3) == 0 && stage > 0)
+        add(text, " --gather-encoding %s", throw(&messages, 2) ? "8bit" : "bf16");
+    if (throw(&messages, 3) == 0 && strstr(text, "every-micro-batch") == NULL) {
+        add(text, " --reduce-encoding %s", throw(&messages, 2) ? "8bit" : "4bit");
+        if (seed % 3 == 0)
+            add(text, " --error-feedback on");
+    }
     uint64_t order = seed * 7000003;
     if (throw(&order, 2))
         add(text, " --order %s", throw(&order, 4) ? "block" : "auto");

@@ -243,6 +243,14 @@ static sim_case_t choose(uint64_t seed) {
         c.config.order = throw(&order, 3) ? ZR_ORDER_BLOCK : ZR_ORDER_MICRO_BATCH;
         c.varies = throw(&order, 2);
     }
+    dice_t messages = {seed * 9000011};
+    if (throw(&messages, 3) == 0) {
+        if (c.config.stage > 0)
+            c.config.gather_encoding = (zr_message_as_t) throw(&messages, 3);
+        if (c.config.reduce == ZR_REDUCE_AUTO)
+            c.config.reduce_encoding = (zr_message_as_t) throw(&messages, 4);
+        c.config.error_feedback = throw(&messages, 2);
+    }
     assert_true(c.b * c.t <= MOST_TOKENS);
     assert_ok(zr_config_resolve(&c.config, c.n_ranks, NULL));
     return c;

@@ -100,17 +100,19 @@ void zr_checkpoint_close(zr_checkpoint_t **checkpoint) {
 
 void zr_checkpoint_info(const zr_checkpoint_t *checkpoint, zr_checkpoint_info_t *info_p) {
     const zr_manifest_t *manifest = &checkpoint->found.manifest;
-    *info_p = (zr_checkpoint_info_t){.path = checkpoint->found.path,
-                                     .step = manifest->step,
-                                     .n_updates = manifest->n_updates,
-                                     .n_ranks = manifest->n_ranks,
-                                     .stage = manifest->stage,
-                                     .dtype = manifest->dtype,
-                                     .n_tensors = manifest->n_tensors,
-                                     .data_bytes = checkpoint->data_bytes,
-                                     .optimizer = zr_manifest_optimizer(manifest),
-                                     .n_arrays = zr_manifest_n_arrays(manifest),
-                                     .is_signed = manifest->is_signed};
+    *info_p =
+        (zr_checkpoint_info_t){.path = checkpoint->found.path,
+                               .step = manifest->step,
+                               .n_updates = manifest->n_updates,
+                               .n_ranks = manifest->n_ranks,
+                               .stage = manifest->stage,
+                               .dtype = manifest->dtype,
+                               .n_tensors = manifest->n_tensors,
+                               .data_bytes = checkpoint->data_bytes,
+                               .optimizer = zr_manifest_optimizer(manifest),
+                               .n_arrays = zr_manifest_n_arrays(manifest),
+                               .messages = manifest->messages != NULL ? manifest->messages : "",
+                               .is_signed = manifest->is_signed};
 }
 
 const char *zr_checkpoint_trainer_json(const zr_checkpoint_t *checkpoint) {
@@ -124,7 +126,8 @@ const char *zr_checkpoint_array_name(const zr_checkpoint_t *checkpoint, size_t a
 
 const zr_encoding_t *zr_checkpoint_array_encoding(const zr_checkpoint_t *checkpoint, size_t array) {
     const zr_manifest_t *manifest = &checkpoint->found.manifest;
-    return array < zr_manifest_n_arrays(manifest) ? zr_manifest_array(manifest, array).encoding : NULL;
+    return array < zr_manifest_n_arrays(manifest) ? zr_manifest_array(manifest, array).encoding
+                                                  : NULL;
 }
 
 const zr_checkpoint_tensor_t *zr_checkpoint_tensor(const zr_checkpoint_t *checkpoint,

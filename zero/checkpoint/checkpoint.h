@@ -32,9 +32,9 @@ ZR_BEGIN_C
 ZR_NODISCARD zr_status_t zr_runtime_expect_saves(zr_runtime_t *runtime, bool goes_on);
 
 /**
- * Carry a file for other programs along, such as a tokenizer: it is written into each checkpoint that
- * this run saves. Before commit, on rank 0; on others it does nothing. Not where zr_runtime_restore
- * is called, whose checkpoint has its own.
+ * Carry a file for other programs along, such as a tokenizer: it is written into each checkpoint
+ * that this run saves. Before commit, on rank 0; on others it does nothing. Not where
+ * zr_runtime_restore is called, whose checkpoint has its own.
  *
  * @param name   as of zr_checkpoint_writer_carry
  * @param bytes  [n_bytes] copied
@@ -221,7 +221,8 @@ typedef struct zr_checkpoint_info {
     uint64_t data_bytes;   /* of all its data files */
     const char *optimizer; /* whose arrays it has */
     size_t n_arrays;
-    bool is_signed; /* checked where it was opened with a secret */
+    const char *messages; /* of the run that saved it, as zr_config_messages */
+    bool is_signed;       /* checked where it was opened with a secret */
 } zr_checkpoint_info_t;
 /** Facts of it; its strings live as long as it. */
 void zr_checkpoint_info(const zr_checkpoint_t *checkpoint, zr_checkpoint_info_t *info_p);

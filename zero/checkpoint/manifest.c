@@ -25,6 +25,7 @@ void zr_manifest_clear(zr_manifest_t *manifest) {
     free(manifest->arrays);
     free(manifest->carried);
     free(manifest->optimizer);
+    free(manifest->messages);
     free(manifest->trainer_json);
     *manifest = (zr_manifest_t){0};
 }

@@ -134,11 +134,11 @@ static zr_status_t check_carried(const checker_t *c) {
                       zr_count_text(m->n_carried, "file").text, ZR_MANIFEST_MAX_CARRIED);
     for (size_t i = 0; i < m->n_carried; i++) {
         if (!zr_manifest_is_carried_name(m->carried[i].name))
-            return refuse(c,
-                          "carried[%zu].name is no name of a file to carry along: 1 to %zu letters, "
-                          "digits, '-', '_' and '.', no dot in front, not rank-..., nor "
-                          ZR_MANIFEST_NAME,
-                          i, sizeof(m->carried[i].name) - 1);
+            return refuse(
+                c,
+                "carried[%zu].name is no name of a file to carry along: 1 to %zu letters, "
+                "digits, '-', '_' and '.', no dot in front, not rank-..., nor " ZR_MANIFEST_NAME,
+                i, sizeof(m->carried[i].name) - 1);
         if (m->carried[i].n_bytes > ZR_MANIFEST_MAX_CARRIED_BYTES)
             return refuse(c, "carried[%zu] has %s; at most %" PRIu64 " are possible", i,
                           zr_count_text(m->carried[i].n_bytes, "byte").text,
@@ -234,6 +234,8 @@ static zr_status_t check_parts(const checker_t *c) {
     const zr_manifest_t *m = c->manifest;
     ZR_TRY(check_head(c));
     ZR_TRY(check_arrays(c));
+    if (m->messages != NULL)
+        ZR_TRY(check_name(c, "messages", 0, m->messages));
     ZR_TRY(check_carried(c));
     for (size_t i = 0; i < m->n_units; i++)
         ZR_TRY(check_name(c, "units", i, m->units[i]));

@@ -44,6 +44,7 @@ extern const zr_manifest_field_t zr_manifest_numbers[ZR_N_MANIFEST_NUMBERS];
 /** Of the optimizer's arrays, with its name; neither, or both. */
 #define ZR_MANIFEST_OPTIMIZER "optimizer"
 extern const zr_manifest_list_t zr_manifest_arrays;
+#define ZR_MANIFEST_MESSAGES "messages"
 /** Left out where it is empty. */
 extern const zr_manifest_list_t zr_manifest_carried;
 

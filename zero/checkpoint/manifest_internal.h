@@ -25,14 +25,16 @@
  *                  "first_chunk": 0, "xxh3": "0123456789abcdef"}],
  *     "optimizer": "Lion",
  *     "arrays": [{"name": "master", "encoding": "fp32"}, {"name": "exp_avg", "encoding": "fp32"}],
+ *     "messages": "parameters in 8bit",
  *     "carried": [{"name": "tokenizer.json", "bytes": 1355256, "xxh3": "0123456789abcdef"}],
  *     "trainer": {},
  *     "signature": "64 hexadecimal digits",
  *     "xxh3": "0123456789abcdef"
  *   }
  *
- * Without "optimizer" and "arrays" it is AdamW's, with its three arrays in fp32. Without "carried"
- * it has no files for other programs.
+ * Without "optimizer" and "arrays" it is AdamW's, with its three arrays in fp32. Without "messages"
+ * those of the run that saved it lost nothing. Without "carried" it has no files for other
+ * programs.
  *
  * The last one is of all bytes before its own digits: it stands at the end of the file, and a
  * manifest that was changed by hand is no longer one. Before it stands the signature, of one that
@@ -119,6 +121,7 @@ typedef struct zr_manifest {
     char *optimizer;             /* owned; NULL: AdamW, and `arrays` are its */
     zr_manifest_array_t *arrays; /* [n_arrays] */
     size_t n_arrays;
+    char *messages;                 /* as zr_config_messages; owned; NULL: "" */
     zr_manifest_carried_t *carried; /* [n_carried] at most ZR_MANIFEST_MAX_CARRIED */
     size_t n_carried;
     char *trainer_json;        /* an object, compact; owned */

@@ -323,11 +323,17 @@ static zr_status_t check_format(const parser_t *p, const json_t *root) {
 }
 
 static zr_status_t check_top_keys(const parser_t *p, json_t *root) {
-    const char *names[9 + ZR_N_MANIFEST_NUMBERS + ZR_N_MANIFEST_LISTS] = {
-        "format",  "version", "library",
-        "trainer", "xxh3",    ZR_MANIFEST_OPTIMIZER,
-        "arrays",  "carried", ZR_MANIFEST_SIGNATURE};
-    size_t n = 9;
+    const char *names[10 + ZR_N_MANIFEST_NUMBERS + ZR_N_MANIFEST_LISTS] = {"format",
+                                                                           "version",
+                                                                           "library",
+                                                                           "trainer",
+                                                                           "xxh3",
+                                                                           ZR_MANIFEST_OPTIMIZER,
+                                                                           "arrays",
+                                                                           "carried",
+                                                                           ZR_MANIFEST_MESSAGES,
+                                                                           ZR_MANIFEST_SIGNATURE};
+    size_t n = 10;
     for (size_t i = 0; i < ZR_N_MANIFEST_NUMBERS; i++)
         names[n++] = zr_manifest_numbers[i].name;
     for (size_t i = 0; i < ZR_N_MANIFEST_LISTS; i++)
@@ -381,6 +387,9 @@ static zr_status_t read_all(parser_t *p, json_t *root, zr_manifest_t *manifest) 
     for (size_t i = 0; i < ZR_N_MANIFEST_LISTS; i++)
         ZR_TRY(read_list(p, root, &zr_manifest_lists[i], manifest));
     ZR_TRY(read_optimizer(p, root, manifest));
+    const json_t *messages = json_object_get(root, ZR_MANIFEST_MESSAGES);
+    if (messages != NULL)
+        ZR_TRY(read_text(p, ZR_MANIFEST_MESSAGES, messages, &manifest->messages));
     if (json_object_get(root, zr_manifest_carried.name) != NULL)
         ZR_TRY(read_list(p, root, &zr_manifest_carried, manifest));
     return read_trainer(p, root, manifest);

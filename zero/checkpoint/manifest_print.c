@@ -169,6 +169,9 @@ static bool put_all(json_t *root, const zr_manifest_t *manifest, json_t *trainer
         (json_object_set_new(root, ZR_MANIFEST_OPTIMIZER, json_string(manifest->optimizer)) != 0 ||
          !put_list(root, manifest, &zr_manifest_arrays)))
         return false;
+    if (manifest->messages != NULL &&
+        json_object_set_new(root, ZR_MANIFEST_MESSAGES, json_string(manifest->messages)) != 0)
+        return false;
     if (manifest->n_carried > 0 && !put_list(root, manifest, &zr_manifest_carried))
         return false;
     failed = json_object_set(root, "trainer", trainer);

@@ -162,10 +162,11 @@ static void note_encodings(const zr_checkpoint_t *checkpoint, const zr_base_t *b
         const zr_encoding_t *was = zr_checkpoint_array_encoding(checkpoint, i);
         if (was == rule.arrays[i].encoding)
             continue;
-        zr_log_write(&base->log, ZR_LOG_INFO,
-                     "checkpoint %s has \"%s\" of the optimizer in %s; it goes on in %s (--state %s)",
-                     info->path, rule.arrays[i].name, was->name, rule.arrays[i].encoding->name,
-                     zr_state_form_name(rule.form));
+        zr_log_write(
+            &base->log, ZR_LOG_INFO,
+            "checkpoint %s has \"%s\" of the optimizer in %s; it goes on in %s (--state %s)",
+            info->path, rule.arrays[i].name, was->name, rule.arrays[i].encoding->name,
+            zr_state_form_name(rule.form));
         return;
     }
 }
@@ -190,6 +191,15 @@ static zr_status_t check_optimizer(const zr_checkpoint_t *checkpoint, const zr_b
     return ZR_OK;
 }
 
+static void note_messages(const zr_base_t *base, const zr_checkpoint_info_t *info) {
+    zr_messages_text_t messages = zr_config_messages(&base->config);
+    if (base->rank == 0 && strcmp(info->messages, messages.text) != 0)
+        zr_log_write(&base->log, ZR_LOG_INFO,
+                     "checkpoint %s is of a run that sent %s; this one sends %s", info->path,
+                     info->messages[0] != '\0' ? info->messages : "values as they are",
+                     messages.text[0] != '\0' ? messages.text : "values as they are");
+}
+
 /* ---- reading --------------------------------------------------------------------------------- */
 
 zr_status_t zr_restore_begin(zr_restore_t *restore, const zr_units_t *model, zr_base_t *base) {
@@ -208,6 +218,7 @@ zr_status_t zr_restore_begin(zr_restore_t *restore, const zr_units_t *model, zr_
                      "was trained and is frozen now: its optimizer state is dropped");
         ZR_TRY(check_optimizer(checkpoint, base, &info));
     }
+    note_messages(base, &info);
     ZR_TRY(zr_checkpoint_reader_create(checkpoint, &base->log, &restore->reader));
     base->progress.n_steps = info.step;
     base->progress.n_updates = info.n_updates;

@@ -186,6 +186,14 @@ static zr_status_t list_arrays(const zr_saving_t *saving, zr_manifest_t *manifes
     return ZR_OK;
 }
 
+static zr_status_t name_messages(const zr_saving_t *saving, zr_manifest_t *manifest) {
+    zr_messages_text_t messages = zr_config_messages(&saving->runtime->base.config);
+    if (messages.text[0] == '\0')
+        return ZR_OK;
+    manifest->messages = strdup(messages.text);
+    return manifest->messages != NULL ? ZR_OK : out_of_memory(saving);
+}
+
 static zr_status_t fill_manifest(const zr_saving_t *saving, zr_manifest_t *manifest) {
     const zr_runtime_t *runtime = saving->runtime;
     size_t n_ranks = (size_t)runtime->base.n_ranks, n_rows = runtime->model.n_units * N_FLATS;
@@ -200,6 +208,7 @@ static zr_status_t fill_manifest(const zr_saving_t *saving, zr_manifest_t *manif
     ZR_TRY(list_units(saving, manifest));
     ZR_TRY(list_tensors(saving, manifest));
     ZR_TRY(list_arrays(saving, manifest));
+    ZR_TRY(name_messages(saving, manifest));
     list_files(saving, manifest);
     return ZR_OK;
 }
@@ -404,6 +413,8 @@ static zr_status_t begin(zr_saving_t *saving, bool goes_on) {
 zr_status_t zr_runtime_save_begin(zr_runtime_t *runtime, const zr_save_options_t *options) {
     zr_saving_t *saving = NULL;
     ZR_TRY(check_options(runtime, options));
+    /* A run that goes on from the checkpoint has none: this one has the same bits. */
+    ZR_TRY(zr_rt_note(runtime, zr_grads_forget_errors(&runtime->grads)));
     zr_status_t status = create(runtime, options, &saving);
     ZR_THEN(status, make_folder(saving));
     status = agree(runtime, runtime->base.progress.n_steps, status);

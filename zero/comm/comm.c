@@ -388,8 +388,7 @@ zr_status_t zr_comm_all_to_all(zr_comm_t *comm, const zr_message_t *message, con
     ZR_TRY(check_comm(comm, call.collective));
     ZR_TRY(encode_call(comm, &call, &name));
     ZR_TRY(check_call(comm, &call));
-    size_t whole_bytes =
-        call.n_elems * zr_dtype_size(call.message.dtype) * (size_t)comm->n_ranks;
+    size_t whole_bytes = call.n_elems * zr_dtype_size(call.message.dtype) * (size_t)comm->n_ranks;
     if (whole_bytes > 0 && ranges_overlap(send, whole_bytes, recv, whole_bytes))
         return zr_fail(&comm->options.log, ZR_ERR_ARGUMENT,
                        "all_to_all of \"%s\": the %zu bytes at %p overlap those at %p",

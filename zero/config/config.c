@@ -280,6 +280,17 @@ static zr_status_t check_update_at(const zr_config_t *config, const zr_log_t *lo
     return ZR_OK;
 }
 
+/** What is asked for to have equal bits has them no more where messages lose some. */
+static zr_status_t check_messages(const zr_config_t *config, const zr_log_t *log) {
+    if (config->reduce_encoding == ZR_MESSAGE_PLAIN ||
+        config->reduce != ZR_REDUCE_EVERY_MICRO_BATCH)
+        return ZR_OK;
+    return zr_fail(log, ZR_ERR_ARGUMENT,
+                   "configuration: reduce_encoding (--reduce-encoding) with reduce (--reduce) "
+                   "every-micro-batch, which promises equal bits at every stage: sums of encoded "
+                   "gradients differ between stages; leave one out");
+}
+
 /** What is moved at a time may not be less than can be: it would not be what was asked for. */
 static zr_status_t check_least(const zr_config_t *config, const zr_log_t *log) {
     size_t elem_bytes = zr_dtype_size(config->dtype);
@@ -402,6 +413,33 @@ bool zr_config_uses_nvme(const zr_config_t *config) {
            config->offload_param.device == ZR_OFFLOAD_NVME || zr_config_has_grads_on_nvme(config);
 }
 
+/* The words of options, and what they are. */
+static const struct {
+    const char *word;
+    const zr_encoding_t *encoding;
+} messages_as[] = {[ZR_MESSAGE_PLAIN] = {"", NULL},
+                   [ZR_MESSAGE_BF16] = {"bf16", &zr_encoding_bf16},
+                   [ZR_MESSAGE_8BIT] = {"8bit", &zr_encoding_int8},
+                   [ZR_MESSAGE_4BIT] = {"4bit", &zr_encoding_int4}};
+
+const zr_encoding_t *zr_config_message(const zr_config_t *config, zr_message_as_t as) {
+    const zr_encoding_t *encoding = messages_as[as].encoding;
+    return encoding != zr_encoding_of(config->dtype) ? encoding : NULL;
+}
+
+zr_messages_text_t zr_config_messages(const zr_config_t *config) {
+    bool has_gathers = zr_config_message(config, config->gather_encoding) != NULL;
+    bool has_sums = zr_config_message(config, config->reduce_encoding) != NULL;
+    zr_messages_text_t messages;
+    snprintf(messages.text, sizeof(messages.text), "%s%s%s%s%s%s",
+             has_gathers ? "parameters in " : "",
+             has_gathers ? messages_as[config->gather_encoding].word : "",
+             has_gathers && has_sums ? ", " : "", has_sums ? "gradients in " : "",
+             has_sums ? messages_as[config->reduce_encoding].word : "",
+             has_sums && config->error_feedback ? " with error feedback" : "");
+    return messages;
+}
+
 size_t zr_config_n_together(const zr_config_t *config) {
     return config->order == ZR_ORDER_BLOCK ? config->grad_accum : 1;
 }
@@ -417,6 +455,7 @@ zr_status_t zr_config_resolve(zr_config_t *config, int n_ranks, const zr_log_t *
     keep_first(&status, check_ranks(config, n_ranks, log));
     keep_first(&status, check_offload_stage(config, log));
     keep_first(&status, check_update_at(config, log));
+    keep_first(&status, check_messages(config, log));
     keep_first(&status, check_least(config, log));
     keep_first(&status, check_nvme(config, log));
     keep_first(&status, check_schedule(&config->schedule, log));

@@ -21,6 +21,7 @@
 _Static_assert(sizeof(zr_schedule_kind_t) == sizeof(int), "ZR_OPTION_CHOICE stores ints");
 _Static_assert(sizeof(zr_offload_device_t) == sizeof(int), "ZR_OPTION_CHOICE stores ints");
 _Static_assert(sizeof(zr_update_at_t) == sizeof(int), "ZR_OPTION_CHOICE stores ints");
+_Static_assert(sizeof(zr_message_as_t) == sizeof(int), "ZR_OPTION_CHOICE stores ints");
 _Static_assert(sizeof(zr_dtype_t) == sizeof(int), "ZR_OPTION_CHOICE stores ints");
 _Static_assert(sizeof(zr_step_order_t) == sizeof(int), "ZR_OPTION_CHOICE stores ints");
 _Static_assert(sizeof(zr_state_form_t) == sizeof(int), "ZR_OPTION_CHOICE stores ints");
@@ -58,6 +59,17 @@ static const zr_option_choice_t reductions[] = {
     {"auto", ZR_REDUCE_AUTO, NULL},
     {"every-micro-batch", ZR_REDUCE_EVERY_MICRO_BATCH, NULL},
     {NULL, 0, NULL}};
+
+static const zr_option_choice_t gathered[] = {{"none", ZR_MESSAGE_PLAIN, NULL},
+                                              {"bf16", ZR_MESSAGE_BF16, NULL},
+                                              {"8bit", ZR_MESSAGE_8BIT, NULL},
+                                              {NULL, 0, NULL}};
+
+static const zr_option_choice_t reduced[] = {{"none", ZR_MESSAGE_PLAIN, NULL},
+                                             {"bf16", ZR_MESSAGE_BF16, NULL},
+                                             {"8bit", ZR_MESSAGE_8BIT, NULL},
+                                             {"4bit", ZR_MESSAGE_4BIT, NULL},
+                                             {NULL, 0, NULL}};
 
 static const zr_option_choice_t orders[] = {
     {"micro-batch", ZR_ORDER_MICRO_BATCH, NULL}, {"block", ZR_ORDER_BLOCK, NULL}, {NULL, 0, NULL}};
@@ -109,6 +121,12 @@ static void store_optimizer(void *object, uint64_t value) {
 
 static bool is_stage_3(const zr_config_t *config) {
     return config->stage == 3;
+}
+static bool gathers_params(const zr_config_t *config) {
+    return config->stage >= 1;
+}
+static bool feeds_errors_back(const zr_config_t *config) {
+    return config->reduce_encoding != ZR_MESSAGE_PLAIN && config->shard_group_size > 0;
 }
 static bool shards_gradients(const zr_config_t *config) {
     return config->stage >= 2;
@@ -162,6 +180,12 @@ static const zr_option_when_t with_momentum = {
 static const zr_option_when_t at_stage_3 = {
     is_stage_3, "where no parameters are gathered for a layer; add --stage 3, or leave it out",
     true};
+static const zr_option_when_t at_stages_1_3 = {
+    gathers_params, "no parameters are gathered at stage 0; add --stage 1, 2 or 3", false};
+static const zr_option_when_t between_groups = {
+    feeds_errors_back,
+    "nothing is encoded between groups of ranks; add --reduce-encoding and --shard-group-size",
+    false};
 static const zr_option_when_t at_stages_2_3 = {
     shards_gradients,
     "below stage 2 every rank adds up all gradients on the device; only shards of them can be "
@@ -237,6 +261,21 @@ static const zr_option_t rows[] = {
      .help = "stage 3: keep a released unit gathered when its next use is at most so many gathered "
              "parameters away (here 0 when absent: never)",
      .when = {&at_stage_3}},
+    {"gather-encoding", NULL, FIELD(gather_encoding), .type = ZR_OPTION_CHOICE, .flags = AGREE,
+     .choices = gathered, .group = RANKS,
+     .help = "what parameters are sent in when ranks gather them, which loses some of their bits: "
+             "ranks compute with what is left, equal on all; masters stay as they are",
+     .more = "[lean.md](lean.md#on-the-wire)", .when = {&at_stages_1_3}, .idle = "none"},
+    {"reduce-encoding", NULL, FIELD(reduce_encoding), .type = ZR_OPTION_CHOICE, .flags = AGREE,
+     .choices = reduced, .group = RANKS,
+     .help = "what gradients are sent in when ranks add them, which loses some of their bits; sums "
+             "are made in fp32",
+     .more = "[lean.md](lean.md#on-the-wire)"},
+    {"error-feedback", NULL, FIELD(error_feedback), .type = ZR_OPTION_SWITCH, .flags = AGREE,
+     .group = RANKS,
+     .help = "with --reduce-encoding and groups: what encoding leaves out of what is sent between "
+             "groups is added to what is sent in the next step",
+     .more = "[lean.md](lean.md#on-the-wire)", .when = {&between_groups}, .idle = "off"},
     {"overlap-comm", ZERO "overlap_comm", FIELD(overlap_comm), .type = ZR_OPTION_SWITCH,
      .flags = FILE_AUTO, .group = RANKS, .usual = "null",
      .help = "compute while ranks gather and reduce, on GPUs and between hosts",
@@ -424,9 +463,10 @@ static const zr_option_t rows[] = {
      .help = "of the optimizer's lr, at step 0", .schedules = C},
     {"state", NULL, FIELD(state_form), .type = ZR_OPTION_CHOICE, .flags = AGREE,
      .choices = state_forms, .group = STEP,
-     .help = "in how many bits the optimizer keeps what it adds up (m and v of AdamW, 8 bits with a "
-             "scale for 256 of them), rounded at random; the master stays fp32. Other than fp32 "
-             "change the result",
+     .help =
+         "in how many bits the optimizer keeps what it adds up (m and v of AdamW, 8 bits with a "
+         "scale for 256 of them), rounded at random; the master stays fp32. Other than fp32 "
+         "change the result",
      .more = "[lean.md](lean.md)"},
     {"update-at", NULL, FIELD(update_at), .type = ZR_OPTION_CHOICE, .flags = AGREE,
      .choices = moments, .group = STEP,

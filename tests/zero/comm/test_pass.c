@@ -165,8 +165,8 @@ static void begin(fixture_t *self, const collective_t *of, bool is_shared) {
     }
 }
 
-static const zr_collective_t all[] = {ZR_ALL_GATHER, ZR_REDUCE_SCATTER, ZR_ALL_REDUCE,
-                                      ZR_BROADCAST, ZR_ALL_TO_ALL};
+static const zr_collective_t all[] = {ZR_ALL_GATHER, ZR_REDUCE_SCATTER, ZR_ALL_REDUCE, ZR_BROADCAST,
+                                      ZR_ALL_TO_ALL};
 enum { N_COLLECTIVES = N_OF(all) };
 
 /* ---- tests ----------------------------------------------------------------------------------- */

@@ -192,8 +192,7 @@ static zr_status_t follow_views(mpi_comm_t *self) {
 }
 
 static size_t sent_bytes(const mpi_comm_t *self, const zr_comm_call_t *call) {
-    bool is_of_all =
-        call->collective == ZR_REDUCE_SCATTER || call->collective == ZR_ALL_TO_ALL;
+    bool is_of_all = call->collective == ZR_REDUCE_SCATTER || call->collective == ZR_ALL_TO_ALL;
     size_t n_parts = is_of_all ? (size_t)self->base.n_ranks : 1;
     return n_parts * call->n_elems * zr_dtype_size(call->message.dtype);
 }

@@ -280,9 +280,9 @@ static zr_status_t queue_part(nccl_comm_t *self, const zr_comm_call_t *call) {
     if (is_sum && self->base.options.sums == ZR_SUM_RANK_ORDER)
         return queue_sum_in_rank_order(self, call);
     parts_t parts = {.self = self, .call = call};
-    return zr_nccl_link_queue(
-        self->link, call, call->collective == ZR_ALL_TO_ALL ? exchange_blocks_part : make_part,
-        &parts);
+    return zr_nccl_link_queue(self->link, call,
+                              call->collective == ZR_ALL_TO_ALL ? exchange_blocks_part : make_part,
+                              &parts);
 }
 
 /*
