@@ -517,6 +517,8 @@ TEST(groups_are_tried) {
     assert_null(strstr(text(recommended, "options_with_config"), "--shard-group-size"));
     expect_fields(recommended, "config.zero_optimization.mics_shard_size=8");
     assert_has(text(recommended, "why"), "in groups of 8 ranks");
+    assert_has(text(recommended, "why"), " --reduce-encoding 4bit it would be ");
+    assert_null(strstr(text(recommended, "options"), "encoding"));
     planned = plan_json(0, SLOW_LINKS "--ranks 32 --config groups.json --shard-group-size all");
     assert_has(text(planned, "recommended.options"),
                " --shard-group-size all --config groups.json");

@@ -442,6 +442,29 @@ static zr_status_t plan_groups(search_t *search) {
     return ZR_OK;
 }
 
+/* ---- messages -------------------------------------------------------------------------------- */
+
+/* How many times as fast the plan would be whose messages between nodes lose some bits: for the
+ * reader to decide. */
+static zr_status_t propose_messages(search_t *search) {
+    zr_run_rows_t *rows = &search->rows;
+    const zr_run_row_t *row = &rows->all[rows->recommended];
+    const zr_run_ask_t *ask = search->ask;
+    zr_run_request_t run = zr_run_row_request(ask, row);
+    zr_run_fit_t one;
+    if (rows->n_fit == 0 || ask->run.n_ranks <= ask->run.hardware.ranks_per_node ||
+        run.config.gather_encoding != ZR_MESSAGE_PLAIN ||
+        run.config.reduce_encoding != ZR_MESSAGE_PLAIN || run.config.reduce != ZR_REDUCE_AUTO)
+        return ZR_OK;
+    run.config.gather_encoding = run.config.stage > 0 ? ZR_MESSAGE_8BIT : ZR_MESSAGE_PLAIN;
+    run.config.reduce_encoding = ZR_MESSAGE_4BIT;
+    run.plans = search->plans;
+    ZR_TRY(zr_run_fit(&run, search->log, &one));
+    if (one.fits)
+        rows->encoded_gain = row->one.plan.step_seconds / one.plan.step_seconds;
+    return ZR_OK;
+}
+
 /* ---- all of it ------------------------------------------------------------------------------- */
 
 static zr_status_t plan_stages(search_t *search) {
@@ -466,13 +489,14 @@ zr_status_t zr_run_search(const zr_run_ask_t *ask, const zr_log_t *log, zr_run_r
                        .plans = zr_plan_cache_create(ZR_RUN_KEPT_BYTES),
                        .progress = &progress};
     zr_status_t status = plan_stages(&search);
+    choose(&search.rows);
+    ZR_THEN(status, propose_messages(&search));
     zr_plan_cache_destroy(&search.plans);
     pthread_mutex_destroy(&progress.lock);
     if (status != ZR_OK) {
         zr_run_rows_free(&search.rows);
         return status;
     }
-    choose(&search.rows);
     *rows_p = search.rows;
     return ZR_OK;
 }
