@@ -28,8 +28,8 @@ const args_known_t train_known[] = {
     {"zero-stage zero ds-stage", "--stage 0, 1, 2 or 3"},
     {"deepspeed deepspeed-config ds-config", "--config FILE"},
     {"fsdp", "--stage 3"},
-    {"lora lora-r lora-rank peft use-peft",
-     "--freeze NAMES: of some parameters the others are trained; there are no adapters"},
+    {"lora-r lora-rank lora-alpha lora-target-modules peft use-peft",
+     "--lora rank=N,alpha=X,targets=NAMES"},
     {"gradient-checkpointing activation-checkpointing checkpoint-activations "
      "recompute-activations use-checkpoint",
      "--recompute unit"},

@@ -1,5 +1,7 @@
 /* See train_trace.h. */
 #include "examples/train/trace.h"
+#include "examples/train/launch.h"
+#include "examples/train/run.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -167,5 +169,25 @@ zr_status_t train_trace_save(const train_options_t *options, zr_trace_t *const *
                      zr_count_text(result.n_events, "event").text, path, result.n_left_out);
     }
     free(path);
+    return status;
+}
+
+/* ---- of all ranks ---------------------------------------------------------------------------- */
+
+/* Also of a run that failed: where its time went is looked for. */
+zr_status_t train_traces_save(const run_t *run, rank_t *ranks, train_trace_result_t *result) {
+    size_t n_ranks = (size_t)train_launch_n_here(run->options), n = 0;
+    zr_trace_t **traces = calloc(n_ranks, sizeof(zr_trace_t *));
+    zr_status_t status = traces != NULL
+                             ? ZR_OK
+                             : zr_fail(&run->log, ZR_ERR_MEMORY, "no memory for the traces of %s",
+                                       zr_count_text(n_ranks, "rank").text);
+    for (size_t i = 0; i < n_ranks && traces != NULL; i++)
+        if (ranks[i].trace != NULL)
+            traces[n++] = ranks[i].trace;
+    ZR_THEN(status, train_trace_save(run->options, traces, n, &run->log, result));
+    for (size_t i = 0; i < n_ranks; i++)
+        zr_trace_destroy(&ranks[i].trace);
+    free(traces);
     return status;
 }

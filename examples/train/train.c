@@ -6,85 +6,17 @@
  */
 #include "examples/train/train.h"
 
-#include <errno.h>
-#include <limits.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
-#include "examples/common/device.h"
-#include "examples/common/files.h"
-#include "examples/common/process.h"
-#include "examples/data/data.h"
 #include "examples/train/agree.h"
-#include "examples/train/checkpoint.h"
-#include "examples/train/evaluate.h"
 #include "examples/train/files.h"
 #include "examples/train/launch.h"
-#include "examples/train/log.h"
 #include "examples/train/report.h"
-#include "examples/train/sum.h"
+#include "examples/train/run.h"
 #include "examples/train/trace.h"
 #include "examples/weights/carry.h"
-#include "examples/weights/weights_hf.h"
-#include "models/parts.h"
-
-typedef struct zero_train {
-    const train_options_t *options;
-    zr_log_t log;
-    messages_t *messages;
-    data_t *data; /* NULL with --eval-only */
-    data_t *val;  /* of --val-data; NULL: nothing is evaluated */
-    FILE *log_file;
-    train_start_t start;
-    device_choice_t device;
-    struct rank *ranks; /* [train_launch_n_here]: there, and not yet run, or being run; owned */
-    int n_device_threads;
-    atomic_size_t n_wanted; /* steps until all ranks end, once options->stop was seen */
-
-    pthread_mutex_t lock; /* guards what follows */
-    zr_status_t status;   /* of the rank that failed first */
-    bool drive_failed;    /* a drive or the machine, once it trained, or a damaged checkpoint: no
-                             fault of the input */
-} run_t;
-
-typedef struct rank {
-    run_t *run;
-    int number;
-    pthread_t thread;
-    zr_log_t log;
-
-    zr_comm_t *comm;
-    zr_device_t *device;
-    zr_runtime_t *runtime;
-    zr_model_t *model;
-    data_reader_t *reader;
-    zr_host_batch_t *batches; /* [n_together(options)], owned */
-
-    zr_trace_t *trace;             /* of --trace; owned, until it is written; NULL: none */
-    bool is_recording;             /* the allocator is */
-    zr_recording_t *recording;     /* of --memory-snapshot, when it is done; owned */
-    size_t recorded_step;          /* its step, from 1; 0: of a run that failed */
-    zr_replay_statistics_t replay; /* at the end of the last step that was recorded */
-    double *step_seconds;          /* [n_steps] */
-    double *own_seconds;           /* [n_steps], the rank's own time of each */
-    double *step_tokens_per_s;     /* [n_steps]; rank 0 only */
-    size_t capacity;               /* of these */
-    double seconds;                /* of all steps */
-    double step_begin;             /* of the step under way */
-    double first_end;              /* of the first step of this run */
-    train_time_t before;           /* rank_time then */
-    size_t saved_step;             /* of the newest checkpoint */
-    bool has_unsaved_gain;         /* an evaluation is in none */
-    double own_begin, own_stall;   /* when the rank last took its own time, and stall until then */
-    double own_last;               /* what it was */
-    train_delays_t *delays;        /* [n_ranks]; rank 0 only */
-    train_result_t result;
-    train_result_t *of_all; /* [n_ranks], of ranks that are processes; NULL: not told */
-} rank_t;
 
 static double now_seconds(void) {
     struct timespec now;
@@ -122,31 +54,6 @@ static zr_status_t create_device(rank_t *rank) {
     return ZR_OK;
 }
 
-/* Begin to record, or begin again: then what has ended is forgotten. */
-static zr_status_t start_recording(rank_t *rank) {
-    if (rank->run->options->memory_snapshot_path == NULL)
-        return ZR_OK;
-    rank->is_recording = false;
-    ZR_TRY(zr_allocator_record_start(zr_runtime_allocator(rank->runtime), 0));
-    rank->is_recording = true;
-    return ZR_OK;
-}
-
-static zr_status_t stop_recording(rank_t *rank) {
-    if (!rank->is_recording)
-        return ZR_OK;
-    rank->is_recording = false;
-    return zr_allocator_record_stop(zr_runtime_allocator(rank->runtime), &rank->recording);
-}
-
-/* The tokenizer and what else is in the folder of --model goes into checkpoints, so that what is
- * exported of them is a whole folder. */
-static bool carries_folder(const run_t *run) {
-    const train_options_t *o = run->options;
-    return run->start.checkpoint == NULL && o->checkpoint.dir != NULL && !o->evaluation.only &&
-           files_is_folder(o->model);
-}
-
 static zr_status_t create_model(rank_t *rank) {
     const train_options_t *o = rank->run->options;
     bool trains = !o->evaluation.only;
@@ -159,13 +66,13 @@ static zr_status_t create_model(rank_t *rank) {
     zr_config_t config = o->config;
     config.host_threads = rank->run->n_device_threads;
     ZR_TRY(zr_runtime_create(&config, rank->comm, rank->device, &rank->log, &rank->runtime));
-    ZR_TRY(start_recording(rank));
+    ZR_TRY(train_snapshot_start(rank));
     ZR_TRY(zr_model_shape_create(rank->runtime, &o->shape, &options, &activations, &rank->model));
     if (o->checkpoint.dir != NULL && trains)
         ZR_TRY(zr_runtime_expect_saves(rank->runtime, o->checkpoint.is_async));
     if (rank->run->start.checkpoint != NULL)
         ZR_TRY(zr_runtime_restore(rank->runtime, rank->run->start.checkpoint));
-    else if (rank->number == 0 && carries_folder(rank->run))
+    else if (rank->number == 0 && train_inputs_carry_folder(rank->run))
         ZR_TRY(carry_into_run(o->model, rank->runtime, &rank->log));
     ZR_TRY(zr_model_commit(rank->model));
     zr_runtime_model_size(rank->runtime, &rank->result.size);
@@ -207,61 +114,12 @@ static zr_status_t make_rank(rank_t *rank) {
     return create_reader(rank);
 }
 
-train_peak_t train_peak_of(const zr_tier_statistics_t *statistics) {
-    train_peak_t peak = {.live = statistics->live.peak, .reserved = statistics->reserved.peak};
-    for (int tag = 0; tag < ZR_N_TAGS; tag++)
-        peak.by_tag[tag] = statistics->by_tag[tag].peak;
-    for (int i = 0; i < ZR_N_CLASSES; i++)
-        peak.by_class[i] =
-            (train_class_peak_t){.live = statistics->by_class[i].live.peak,
-                                 .reserved = statistics->by_class[i].reserved.peak,
-                                 .largest_hole = statistics->by_class[i].largest_hole_bytes};
-    return peak;
-}
-
-static void note_peaks(rank_t *rank) {
-    zr_allocator_t *allocator = zr_runtime_allocator(rank->runtime);
-    rank->result.has_memory = true;
-    zr_allocator_replay_statistics(allocator, &rank->result.replay);
-    for (int tier = ZR_TIER_DEVICE; tier <= ZR_TIER_HOST; tier++) {
-        zr_tier_statistics_t statistics;
-        zr_allocator_statistics(allocator, (zr_tier_t)tier, &statistics);
-        rank->result.peak[tier] = train_peak_of(&statistics);
-    }
-    zr_runtime_metadata(rank->runtime, &rank->result.metadata);
-}
-
-/* What lies on the drives: of NVMe no peaks are kept but these. */
-static void note_drives(rank_t *rank) {
-    const train_result_t *result = &rank->result;
-    const zr_store_t *store = zr_runtime_store(rank->runtime);
-    train_peak_t peak = {.reserved = store != NULL ? zr_store_info(store)->reserved_bytes : 0};
-    peak.by_tag[ZR_TAG_PARAMETERS] = result->offload.params.bytes[ZR_TIER_NVME];
-    peak.by_tag[ZR_TAG_OPTIMIZER_STATE] = result->offload.state_bytes[ZR_TIER_NVME];
-    peak.by_tag[ZR_TAG_GRADIENTS] = result->offload.grads.bytes[ZR_TIER_NVME];
-    peak.by_tag[ZR_TAG_ACTIVATIONS] =
-        result->activations.has_store ? result->activations.peak_bytes : 0;
-    for (int tag = 0; tag < ZR_N_TAGS; tag++)
-        peak.live += peak.by_tag[tag];
-    rank->result.peak[ZR_TIER_NVME] = peak;
-}
-
-/* Of this rank alone; train_sum_add puts those of all together. */
-static void note_offload(rank_t *rank) {
-    zr_runtime_offload(rank->runtime, &rank->result.offload);
-    rank->result.n_updated_on_device = rank->result.offload.is_updated_on_device;
-    if (rank->model != NULL)
-        (void)zr_model_activations_statistics(rank->model, &rank->result.activations);
-    note_drives(rank);
-}
-
 /* A run that fails is the one whose memory is looked at: what was recorded is kept, too. */
 static void destroy_model(rank_t *rank) {
     if (rank->runtime != NULL) {
-        note_peaks(rank);
-        note_offload(rank);
+        train_results_note(rank);
     }
-    if (stop_recording(rank) != ZR_OK)
+    if (train_snapshot_stop(rank) != ZR_OK)
         rank->recording = NULL;
     data_reader_destroy(&rank->reader);
     zr_model_destroy(&rank->model);
@@ -272,47 +130,6 @@ static void destroy_rank(rank_t *rank) {
     destroy_model(rank);
     zr_comm_destroy(&rank->comm); /* it has events of the device */
     zr_device_close(&rank->device);
-}
-
-/* ---- a rank: what all have done --------------------------------------------------------- */
-
-/* Tell the results through device memory: [n_ranks]. */
-static zr_status_t gather_results(rank_t *rank, zr_stream_t *stream, train_result_t *of_device,
-                                  train_result_t *of_all) {
-    const zr_message_t message = {
-        .tensor = "results", .dtype = ZR_DTYPE_U8, .traffic = ZR_TRAFFIC_CONTROL};
-    size_t n_ranks = (size_t)rank->run->options->n_ranks, bytes = sizeof(train_result_t);
-    train_result_t *own = &of_device[rank->number];
-    ZR_TRY(zr_copy_async(stream, own, &rank->result, bytes, ZR_COPY_HOST_TO_DEVICE));
-    ZR_TRY(zr_comm_all_gather(rank->comm, &message, own, of_device, bytes, stream));
-    ZR_TRY(zr_copy_async(stream, of_all, of_device, n_ranks * bytes, ZR_COPY_DEVICE_TO_HOST));
-    ZR_TRY(zr_stream_synchronize(stream));
-    return zr_comm_check(rank->comm);
-}
-
-/* Ranks that are processes learn each other's results, when the model is gone and has left memory
- * for it. Those of threads lie beside each other. */
-static zr_status_t share_results(rank_t *rank) {
-    size_t n_ranks = (size_t)rank->run->options->n_ranks, bytes = n_ranks * sizeof(train_result_t);
-    size_t granule = zr_device_info(rank->device)->granule_bytes;
-    zr_stream_t *stream = NULL;
-    void *base = NULL;
-    bytes = (bytes + granule - 1) / granule * granule;
-    train_result_t *of_all = calloc(n_ranks, sizeof(*of_all));
-    if (of_all == NULL)
-        return zr_fail(&rank->log, ZR_ERR_MEMORY, "no memory for the results of %s",
-                       zr_count_text(n_ranks, "rank").text);
-    zr_status_t status = zr_range_reserve(rank->device, ZR_TIER_DEVICE, bytes, &base);
-    ZR_THEN(status, zr_range_map(rank->device, ZR_TIER_DEVICE, base, 0, bytes));
-    ZR_THEN(status, zr_stream_create(rank->device, "results", &stream));
-    ZR_THEN(status, gather_results(rank, stream, base, of_all));
-    zr_stream_destroy(&stream);
-    zr_range_release(rank->device, ZR_TIER_DEVICE, &base, bytes);
-    if (status == ZR_OK)
-        rank->of_all = of_all;
-    else
-        free(of_all);
-    return status;
 }
 
 /* ---- a rank: steps ---------------------------------------------------------------------- */
@@ -497,24 +314,6 @@ static void look_ahead(rank_t *rank, train_step_line_t *line) {
     line->device_bytes = statistics.reserved.peak;
 }
 
-/* The step of --memory-snapshot is the first whose plan foresaw everything: those before are not
- * yet like all others. Without plans it is the second, since the first records the order of units.
- * Where there is none, it is the last; of a run of one step, that step and all before it. */
-static zr_status_t record_steps(rank_t *rank, size_t n_done) {
-    zr_replay_statistics_t before = rank->replay;
-    if (!rank->is_recording)
-        return ZR_OK;
-    zr_allocator_replay_statistics(zr_runtime_allocator(rank->runtime), &rank->replay);
-    size_t n_wanted = rank->run->options->steps - rank->result.first_step;
-    bool is_typical = rank->replay.is_on ? rank->replay.n_planned > before.n_planned &&
-                                               rank->replay.n_unplanned == before.n_unplanned
-                                         : n_done == 2;
-    if (!is_typical && n_done < n_wanted)
-        return start_recording(rank);
-    rank->recorded_step = rank->result.first_step + n_done;
-    return stop_recording(rank);
-}
-
 /* Whether the run has step `i`, counted from 0, as far as all ranks know. */
 static bool has_step(const rank_t *rank, size_t i) {
     const train_options_t *o = rank->run->options;
@@ -615,7 +414,7 @@ static zr_status_t evaluate(rank_t *rank) {
     ZR_TRY(train_evaluate(&evaluator, &line.evaluated));
     zr_trace_phase(rank->trace, zr_device_now(rank->device), NULL);
     if (rank->is_recording)
-        ZR_TRY(start_recording(rank)); /* what it allocated is of no step */
+        ZR_TRY(train_snapshot_start(rank)); /* what it allocated is of no step */
     rank->result.is_stopped = !line.evaluated.is_whole;
     if (!line.evaluated.is_whole)
         return ZR_OK;
@@ -681,52 +480,13 @@ static zr_status_t train_steps(rank_t *rank) {
         ZR_TRY(train_step(rank, &line));
         if (result->is_stopped)
             break;
-        ZR_TRY(record_steps(rank, i + 1 - result->first_step));
+        ZR_TRY(train_snapshot_step(rank, i + 1 - result->first_step));
         time_step(rank, &line);
         ZR_TRY(note_step(rank, &line));
         ZR_TRY(end_step(rank));
     }
     ZR_TRY(save_at_end(rank));
     return train_checkpoint_end(rank->runtime, true, &result->saves);
-}
-
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
-static double median(double *values, size_t n) {
-    qsort(values, n, sizeof(*values), by_value);
-    return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
-}
-
-/* Of what the rank has done, whatever came then. The first of its own times ends with the first
- * loss: it has no update, and the memory that is mapped. */
-static void sum_up_times(rank_t *rank) {
-    train_result_t *result = &rank->result;
-    size_t n_steps = result->n_steps - result->first_step, first = n_steps > 1;
-    result->peak_resident_bytes = process_peak_resident_bytes();
-    if (n_steps == 0 || rank->step_seconds == NULL)
-        return;
-    result->step_ms = 1e3 * median(rank->step_seconds, n_steps);
-    result->own_ms = 1e3 * median(rank->own_seconds + first, n_steps - first);
-    if (rank->number == 0)
-        result->tokens_per_s = median(rank->step_tokens_per_s, n_steps);
-}
-
-static zr_status_t finish(rank_t *rank) {
-    for (int level = 0; level < ZR_N_LEVELS; level++) {
-        zr_comm_statistics_t statistics;
-        zr_runtime_comm_statistics(rank->runtime, (zr_level_t)level, &statistics);
-        for (int i = 0; i < ZR_N_COLLECTIVES; i++) {
-            for (int traffic = 0; traffic < ZR_N_TRAFFICS; traffic++)
-                rank->result.bytes_sent[traffic][i] += statistics.count[traffic][i].bytes_sent;
-            rank->result.level_bytes_sent[level][i] =
-                statistics.count[ZR_TRAFFIC_MODEL][i].bytes_sent;
-        }
-    }
-    zr_trace_phase(rank->trace, zr_device_now(rank->device), "hash of the weights");
-    return zr_runtime_weights(rank->runtime, &rank->result.weights);
 }
 
 /* Whether a status is about what the run was given, and not about what it met. */
@@ -759,7 +519,7 @@ static zr_status_t create_rank(rank_t *rank) {
  * (a ring, for which the machine has no memory) could be had before. */
 static zr_status_t train_and_finish(rank_t *rank) {
     zr_status_t status = train_steps(rank);
-    ZR_THEN(status, finish(rank));
+    ZR_THEN(status, train_results_finish(rank));
     if (status == ZR_ERR_FORMAT || status == ZR_ERR_UNSUPPORTED)
         note_drive_failure(rank->run);
     return status;
@@ -777,10 +537,10 @@ static void *run_rank(void *argument) {
     rank_t *rank = argument;
     zr_status_t status = create_rank(rank);
     ZR_THEN(status, train_and_finish(rank));
-    sum_up_times(rank);
+    train_results_times(rank);
     if (status == ZR_OK && rank->run->options->is_launched) {
         destroy_model(rank);
-        status = share_results(rank);
+        status = train_results_share(rank);
     }
     if (status != ZR_OK) {
         note_failure(rank->run, status);
@@ -791,34 +551,6 @@ static void *run_rank(void *argument) {
 }
 
 /* ---- the run ---------------------------------------------------------------------------- */
-
-static void add_up(rank_t *ranks, const train_options_t *options, train_result_t *result) {
-    const train_result_t *first = &ranks[0].result;
-    result->size = first->size;
-    result->overlaps = first->overlaps;
-    memcpy(result->device, first->device, sizeof(result->device));
-    result->first_step = first->first_step;
-    result->n_steps = first->n_steps;
-    result->n_skipped = first->n_skipped;
-    result->n_trained_tokens = first->n_trained_tokens;
-    result->first_loss = first->first_loss;
-    result->last_loss = first->last_loss;
-    result->weights = first->weights;
-    result->seconds = ranks[0].seconds;
-    result->n_delayed_steps = first->n_delayed_steps;
-    result->evaluations = first->evaluations;
-    result->is_stopped = first->is_stopped;
-    if (ranks[0].delays != NULL) {
-        result->slowest_rank = train_slowest_of_all(ranks[0].delays, options->n_ranks);
-        result->slowest = ranks[0].delays[result->slowest_rank];
-    }
-    const train_result_t *of_all = ranks[0].of_all;
-    int n = of_all != NULL ? options->n_ranks : train_launch_n_here(options);
-    for (int i = 0; i < n; i++)
-        train_sum_add(of_all != NULL ? &of_all[i] : &ranks[i].result, i == 0, n, result);
-    result->step_ms = first->step_ms;
-    result->tokens_per_s = first->tokens_per_s;
-}
 
 /* The ranks that are here, with their communicators: those of other processes have come then. */
 static zr_status_t create_ranks(run_t *run) {
@@ -877,178 +609,15 @@ static void run_threads(run_t *run, rank_t *ranks) {
         pthread_join(ranks[i].thread, NULL);
 }
 
-/* ---- traces ----------------------------------------------------------------------------- */
-
-/* Also of a run that failed: where its time went is looked for. */
-static zr_status_t save_traces(const run_t *run, rank_t *ranks, train_trace_result_t *result) {
-    size_t n_ranks = (size_t)train_launch_n_here(run->options), n = 0;
-    zr_trace_t **traces = calloc(n_ranks, sizeof(zr_trace_t *));
-    zr_status_t status = traces != NULL
-                             ? ZR_OK
-                             : zr_fail(&run->log, ZR_ERR_MEMORY, "no memory for the traces of %s",
-                                       zr_count_text(n_ranks, "rank").text);
-    for (size_t i = 0; i < n_ranks && traces != NULL; i++)
-        if (ranks[i].trace != NULL)
-            traces[n++] = ranks[i].trace;
-    ZR_THEN(status, train_trace_save(run->options, traces, n, &run->log, result));
-    for (size_t i = 0; i < n_ranks; i++)
-        zr_trace_destroy(&ranks[i].trace);
-    free(traces);
-    return status;
-}
-
-/* ---- memory snapshots ------------------------------------------------------------------- */
-
-/* A command that is given again when all is done: what it left is not written over. */
-static bool keeps_snapshot(const run_t *run, const rank_t *rank) {
-    if (run->status != ZR_OK || rank->result.n_steps > rank->result.first_step)
-        return false;
-    if (rank->number == 0)
-        zr_log_write(&rank->log, ZR_LOG_WARNING,
-                     "--memory-snapshot %s: nothing is written: the run has done no step",
-                     run->options->memory_snapshot_path);
-    return true;
-}
-
-static zr_status_t save_snapshot(const run_t *run, const rank_t *rank) {
-    char *path = NULL;
-    if (rank->recording == NULL || keeps_snapshot(run, rank))
-        return ZR_OK;
-    ZR_TRY(
-        train_files_rank_path(run->options->memory_snapshot_path, rank->number, &rank->log, &path));
-    zr_status_t status = zr_snapshot_save(rank->recording, path, &rank->log);
-    if (status == ZR_OK) {
-        zr_recording_info_t info;
-        zr_recording_info(rank->recording, &info);
-        if (rank->recorded_step > 0)
-            zr_log_write(&rank->log, ZR_LOG_INFO, "memory snapshot: %s of step %zu written to %s",
-                         zr_count_text(info.n_lives, "life").text, rank->recorded_step, path);
-        else
-            zr_log_write(&rank->log, ZR_LOG_INFO, "memory snapshot: %s written to %s",
-                         zr_count_text(info.n_lives, "life").text, path);
-    }
-    free(path);
-    return status;
-}
-
-/* One rank that cannot write does not keep the others from it; the first error counts. */
-static zr_status_t save_snapshots(const run_t *run, rank_t *ranks) {
-    zr_status_t status = ZR_OK;
-    for (int i = 0; i < train_launch_n_here(run->options); i++) {
-        zr_status_t saved = save_snapshot(run, &ranks[i]);
-        status = status == ZR_OK ? saved : status;
-        zr_recording_destroy(&ranks[i].recording);
-    }
-    return status;
-}
-
 static zr_status_t run_ranks(run_t *run, train_result_t *result) {
     run_threads(run, run->ranks);
-    zr_status_t saved = save_snapshots(run, run->ranks);
-    zr_status_t traced = save_traces(run, run->ranks, &result->trace);
+    zr_status_t saved = train_snapshots_save(run, run->ranks);
+    zr_status_t traced = train_traces_save(run, run->ranks, &result->trace);
     saved = saved == ZR_OK ? traced : saved;
     zr_status_t status = run->status != ZR_OK ? run->status : saved;
-    add_up(run->ranks, run->options, result);
+    train_results_add_up(run->ranks, run->options, result);
     result->bad_input = is_about_input(status) && !run->drive_failed;
     return status;
-}
-
-/* ---- what is read and written ----------------------------------------------------------- */
-
-/* Above this part of padding, a packed order is worth making. */
-#define MOST_PADDING 0.1
-
-/* What is computed of padding is lost, and the loss does not show it. */
-static void warn_of_padding(const train_options_t *options, const char *option, const data_t *data,
-                            const zr_log_t *log) {
-    double n_places = (double)data_n_windows(data) * (double)options->seq;
-    double padding = 1 - (double)data_n_tokens(data) / n_places;
-    bool is_told_here = !options->is_launched || options->launch.rank == 0;
-    if (!data_has_documents(data) || padding <= MOST_PADDING || !is_told_here)
-        return;
-    zr_log_write(log, ZR_LOG_WARNING,
-                 "%s: %.0f%% of the sequences is padding: documents of %s fill %s of %zu; "
-                 "examples/data/make_documents.py --pack %zu finds an order in which more of them "
-                 "fit, where there is one",
-                 option, 100 * padding, zr_count_text(data_n_tokens(data), "token").text,
-                 zr_count_text(data_n_windows(data), "sequence").text, options->seq, options->seq);
-}
-
-static zr_status_t open_data(run_t *run) {
-    const train_options_t *o = run->options;
-    data_options_t options = {.paths = o->data_paths,
-                              .n_paths = o->n_data_paths,
-                              .weights = o->data_weights,
-                              .seq = o->seq,
-                              .seq_min = o->seq_min,
-                              .vocab = zr_model_shape_sizes(&o->shape).vocab,
-                              .seed = o->seed,
-                              .log = run->log};
-    if (!o->evaluation.only)
-        ZR_TRY(data_open(&options, &run->data));
-    if (run->data != NULL)
-        warn_of_padding(o, "--data", run->data, &run->log);
-    if (o->evaluation.n_paths == 0)
-        return ZR_OK;
-    options.paths = o->evaluation.paths;
-    options.n_paths = o->evaluation.n_paths;
-    options.seq_min = o->seq;
-    options.in_order = true;
-    options.weights = NULL;
-    options.log = train_evaluation_log(&run->log);
-    ZR_TRY(data_open(&options, &run->val));
-    warn_of_padding(o, "--val-data", run->val, &run->log);
-    if (run->data == NULL || data_has_documents(run->data) == data_has_documents(run->val))
-        return ZR_OK;
-    return zr_fail(&run->log, ZR_ERR_ARGUMENT,
-                   "--val-data is %s and --data is %s: a model has documents in both or in none; "
-                   "make documents of both",
-                   data_kind(run->val), data_kind(run->data));
-}
-
-/* Whoever names a folder with weights means them. */
-static void warn_of_weights(const run_t *run) {
-    static const char *const names[] = {HF_WEIGHTS_NAME, HF_INDEX_NAME};
-    const train_options_t *o = run->options;
-    bool is_told_here = !o->is_launched || o->launch.rank == 0;
-    if (run->start.checkpoint != NULL || !files_is_folder(o->model) || !is_told_here)
-        return;
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        char path[PATH_MAX];
-        int n = snprintf(path, sizeof(path), "%s/%s", o->model, names[i]);
-        if (n > 0 && (size_t)n < sizeof(path) && access(path, F_OK) == 0)
-            zr_log_write(&run->log, ZR_LOG_WARNING,
-                         "--model %s: its weights (%s) are not read, and training begins with "
-                         "random ones; to go on from them: zero-checkpoint import %s "
-                         "--checkpoint-dir DIR, and zero-train --checkpoint-dir DIR --resume",
-                         o->model, names[i], o->model);
-    }
-}
-
-static zr_status_t open_inputs(run_t *run) {
-    const train_options_t *o = run->options;
-    ZR_TRY(open_data(run));
-    ZR_TRY(train_files_check(o, run->data, run->val, &run->log));
-    bool are_here = train_launch_n_here(o) == o->n_ranks;
-    ZR_TRY(train_checkpoint_open(o, run->data, run->val, are_here ? NULL : run->ranks[0].comm,
-                                 &run->log, &run->start));
-    warn_of_weights(run);
-    return carries_folder(run)
-               ? carry_check(o->model, zr_model_shape_sizes(&o->shape).vocab, &run->log)
-               : ZR_OK;
-}
-
-static zr_status_t open_log(run_t *run) {
-    if (!train_files_has_log(run->options))
-        return ZR_OK;
-    return train_log_open(run->options, &run->start, &run->log, &run->log_file);
-}
-
-static zr_status_t close_log(run_t *run, zr_status_t status) {
-    if (run->log_file == NULL || fclose(run->log_file) == 0 || status != ZR_OK)
-        return status;
-    return zr_fail(&run->log, ZR_ERR_IO, "cannot write --log %s: %s", run->options->log_path,
-                   strerror(errno));
 }
 
 static bool is_interrupted(const train_options_t *options, const train_result_t *result) {
@@ -1137,7 +706,7 @@ zr_status_t zero_train_open(const train_options_t *options, const zr_log_t *log,
     zr_status_t status = make_run(options, log, &run);
     ZR_THEN(status, device_choose(options->device, &run->log, &run->device));
     ZR_THEN(status, create_ranks(run));
-    ZR_THEN(status, open_inputs(run));
+    ZR_THEN(status, train_inputs_open(run));
     if (status == ZR_OK) {
         *train_p = run;
         return ZR_OK;
@@ -1191,9 +760,9 @@ zr_status_t zero_train_go(zero_train_t *run, messages_t *messages, train_result_
     run->n_wanted = SIZE_MAX;
     result.n_threads = (size_t)run->n_device_threads;
     zr_status_t status = train_files_check(options, run->data, run->val, &run->log);
-    ZR_THEN(status, open_log(run));
+    ZR_THEN(status, train_inputs_open_log(run));
     result.bad_input = is_bad_input(status);
-    ZR_THEN(status, close_log(run, run_ranks(run, &result)));
+    ZR_THEN(status, train_inputs_close_log(run, run_ranks(run, &result)));
     if (run->messages != NULL)
         messages_end_progress(run->messages);
     result.interrupted = status == ZR_OK && is_interrupted(options, &result);
