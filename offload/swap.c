@@ -325,11 +325,16 @@ static zr_status_t verify_chunk(zr_swap_t *swap, size_t number) {
                            bytes.size_bytes, slot->base + bytes.begin);
 }
 
+/* Where an item goes back to. */
+static size_t put_extent(const zr_swap_t *swap, const zr_swap_item_t *item) {
+    return swap->pass == ZR_SWAP_FILL ? item->extent : item->extent + (size_t)item->put_shift;
+}
+
 static zr_status_t hash_chunk(zr_swap_t *swap, size_t number) {
     const zr_swap_item_t *item = &swap->items[swap->n_done];
     slot_t *slot = slot_of(swap, swap->n_done);
     chunk_bytes_t bytes = bytes_of_chunk(swap, number);
-    ZR_TRY(zr_store_hash(swap->store, item->extent, item->offset_bytes + bytes.begin,
+    ZR_TRY(zr_store_hash(swap->store, put_extent(swap, item), item->offset_bytes + bytes.begin,
                          bytes.size_bytes, slot->base + bytes.begin, &slot->sums[number]));
     slot->chunks[number].state = CHUNK_HASHED;
     return ZR_OK;
@@ -409,11 +414,11 @@ static zr_status_t finish_chunks(zr_swap_t *swap) {
 
 static zr_status_t put(zr_swap_t *swap, const zr_swap_item_t *item, slot_t *slot) {
     if (!is_in_slices(swap))
-        return zr_store_put(swap->store, item->extent, item->offset_bytes, item->size_bytes,
-                            slot->base, &slot->ticket);
+        return zr_store_put(swap->store, put_extent(swap, item), item->offset_bytes,
+                            item->size_bytes, slot->base, &slot->ticket);
     ZR_TRY(finish_chunks(swap));
-    return zr_store_put_hashed(swap->store, item->extent, item->offset_bytes, item->size_bytes,
-                               slot->base, slot->sums, &slot->ticket);
+    return zr_store_put_hashed(swap->store, put_extent(swap, item), item->offset_bytes,
+                               item->size_bytes, slot->base, slot->sums, &slot->ticket);
 }
 
 /* The caller, and the stream that it named, are done with item n_done. */

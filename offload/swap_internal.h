@@ -43,7 +43,8 @@ typedef struct zr_swap_options {
 typedef struct zr_swap_item {
     size_t extent;
     size_t offset_bytes;
-    size_t size_bytes; /* at most buffer_bytes */
+    size_t size_bytes;   /* at most buffer_bytes */
+    ptrdiff_t put_shift; /* in a pass that reads and writes: it goes back so many extents further */
 } zr_swap_item_t;
 
 /** Of a piece that is in the store; `first_extent` is that of the placement's first tensor. */

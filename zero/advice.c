@@ -85,5 +85,7 @@ zr_allocator_advice_t zr_base_advice(const zr_config_t *config, int n_shards) {
     zr_allocator_advice_t advice = {.any = {NULL}};
     advise_device(config, n_shards, &advice);
     advise_host(config, &advice);
+    for (int tier = 0; tier < ZR_N_TIERS && zr_config_takes_back(config); tier++)
+        advice.by_tag[tier][ZR_TAG_OPTIMIZER_STATE] = "--update-at end, which keeps no old state";
     return advice;
 }

@@ -95,9 +95,14 @@ static inline bool zr_base_updates_in_backward(const zr_base_t *base) {
     return base->config.update_at == ZR_UPDATE_AT_BACKWARD;
 }
 
+/** Whether a step's sums of gradients are kept to its end: an update that is clipped needs them. */
+static inline bool zr_base_keeps_sums(const zr_base_t *base) {
+    return !zr_base_updates_in_backward(base) || base->config.clip > 0;
+}
+
 /** Whether a shard of gradients is kept from one reduction of a unit to the next, or to the end. */
 static inline bool zr_base_keeps_grads(const zr_base_t *base) {
-    return !zr_base_updates_in_backward(base) ||
+    return zr_base_keeps_sums(base) ||
            base->config.grad_accum > zr_config_n_together(&base->config);
 }
 

@@ -78,8 +78,10 @@ typedef enum zr_update_on {
 /** When units are updated, at stages 2 and 3. */
 typedef enum zr_update_at {
     ZR_UPDATE_AT_END = 0,     /* at the end of the step, when the norm of all gradients is known */
-    ZR_UPDATE_AT_BACKWARD = 1 /* each behind its last reduction: gradients of one micro-batch, or of
-                                 ZR_ORDER_BLOCK, are not kept */
+    ZR_UPDATE_AT_BACKWARD = 1 /* each behind its last reduction. Without clip gradients of one
+                                 micro-batch, or of ZR_ORDER_BLOCK, are not kept. With clip or
+                                 check_overflow the state of before is kept beside the new one until
+                                 the norm is known */
 } zr_update_at_t;
 
 /** What values lie in while they pass between ranks; those below FP32 of PLAIN lose some of their
@@ -180,10 +182,8 @@ typedef struct zr_config {
                             groups is added to what it sends in the next step */
     bool overlap_comm;   /* gathers and reductions on a stream of their own, beside compute where
                             the device has such (zr_stream_create_beside) */
-    bool check_overflow; /* a step whose norm is not finite is skipped; false: it ends the run,
-                            and without clipping the host updates units while backward of
-                            others goes on */
-    zr_update_at_t update_at;   /* BACKWARD: without clip and check_overflow */
+    bool check_overflow; /* a step whose norm is not finite is skipped; false: it ends the run */
+    zr_update_at_t update_at;   /* BACKWARD: at stages 2 and 3 */
     size_t device_memory_bytes; /* budget per rank; ZR_CONFIG_NO_BUDGET: none */
     size_t host_memory_bytes;
     zr_offload_options_t offload_optimizer; /* master, m and v */
@@ -276,6 +276,9 @@ void zr_config_set_optimizer(zr_config_t *config, const zr_optimizer_type_t *opt
 /** Whether gradients wait on NVMe; whether these, optimizer state or parameters do. */
 bool zr_config_has_grads_on_nvme(const zr_config_t *config);
 bool zr_config_uses_nvme(const zr_config_t *config);
+/** Whether updates in backward may have to be taken back when the norm is known: the old state is
+ * kept beside the new one. */
+bool zr_config_takes_back(const zr_config_t *config);
 
 /** The encoding of messages; NULL: the dtype's own, as with PLAIN. `config` is resolved. */
 const struct zr_encoding *zr_config_message(const zr_config_t *config, zr_message_as_t as);

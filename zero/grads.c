@@ -330,12 +330,12 @@ static zr_status_t reduce_to_pieces(zr_grads_t *grads, zr_unit_t *unit) {
     }
     if (zr_unit_ends_sum(unit))
         ZR_TRY(queue_norm(grads, unit, stream, own_slice(unit)));
-    unit->grads_in_bucket = zr_unit_ends_sum(unit) && zr_base_updates_in_backward(base);
-    if (unit->grads_in_bucket)
-        return ZR_OK;
+    bool is_updated = zr_unit_ends_sum(unit) && zr_base_updates_in_backward(base);
+    bool is_kept = !is_updated || zr_base_keeps_sums(base);
     size_t end = state->first_piece[unit->index + 1];
-    for (size_t i = state->first_piece[unit->index]; i < end; i++)
+    for (size_t i = state->first_piece[unit->index]; i < end && is_kept; i++)
         ZR_TRY(keep(grads, unit, &state->pieces[i]));
+    unit->grads_in_bucket = is_updated;
     return ZR_OK;
 }
 

@@ -301,12 +301,11 @@ void zr_runtime_leave_out_values(zr_runtime_t *runtime) {
     runtime->base.has_no_values = !zr_base_has_data(&runtime->base);
 }
 
-static zr_status_t create_events(const zr_state_t *state, zr_unit_t *unit) {
+static zr_status_t create_events(zr_unit_t *unit) {
     zr_device_t *device = unit->base->device;
     ZR_TRY(zr_event_create(device, &unit->gathered));
-    if (state->may_update_early || zr_base_updates_in_backward(unit->base))
-        ZR_TRY(zr_event_create(device, &unit->grads_kept));
-    return state->may_update_early ? zr_event_create(device, &unit->released) : ZR_OK;
+    bool is_followed = zr_base_updates_in_backward(unit->base);
+    return is_followed ? zr_event_create(device, &unit->grads_kept) : ZR_OK;
 }
 
 /* Stages 1 and 2 begin with the bits that publishing would leave, as they go on from a checkpoint.
@@ -352,7 +351,7 @@ static zr_status_t commit(zr_runtime_t *runtime) {
         zr_unit_t *unit = runtime->model.units[i];
         ZR_TRY(allocate_params(params, unit));
         ZR_TRY(allocate_training(runtime, unit));
-        ZR_TRY(create_events(state, unit));
+        ZR_TRY(create_events(unit));
         for (int kind = 0; kind < N_FLATS && is_filled; kind++)
             ZR_TRY(zr_initial_place(runtime, unit, kind));
         if (!is_filled) /* as placing values does */

@@ -416,12 +416,11 @@ typedef struct zr_grads_report {
 typedef struct zr_offload_report {
     size_t largest_group_elems;     /* of the sub-groups that are moved; 0: none are */
     size_t n_groups[ZR_N_TIERS];    /* sub-groups that live there */
-    size_t state_bytes[ZR_N_TIERS]; /* of them */
+    size_t state_bytes[ZR_N_TIERS]; /* of them; twice that where the old state is kept, too */
     bool has_copies;                /* the CPU cannot touch device memory: what the host updates
                                        needs gradients brought down and parameters brought up */
     bool is_updated_on_device;      /* what is moved; else on the host */
-    uint64_t n_early_groups;        /* sub-groups that the host updated before backward had ended;
-                                       all that are moved, with ZR_UPDATE_AT_BACKWARD */
+    uint64_t n_early_groups;        /* sub-groups that were updated in backward */
     bool was_measured;              /* what follows says something: it was the faster way */
     double host_elems_per_s;        /* as measured at the start, if all parts of it overlap */
     double device_elems_per_s;

@@ -66,6 +66,9 @@ ZR_NODISCARD zr_status_t zr_initial_place(zr_runtime_t *runtime, zr_unit_t *unit
 /** unit.c: give back gathered parameters of a unit that is not acquired, if it has any. Their
  * gather and their uses have been waited for. */
 void zr_unit_drop_gathered(zr_runtime_t *runtime, zr_unit_t *unit);
+/** write.c: make this rank's trainable parameters of a unit from their masters. Nothing that uses
+ * them is under way. */
+ZR_NODISCARD zr_status_t zr_unit_take_masters(zr_unit_t *unit);
 /** step.c: a unit was reduced for the last time in this step, and is to be updated in backward. */
 ZR_NODISCARD zr_status_t zr_step_follow(zr_runtime_t *runtime, zr_unit_t *unit);
 /** unit.c: logs that a unit with gradients was not reduced in this micro-batch. */

@@ -42,8 +42,22 @@ static size_t group_elems(const zr_state_t *state) {
 void zr_state_list_items(zr_state_t *state, zr_unit_t *const *units, size_t n_units) {
     state->n_items = 0;
     for (size_t i = 0; i < n_units; i++)
-        state->n_items += zr_swap_list_items(&state->placement, units[i]->index,
-                                             state->extents.first, state->items + state->n_items);
+        state->n_items +=
+            zr_swap_list_items(&state->placement, units[i]->index, zr_state_first_extent(state),
+                               state->items + state->n_items);
+    ptrdiff_t n_extents = (ptrdiff_t)state->model->n_units;
+    for (size_t i = 0; i < state->n_items && state->n_sides > 1; i++)
+        state->items[i].put_shift = state->side == 0 ? n_extents : -n_extents;
+}
+
+void zr_state_turn(zr_state_t *state) {
+    if (state->n_sides == 1)
+        return;
+    state->side = 1 - state->side;
+    for (size_t i = 0; i < state->n_items; i++) { /* they keep their order */
+        state->items[i].extent += (size_t)state->items[i].put_shift;
+        state->items[i].put_shift = -state->items[i].put_shift;
+    }
 }
 
 static zr_status_t list_pieces(zr_state_t *state) {
@@ -107,17 +121,17 @@ static const char *const *advice(const zr_state_t *state) {
 
 static zr_status_t declare(zr_state_t *state, zr_nvme_t *nvme) {
     const zr_config_t *config = &state->base->config;
-    size_t n_units = state->model->n_units;
-    zr_store_extent_t *extents = zr_heap_alloc(state->base->heap, n_units, sizeof(*extents));
+    size_t n_units = state->model->n_units, n_extents = state->n_sides * n_units;
+    zr_store_extent_t *extents = zr_heap_alloc(state->base->heap, n_extents, sizeof(*extents));
     if (extents == NULL)
-        return zr_base_no_memory(state->base, zr_count_text(n_units, "extent").text);
-    for (size_t i = 0; i < n_units; i++)
-        extents[i] =
-            (zr_store_extent_t){.name = state->model->units[i]->state_tensor,
-                                .size_bytes = state->placement.tensor_bytes[i][ZR_TIER_NVME]};
+        return zr_base_no_memory(state->base, zr_count_text(n_extents, "extent").text);
+    for (size_t i = 0; i < n_extents; i++)
+        extents[i] = (zr_store_extent_t){
+            .name = state->model->units[i % n_units]->state_tensor,
+            .size_bytes = state->placement.tensor_bytes[i % n_units][ZR_TIER_NVME]};
     zr_extents_desc_t desc = {.name = "optimizer state",
                               .extents = extents,
-                              .n_extents = n_units,
+                              .n_extents = n_extents,
                               .unit_bytes = zr_state_bytes(state->rule, group_elems(state)),
                               .max_transfers = 2 * config->offload_optimizer.n_buffers + 2,
                               .advice = advice(state)};
@@ -137,6 +151,7 @@ zr_status_t zr_state_prepare(zr_state_t *state) {
     state->own_rule = zr_config_rule(config);
     state->rule = &state->own_rule;
     state->align_elems = ZR_LAYOUT_ALIGN_ELEMS;
+    state->n_sides = zr_config_takes_back(&state->base->config) ? 2 : 1;
     ZR_TRY(zr_update_rule_check(state->rule, &state->base->log));
     for (size_t i = 0; i < state->rule->n_arrays; i++) {
         const zr_state_array_t *array = &state->rule->arrays[i];
@@ -209,23 +224,13 @@ static zr_status_t allocate_slot(const zr_state_t *state, void **pointer_p) {
                                  "gradients and parameters on the host", pointer_p);
 }
 
-static bool may_update_early(const zr_state_t *state) {
-    const zr_base_t *base = state->base;
-    return !base->config.check_overflow && base->config.clip == 0 && zr_base_offloads_grads(base) &&
-           !zr_base_offloads_params(base) && state->grads->n_below == state->n_lowered &&
-           state->grads->drive.n_pieces == 0 && !zr_base_updates_in_backward(base) &&
-           !state->choice.is_on_device;
-}
-
 static zr_status_t create_copies(zr_state_t *state) {
     zr_device_t *device = state->base->device;
     ZR_TRY(zr_copies_create(state->copies, device));
     if (!state->copies->are_needed)
         return ZR_OK;
     ZR_TRY(zr_event_create(device, &state->params_up));
-    ZR_TRY(zr_event_create(device, &state->backward_done));
     ZR_TRY(zr_state_choose(state));
-    state->may_update_early = may_update_early(state);
     if (state->choice.is_on_device)
         return zr_state_create_stages(state);
     for (size_t i = 0; i < ZR_STATE_N_SLOTS; i++) {
@@ -255,19 +260,21 @@ zr_status_t zr_state_create(zr_state_t *state, zr_store_t *store) {
 
 zr_status_t zr_state_allocate_unit(const zr_state_t *state, zr_unit_t *unit) {
     const zr_base_t *base = state->base;
-    const size_t *bytes = state->placement.tensor_bytes[unit->index];
+    const size_t *of_side = state->placement.tensor_bytes[unit->index];
+    size_t device_bytes = state->n_sides * of_side[ZR_TIER_DEVICE];
+    size_t host_bytes = state->n_sides * of_side[ZR_TIER_HOST];
     void **on_device = &unit->state[ZR_TIER_DEVICE], **on_host = &unit->state[ZR_TIER_HOST];
-    if (bytes[ZR_TIER_DEVICE] != 0)
-        ZR_TRY(zr_base_allocate(base, bytes[ZR_TIER_DEVICE], ZR_TAG_OPTIMIZER_STATE,
-                                ZR_LIFETIME_PERSISTENT, unit->name, NULL, on_device));
-    if (bytes[ZR_TIER_HOST] != 0)
-        ZR_TRY(zr_base_allocate_host(base, bytes[ZR_TIER_HOST], ZR_TAG_OPTIMIZER_STATE, unit->name,
-                                     on_host));
-    if (bytes[ZR_TIER_HOST] != 0 && zr_base_has_data(base))
-        memset(*on_host, 0, bytes[ZR_TIER_HOST]);
+    if (device_bytes != 0)
+        ZR_TRY(zr_base_allocate(base, device_bytes, ZR_TAG_OPTIMIZER_STATE, ZR_LIFETIME_PERSISTENT,
+                                unit->name, NULL, on_device));
+    if (host_bytes != 0)
+        ZR_TRY(
+            zr_base_allocate_host(base, host_bytes, ZR_TAG_OPTIMIZER_STATE, unit->name, on_host));
+    if (host_bytes != 0 && zr_base_has_data(base))
+        memset(*on_host, 0, host_bytes);
     /* All encodings have 0 as zeros, and pieces are whole floats. */
-    return zr_kernel_fill(base->compute, *on_device, ZR_DTYPE_F32,
-                          bytes[ZR_TIER_DEVICE] / sizeof(float), 0.0f);
+    return zr_kernel_fill(base->compute, *on_device, ZR_DTYPE_F32, device_bytes / sizeof(float),
+                          0.0f);
 }
 
 void zr_state_destroy(zr_state_t *state) {
@@ -281,7 +288,6 @@ void zr_state_destroy(zr_state_t *state) {
     }
     zr_state_destroy_stages(state);
     zr_event_destroy(&state->params_up);
-    zr_event_destroy(&state->backward_done);
     zr_stream_destroy(&state->own_host_stream);
     zr_device_close(&state->own_host);
     *state = (zr_state_t){0};
@@ -336,11 +342,6 @@ static zr_status_t fill_swapped(const zr_state_t *state, zr_unit_t *unit, const 
     return zr_swap_done(state->swap);
 }
 
-/* Where a piece on device or host keeps its state. */
-static void *resident_state(const zr_unit_t *unit, const zr_piece_t *piece) {
-    return (char *)unit->state[piece->tier] + piece->offset_bytes;
-}
-
 zr_status_t zr_state_fill(zr_state_t *state, zr_unit_t *unit, const zr_state_values_t *values) {
     zr_state_range_t range = zr_unit_state_range(unit);
     size_t first = values->first;
@@ -353,8 +354,8 @@ zr_status_t zr_state_fill(zr_state_t *state, zr_unit_t *unit, const zr_state_val
     if (!zr_base_has_data(state->base))
         return ZR_OK;
     const zr_encoding_t *encoding = zr_state_encoding(state, values->array);
-    void *target =
-        zr_state_at(state, piece, resident_state(unit, piece), values->array, first - piece->first);
+    void *target = zr_state_at(state, piece, zr_state_resident(state, unit, piece, state->side),
+                               values->array, first - piece->first);
     if (piece->tier == ZR_TIER_HOST) {
         encoding->encode(encoding, values->host, values->n_elems, target);
         return ZR_OK;
@@ -372,7 +373,7 @@ static zr_status_t load_master(const zr_state_t *state, const zr_unit_t *unit,
     size_t all = zr_piece_bytes(&state->placement, piece);
     size_t master_bytes = zr_state_array_offset(state->rule, 1, piece->n_elems);
     size_t size_bytes = (master_bytes + chunk - 1) / chunk * chunk;
-    zr_swap_item_t item = {.extent = state->extents.first + unit->index,
+    zr_swap_item_t item = {.extent = zr_state_first_extent(state) + unit->index,
                            .offset_bytes = piece->offset_bytes,
                            .size_bytes = size_bytes < all ? size_bytes : all};
     const void *buffer = NULL;
@@ -389,7 +390,7 @@ static zr_status_t read_piece(const zr_state_t *state, const zr_unit_t *unit,
     if (piece->tier == ZR_TIER_NVME)
         ZR_TRY(load_master(state, unit, piece, &master));
     else
-        master = resident_state(unit, piece);
+        master = zr_state_resident(state, unit, piece, state->side);
     zr_copy_t kind =
         piece->tier == ZR_TIER_DEVICE ? ZR_COPY_DEVICE_TO_DEVICE : ZR_COPY_HOST_TO_DEVICE;
     ZR_TRY(zr_copy_async(stream, device, master + (first - piece->first), n_elems * sizeof(float),
@@ -423,7 +424,7 @@ static zr_status_t rewrite_master(const zr_state_t *state, const zr_unit_t *unit
     size_t all = zr_piece_bytes(&state->placement, piece);
     size_t begin = (first - piece->first) * sizeof(float), end = begin + n_elems * sizeof(float);
     size_t item_begin = begin / chunk * chunk, item_end = (end + chunk - 1) / chunk * chunk;
-    zr_swap_item_t item = {.extent = state->extents.first + unit->index,
+    zr_swap_item_t item = {.extent = zr_state_first_extent(state) + unit->index,
                            .offset_bytes = piece->offset_bytes + item_begin,
                            .size_bytes = (item_end < all ? item_end : all) - item_begin};
     void *buffer = NULL;
@@ -482,7 +483,7 @@ void zr_state_report(const zr_state_t *state, zr_offload_report_t *report_p) {
                                   .largest_group_elems = zr_state_largest_moved(state)};
     for (int tier = 0; tier < ZR_N_TIERS; tier++) {
         report.n_groups[tier] = placement->n_pieces_in[tier];
-        report.state_bytes[tier] = placement->bytes[tier];
+        report.state_bytes[tier] = state->n_sides * placement->bytes[tier];
     }
     if (state->swap != NULL)
         report_store(state, &report);

@@ -71,16 +71,15 @@ typedef struct zr_state {
     zr_stream_t *host; /* own_host_stream, or the compute stream */
 
     zr_update_choice_t choice;
-    /* Whether the host may update a unit before all gradients are known: it depends on no norm, and
-     * all that it reads and writes is the unit's own. Where the CPU computes, too, it makes no
-     * difference. */
-    bool may_update_early;
+    /* Where updates may be taken back there are two sides of all state, equally large: an update
+     * reads the one that is in force, and writes the other. On device and host they lie one behind
+     * the other, in the store there are extents of each. */
+    size_t n_sides, side;
     zr_state_slot_t slots[ZR_STATE_N_SLOTS];    /* updates on the host */
     zr_state_stage_t stages[ZR_STATE_N_STAGES]; /* updates on the device */
     /* Each of one stream alone, so that its records pass in order. */
     zr_event_t *params_up;            /* of the stream up */
-    zr_event_t *backward_done;        /* of compute */
-    uint64_t n_early;                 /* pieces that were updated before that */
+    uint64_t n_early;                 /* pieces that were updated in backward */
     size_t n_updated;                 /* of the lowered pieces, in this update */
     size_t next_lowered, end_lowered; /* whose gradients come down for it from the device */
     size_t n_brought;                 /* of them, so far */
@@ -132,6 +131,18 @@ static inline void *zr_state_at(const zr_state_t *state, const zr_piece_t *piece
            zr_encoding_bytes(state->rule->arrays[array].encoding, elem);
 }
 
+/** Where a piece on device or host has its state, of one side. */
+static inline void *zr_state_resident(const zr_state_t *state, const zr_unit_t *unit,
+                                      const zr_piece_t *piece, size_t side) {
+    size_t of_side = state->placement.tensor_bytes[unit->index][piece->tier];
+    return (char *)unit->state[piece->tier] + side * of_side + piece->offset_bytes;
+}
+
+/** The extents of units, by index, of the side that is in force. */
+static inline size_t zr_state_first_extent(const zr_state_t *state) {
+    return state->extents.first + state->side * state->model->n_units;
+}
+
 static inline const zr_encoding_t *zr_state_encoding(const zr_state_t *state, size_t array) {
     return state->rule->arrays[array].encoding;
 }
@@ -159,21 +170,27 @@ ZR_NODISCARD zr_status_t zr_state_read(zr_state_t *state, const zr_unit_t *unit,
                                        size_t n_elems, float *device);
 
 /** Before it is known whether there will be an update: what the first pieces have in a store is
- * read, as far as there are buffers. zr_state_begin_update or zr_state_skip_update follows. */
-ZR_NODISCARD zr_status_t zr_state_read_ahead(zr_state_t *state);
+ * read, as far as there are buffers. zr_state_begin_update or zr_state_skip_update follows.
+ * @param in_backward  gradients come from the reductions that the updates follow */
+ZR_NODISCARD zr_status_t zr_state_read_ahead(zr_state_t *state, bool in_backward);
 /** There is none: nothing has changed. */
 ZR_NODISCARD zr_status_t zr_state_skip_update(zr_state_t *state);
 /** The pieces on NVMe, in the order in which these units will be gone through. */
 void zr_state_list_items(zr_state_t *state, zr_unit_t *const *units, size_t n_units);
 
 /**
- * An update: begin, every unit in order, end. Queued on compute, as far as it runs there. Early,
- * where may_update_early: before backward has ended, in the order of the reductions.
+ * An update: begin, every unit in order, end, and where there are two sides turn. Queued on
+ * compute, as far as it runs there.
  */
 ZR_NODISCARD zr_status_t zr_state_begin_update(zr_state_t *state);
 ZR_NODISCARD zr_status_t zr_state_update_unit(zr_state_t *state, zr_unit_t *unit,
                                               const zr_state_update_t *update);
 ZR_NODISCARD zr_status_t zr_state_end_update(zr_state_t *state);
+/** The state that was updated is in force from now on. Without this it is as before the update,
+ * which may be made again. */
+void zr_state_turn(zr_state_t *state);
+/** The order of updates: of units, or, where they follow reductions, of those. */
+zr_unit_t *const *zr_state_order(const zr_state_t *state, size_t *n_units_p);
 /** As zr_state_update_unit, of a unit that was just reduced, while backward of others goes on. */
 ZR_NODISCARD zr_status_t zr_state_update_in_backward(zr_state_t *state, zr_unit_t *unit,
                                                      const zr_state_update_t *update);

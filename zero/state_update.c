@@ -17,6 +17,7 @@ typedef struct piece_work {
     const zr_piece_t *piece;
     size_t first; /* of the piece in the flat buffer */
     void *arrays; /* of the piece's state */
+    void *old; /* as arrays, of the side in force, which is copied to them first; NULL: they are */
     void *grads;
     void *params; /* NULL: they live elsewhere, zr_params_open_write says where */
     zr_stream_t *stream;
@@ -91,8 +92,14 @@ static zr_status_t update_run(const zr_state_t *state, const piece_work_t *work,
     size_t in_piece = run->first - work->first;
     zr_update_t args = work->update->args;
     args.n_elems = run->n_elems;
-    for (size_t i = 0; i < state->rule->n_arrays; i++)
+    for (size_t i = 0; i < state->rule->n_arrays; i++) {
         args.arrays[i] = zr_state_at(state, work->piece, work->arrays, i, in_piece);
+        if (work->old != NULL)
+            ZR_TRY(zr_copy_async(work->stream, args.arrays[i],
+                                 zr_state_at(state, work->piece, work->old, i, in_piece),
+                                 zr_encoding_bytes(zr_state_encoding(state, i), run->n_elems),
+                                 ZR_COPY_DEVICE_TO_DEVICE));
+    }
     args.grad = zr_base_at(state->base, work->grads, in_piece);
     args.param = params;
     args.lr = (float)(work->update->lr * group->lr_scale);
@@ -160,22 +167,26 @@ static zr_status_t update_runs(const zr_state_t *state, const piece_work_t *work
     return ZR_OK;
 }
 
-static zr_status_t update_on_device(const zr_state_t *state, piece_work_t *work) {
-    work->stream = state->base->compute;
-    work->arrays = (char *)work->unit->state[ZR_TIER_DEVICE] + work->piece->offset_bytes;
-    return update_runs(state, work);
+/* Where a piece's state is, `old`, and where its new one goes, `arrays`; NULL and there, where both
+ * are the same. */
+static zr_status_t find_home(const zr_state_t *state, piece_work_t *work) {
+    size_t side = state->side, new_side = state->n_sides - 1 - side;
+    if (work->piece->tier == ZR_TIER_NVME) {
+        zr_swap_item_t item =
+            zr_swap_item_of(&state->placement, work->piece, zr_state_first_extent(state));
+        ZR_TRY(zr_swap_seek(state->swap, &item));
+        return zr_swap_next(state->swap, &work->arrays);
+    }
+    work->arrays = zr_state_resident(state, work->unit, work->piece, new_side);
+    if (side != new_side)
+        work->old = zr_state_resident(state, work->unit, work->piece, side);
+    return ZR_OK;
 }
 
-/* Where a piece that is not on the device has its state on the host. */
-static zr_status_t find_home(const zr_state_t *state, const piece_work_t *work, void **home_p) {
-    if (work->piece->tier != ZR_TIER_NVME) {
-        *home_p = (char *)work->unit->state[ZR_TIER_HOST] + work->piece->offset_bytes;
-        return ZR_OK;
-    }
-    zr_swap_item_t item =
-        zr_swap_item_of(&state->placement, work->piece, state->extents.first);
-    ZR_TRY(zr_swap_seek(state->swap, &item));
-    return zr_swap_next(state->swap, home_p);
+static zr_status_t update_on_device(const zr_state_t *state, piece_work_t *work) {
+    work->stream = state->base->compute;
+    ZR_TRY(find_home(state, work));
+    return update_runs(state, work);
 }
 
 static zr_status_t update_on_host(zr_state_t *state, piece_work_t *work) {
@@ -183,9 +194,9 @@ static zr_status_t update_on_host(zr_state_t *state, piece_work_t *work) {
     work->stream = state->host;
     if (state->copies->are_needed)
         ZR_TRY(take_copies(state, work));
-    ZR_TRY(find_home(state, work, &work->arrays));
+    ZR_TRY(find_home(state, work));
     work->is_sliced = is_swapped;
-    if (is_swapped && work->most_elems > SLICE_ELEMS)
+    if ((is_swapped || work->old != NULL) && work->most_elems > SLICE_ELEMS)
         work->most_elems = SLICE_ELEMS;
     ZR_TRY(update_runs(state, work));
     if (work->params != NULL && state->copies->are_needed)
@@ -201,13 +212,14 @@ static zr_status_t update_on_stage(zr_state_t *state, piece_work_t *work) {
     zr_tier_t tier = zr_grads_tier(state->grads, work->piece);
     const void *host_grads = tier != ZR_TIER_DEVICE ? work->grads : NULL;
     zr_state_stage_t *stage = NULL;
-    void *home = NULL;
-    ZR_TRY(find_home(state, work, &home));
-    ZR_TRY(zr_state_bring_up(state, work->piece, home, host_grads, &stage));
+    ZR_TRY(find_home(state, work));
+    void *home = work->arrays, *old = work->old != NULL ? work->old : home;
+    ZR_TRY(zr_state_bring_up(state, work->piece, old, host_grads, &stage));
     if (tier == ZR_TIER_NVME)
         ZR_TRY(zr_grads_drive_release(&state->grads->drive, state->copies->up));
     work->stream = state->base->compute;
     work->arrays = stage->state;
+    work->old = NULL;
     work->grads = host_grads != NULL ? stage->grads : work->grads;
     ZR_TRY(update_runs(state, work));
     ZR_TRY(zr_state_send_back(state, work->piece, stage, home));
@@ -227,18 +239,6 @@ static zr_status_t update_piece(zr_state_t *state, piece_work_t *work) {
     return state->choice.is_on_device ? update_on_stage(state, work) : update_on_host(state, work);
 }
 
-/* Before an early update: its gradients are there, on host and device, and what writes its
- * parameters waits for the last use of those that they replace. */
-static zr_status_t await_unit(zr_state_t *state, zr_unit_t *unit, size_t n_pieces) {
-    bool is_done = false;
-    /* What was gathered ahead and never acquired may be torn: the end of the step drops it. */
-    ZR_TRY(zr_stream_wait(state->copies->up, unit->released));
-    ZR_TRY(zr_event_synchronize(unit->grads_kept));
-    ZR_TRY(zr_event_query(state->backward_done, &is_done));
-    state->n_early += is_done ? 0 : n_pieces;
-    return ZR_OK;
-}
-
 /* Elements that a call updates: whole blocks. */
 static size_t most_elems(const zr_state_t *state) {
     size_t most = state->base->config.sub_group_elems, align = state->align_elems;
@@ -251,8 +251,11 @@ zr_status_t zr_state_update_unit(zr_state_t *state, zr_unit_t *unit,
     size_t range_first = zr_unit_state_range(unit).first;
     size_t begin = placement->first_piece[unit->index];
     size_t end = placement->first_piece[unit->index + 1];
-    if (state->may_update_early)
-        ZR_TRY(await_unit(state, unit, end - begin));
+    if (zr_base_updates_in_backward(state->base)) { /* units come in the order of reductions */
+        state->next_lowered = state->first_lowered[unit->index];
+        state->end_lowered = state->first_lowered[unit->index + 1];
+        ZR_TRY(queue_grads(state));
+    }
     for (size_t i = begin; i < end; i++) {
         piece_work_t work = {.update = update,
                              .unit = unit,
@@ -268,14 +271,19 @@ zr_status_t zr_state_update_unit(zr_state_t *state, zr_unit_t *unit,
 
 /* ---- all ---- */
 
-zr_status_t zr_state_read_ahead(zr_state_t *state) {
-    const zr_units_t *model = state->model;
-    if (!zr_base_updates_in_backward(state->base))
-        ZR_TRY(zr_grads_drive_begin_update(&state->grads->drive, model->units, model->n_units));
+zr_unit_t *const *zr_state_order(const zr_state_t *state, size_t *n_units_p) {
+    bool is_of_reductions = zr_base_updates_in_backward(state->base);
+    *n_units_p = is_of_reductions ? state->grads->n_reduced : state->model->n_units;
+    return is_of_reductions ? state->grads->reduced : state->model->units;
+}
+
+zr_status_t zr_state_read_ahead(zr_state_t *state, bool in_backward) {
+    size_t n_units;
+    zr_unit_t *const *units = zr_state_order(state, &n_units);
+    if (!in_backward)
+        ZR_TRY(zr_grads_drive_begin_update(&state->grads->drive, units, n_units));
     if (state->swap == NULL)
         return ZR_OK;
-    if (state->may_update_early)
-        zr_state_list_items(state, state->grads->reduced, state->grads->n_reduced);
     zr_store_account_statistics(state->store, state->extents.account, &state->before);
     zr_swap_pass_t pass = state->choice.is_on_device ? ZR_SWAP_UPDATE : ZR_SWAP_SLICES;
     return zr_swap_begin(state->swap, pass, state->items, state->n_items);
@@ -294,8 +302,6 @@ zr_status_t zr_state_begin_update(zr_state_t *state) {
     state->end_lowered = zr_base_updates_in_backward(state->base) ? 0 : state->n_lowered;
     if (!state->copies->are_needed)
         return ZR_OK;
-    if (state->may_update_early)
-        return zr_event_record(state->backward_done, state->base->compute);
     /* The host has waited for the norm, and with it for all that compute, transfer and down had to
      * do: nothing that is queued for the update has anything to wait for. */
     return queue_grads(state);
@@ -305,9 +311,6 @@ zr_status_t zr_state_update_in_backward(zr_state_t *state, zr_unit_t *unit,
                                         const zr_state_update_t *update) {
     double begin = zr_base_now(state->base);
     ZR_TRY(zr_stream_wait(state->base->compute, unit->grads_kept));
-    state->next_lowered = state->first_lowered[unit->index];
-    state->end_lowered = state->first_lowered[unit->index + 1];
-    ZR_TRY(queue_grads(state));
     ZR_TRY(zr_state_update_unit(state, unit, update));
     state->n_early += state->first_lowered[unit->index + 1] - state->first_lowered[unit->index];
     state->begin_seconds = zr_base_now(state->base); /* of what is left to the end */

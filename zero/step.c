@@ -39,9 +39,8 @@ static zr_status_t update_all(zr_runtime_t *runtime, double lr, double grad_scal
     zr_base_trace(base, "update", NULL, 0);
     ZR_TRY(zr_params_begin_update(&runtime->params));
     ZR_TRY(zr_state_begin_update(state));
-    bool is_early = state->may_update_early;
-    zr_unit_t **units = is_early ? runtime->grads.reduced : runtime->model.units;
-    size_t n_units = is_early ? runtime->grads.n_reduced : runtime->model.n_units;
+    size_t n_units;
+    zr_unit_t *const *units = zr_state_order(state, &n_units);
     for (size_t i = 0; i < n_units; i++) {
         if (units[i]->flat[FLAT_TRAINABLE].padded_elems == 0)
             continue;
@@ -50,16 +49,19 @@ static zr_status_t update_all(zr_runtime_t *runtime, double lr, double grad_scal
     }
     zr_base_trace(base, "update", NULL, 0);
     ZR_TRY(zr_state_end_update(state));
-    ZR_TRY(zr_params_end_update(&runtime->params));
-    base->progress.n_updates++;
-    return ZR_OK;
+    return zr_params_end_update(&runtime->params);
 }
 
 /* ---- in backward -------------------------------------------------------------------------------
  *
  * Collectives run beside compute: a unit is updated behind the next one's reduction, so that
  * compute need not wait for its own, and two buckets live at a time. Where they do not, it is
- * updated at once. */
+ * updated at once.
+ *
+ * Where gradients are clipped or overflow is checked for, the state of before is kept on its other
+ * side until the norm is known. An update that has to be clipped is made again, from there and from
+ * the gradients, which are kept, too; one that has to be skipped leaves parameters to be made from
+ * their masters again. */
 
 static double n_addends(const zr_base_t *base) {
     return (double)base->n_ranks * (double)base->config.grad_accum;
@@ -69,7 +71,7 @@ static zr_status_t begin_in_backward(zr_runtime_t *runtime) {
     if (runtime->is_updating)
         return ZR_OK;
     runtime->is_updating = true;
-    ZR_TRY(zr_state_read_ahead(&runtime->state));
+    ZR_TRY(zr_state_read_ahead(&runtime->state, true));
     ZR_TRY(zr_params_begin_update(&runtime->params));
     return zr_state_begin_update(&runtime->state);
 }
@@ -93,7 +95,6 @@ zr_status_t zr_step_follow(zr_runtime_t *runtime, zr_unit_t *unit) {
 }
 
 static zr_status_t end_in_backward(zr_runtime_t *runtime) {
-    zr_base_t *base = &runtime->base;
     zr_unit_t *unit = runtime->behind;
     runtime->behind = NULL;
     if (unit != NULL)
@@ -101,9 +102,7 @@ static zr_status_t end_in_backward(zr_runtime_t *runtime) {
     ZR_TRY(begin_in_backward(runtime)); /* where nothing is trained */
     runtime->is_updating = false;
     ZR_TRY(zr_state_end_update(&runtime->state));
-    ZR_TRY(zr_params_end_update(&runtime->params));
-    base->progress.n_updates++;
-    return ZR_OK;
+    return zr_params_end_update(&runtime->params);
 }
 
 /* ---- the step ---------------------------------------------------------------------------------
@@ -157,33 +156,50 @@ static zr_status_t find_norm(zr_runtime_t *runtime, zr_step_report_t *report) {
                : ZR_OK;
 }
 
+static void say_skipped(const zr_base_t *base, double norm) {
+    const zr_progress_t *progress = &base->progress;
+    zr_log_write(&base->log, ZR_LOG_WARNING,
+                 "step %zu is skipped: the norm of its gradients is %s (%zu skipped so far)",
+                 progress->n_steps + 1, isnan(norm) ? "not a number" : "infinite",
+                 progress->n_steps + 1 - progress->n_updates);
+}
+
+/* There is no update, or it is taken back. */
+static zr_status_t skip(zr_runtime_t *runtime) {
+    zr_state_t *state = &runtime->state;
+    size_t n_units;
+    zr_unit_t *const *units = zr_state_order(state, &n_units);
+    ZR_TRY(zr_grads_forget_errors(&runtime->grads)); /* which are no numbers either */
+    if (!zr_base_updates_in_backward(&runtime->base))
+        return zr_state_skip_update(state);
+    for (size_t i = 0; i < n_units; i++) {
+        ZR_TRY(zr_unit_take_masters(units[i]));
+        ZR_TRY(publish_unit(state, units[i]));
+    }
+    return ZR_OK;
+}
+
+/* The update, when its norm is known; in backward it was made as if nothing had to be clipped. */
+static zr_status_t update(zr_runtime_t *runtime, const zr_step_report_t *report) {
+    bool is_made = zr_base_updates_in_backward(&runtime->base);
+    if (is_made && report->clip_factor < 1)
+        ZR_TRY(zr_state_read_ahead(&runtime->state, false));
+    if (!is_made || report->clip_factor < 1)
+        ZR_TRY(update_all(runtime, report->lr, report->clip_factor / n_addends(&runtime->base)));
+    zr_state_turn(&runtime->state);
+    runtime->base.progress.n_updates++;
+    return ZR_OK;
+}
+
 static zr_status_t finish_step(zr_runtime_t *runtime, zr_step_report_t *report) {
     const zr_base_t *base = &runtime->base;
-    const zr_progress_t *progress = &base->progress;
-    report->lr = zr_config_lr(&base->config, progress->n_updates);
-    if (zr_base_updates_in_backward(base)) {
-        ZR_TRY(end_in_backward(runtime));
-        ZR_TRY(find_norm(runtime, report));
-        return order_next_step(base);
-    }
-    ZR_TRY(zr_state_read_ahead(&runtime->state));
-    if (runtime->state.may_update_early) {
-        ZR_TRY(update_all(runtime, report->lr, 1 / n_addends(base)));
-        ZR_TRY(find_norm(runtime, report));
-        return order_next_step(base);
-    }
+    report->lr = zr_config_lr(&base->config, base->progress.n_updates);
+    ZR_TRY(zr_base_updates_in_backward(base) ? end_in_backward(runtime)
+                                             : zr_state_read_ahead(&runtime->state, false));
     ZR_TRY(find_norm(runtime, report));
-    if (report->skipped) {
-        zr_log_write(&base->log, ZR_LOG_WARNING,
-                     "step %zu is skipped: the norm of its gradients is %s (%zu skipped so far)",
-                     progress->n_steps + 1,
-                     isnan(report->gradient_norm) ? "not a number" : "infinite",
-                     progress->n_steps + 1 - progress->n_updates);
-        ZR_TRY(zr_state_skip_update(&runtime->state));
-        ZR_TRY(zr_grads_forget_errors(&runtime->grads)); /* which are no numbers either */
-    } else {
-        ZR_TRY(update_all(runtime, report->lr, report->clip_factor / n_addends(base)));
-    }
+    if (report->skipped)
+        say_skipped(base, report->gradient_norm);
+    ZR_TRY(report->skipped ? skip(runtime) : update(runtime, report));
     return order_next_step(base);
 }
 

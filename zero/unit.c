@@ -351,8 +351,6 @@ zr_status_t zr_unit_release(zr_unit_t *unit) {
     unit->n_acquired--;
     if (unit->n_acquired == 0) {
         bool had_params = unit->has_params;
-        if (unit->released != NULL && base->progress.in_micro_batch)
-            ZR_TRY(zr_rt_note(runtime, zr_event_record(unit->released, base->compute)));
         unit->has_params = false;
         unit->has_grads = false;
         /* Without, they are gathered ahead of their use: compute has not waited for them. */

@@ -79,7 +79,6 @@ static void clear_unit(zr_unit_t *unit) {
     zr_free(allocator, &unit->state[ZR_TIER_HOST], NULL);
     zr_event_destroy(&unit->gathered);
     zr_event_destroy(&unit->grads_kept);
-    zr_event_destroy(&unit->released);
 }
 
 static zr_status_t check_unit(const zr_units_t *model, const zr_base_t *base, const char *name,

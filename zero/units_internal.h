@@ -64,15 +64,14 @@ struct zr_unit {
      * behind the other. For NVMe: the buffer of the piece that is being filled, or NULL. */
     void *state[ZR_N_TIERS];
 
-    int n_acquired;       /* acquires without release */
-    bool has_params;      /* one of them asked for parameters */
-    bool has_grads;       /* one of them asked for gradients */
-    bool is_updated;      /* in this step's backward, or about to be */
-    size_t n_reduced;     /* micro-batches, of those that began together, in order */
-    zr_event_t *gathered; /* passes when the gathered parameters are there */
-    /* Where updates may begin before backward has ended; else NULL. */
-    zr_event_t *grads_kept; /* passes when its gradients are where they wait for the update */
-    zr_event_t *released;   /* when compute has used it for the last time so far */
+    int n_acquired;         /* acquires without release */
+    bool has_params;        /* one of them asked for parameters */
+    bool has_grads;         /* one of them asked for gradients */
+    bool is_updated;        /* in this step's backward, or about to be */
+    size_t n_reduced;       /* micro-batches, of those that began together, in order */
+    zr_event_t *gathered;   /* passes when the gathered parameters are there */
+    zr_event_t *grads_kept; /* of updates in backward, else NULL: passes when its gradients are
+                               summed, and where they are kept */
 };
 
 typedef struct zr_units {

@@ -73,20 +73,24 @@ static zr_status_t write_shard(zr_runtime_t *runtime, const piece_t *piece) {
     return encode_to(runtime, piece, unit->data[piece->kind].own, begin);
 }
 
+/* Where they are in full, or gathered now, and where this rank has its shard. */
+static zr_status_t write_params(zr_runtime_t *runtime, const piece_t *piece) {
+    const zr_unit_params_t *data = &piece->unit->data[piece->kind];
+    if (data->full != NULL)
+        ZR_TRY(encode_to(runtime, piece, data->full, 0));
+    return data->full == NULL || data->full != data->own ? write_shard(runtime, piece) : ZR_OK;
+}
+
 static zr_status_t write_piece(zr_runtime_t *runtime, const piece_t *piece, const float *values,
                                int root) {
     zr_unit_t *unit = piece->unit;
-    const zr_unit_params_t *data = &unit->data[piece->kind];
     zr_state_values_t master = {.first = piece->first,
                                 .n_elems = piece->n_elems,
                                 .is_last = true,
                                 .host = runtime->exchange.staging_host,
                                 .device = runtime->exchange.staging_device};
     ZR_TRY(share_values(runtime, piece, values, root));
-    if (data->full != NULL) /* all of it, or what is gathered now */
-        ZR_TRY(encode_to(runtime, piece, data->full, 0));
-    if (data->full == NULL || data->full != data->own)
-        ZR_TRY(write_shard(runtime, piece));
+    ZR_TRY(write_params(runtime, piece));
     if (piece->kind == FLAT_TRAINABLE)
         ZR_TRY(zr_state_write(&runtime->state, unit, &master));
     return zr_stream_synchronize(unit->base->compute); /* the staging buffers are filled again */
@@ -104,6 +108,27 @@ static zr_status_t write_param(zr_param_t *param, size_t first, size_t n_elems, 
         piece.n_elems =
             zr_unit_piece_length(piece.unit, piece.kind, piece.first, end - piece.first);
         ZR_TRY(write_piece(runtime, &piece, values != NULL ? values + done : NULL, root));
+    }
+    return ZR_OK;
+}
+
+zr_status_t zr_unit_take_masters(zr_unit_t *unit) {
+    zr_runtime_t *runtime = unit->runtime;
+    zr_stream_t *compute = unit->base->compute;
+    const zr_exchange_t *exchange = &runtime->exchange;
+    zr_state_range_t range = zr_unit_state_range(unit);
+    piece_t piece = {.unit = unit, .kind = FLAT_TRAINABLE, .first = range.first};
+    size_t end = range.first + range.n_elems;
+    ZR_TRY(await_all(runtime));
+    for (; piece.first < end; piece.first += piece.n_elems) {
+        piece.n_elems = zr_unit_piece_length(unit, piece.kind, piece.first, end - piece.first);
+        ZR_TRY(zr_state_read(&runtime->state, unit, piece.first, piece.n_elems,
+                             exchange->staging_device));
+        ZR_TRY(zr_copy_async(compute, exchange->staging_host, exchange->staging_device,
+                             piece.n_elems * sizeof(float), ZR_COPY_DEVICE_TO_HOST));
+        ZR_TRY(zr_stream_synchronize(compute));
+        ZR_TRY(write_params(runtime, &piece));
+        ZR_TRY(zr_stream_synchronize(compute)); /* the staging buffers are filled again */
     }
     return ZR_OK;
 }

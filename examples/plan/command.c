@@ -21,7 +21,7 @@ static bool is_repeated(const options_row_t *row) {
                                          "stage",          "recompute",      "shard-group-size",
                                          "micro-batch",    "offload-ratio",  "offload-optimizer",
                                          "state-in-host",  "offload-params", "offload-param-ratio",
-                                         "params-in-host", "order"};
+                                         "params-in-host", "order",          "update-at"};
     return row->option.group != PLAN_OUTPUT &&
            !is_one_of(row->option.name, others, sizeof(others) / sizeof(others[0]));
 }

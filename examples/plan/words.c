@@ -46,6 +46,8 @@ void plan_words_placement(const zr_run_row_t *row, plan_words_t *words) {
         plan_words_add(words, ", layers computed again in backward,");
     if (config->order == ZR_ORDER_BLOCK && config->grad_accum > 1)
         plan_words_add(words, ", each block for all micro-batches before the next,");
+    if (config->update_at == ZR_UPDATE_AT_BACKWARD)
+        plan_words_add(words, ", updated in backward,");
 }
 
 void plan_words_lack(const zr_run_row_t *row, plan_words_t *words) {
@@ -137,6 +139,8 @@ void plan_words_params(const zr_run_row_t *row, plan_words_t *words) {
 void plan_words_order(const zr_run_row_t *row, plan_words_t *words) {
     if (row->config.order == ZR_ORDER_BLOCK)
         plan_words_add(words, " --order block");
+    if (row->config.update_at == ZR_UPDATE_AT_BACKWARD)
+        plan_words_add(words, " --update-at backward");
 }
 
 void plan_words_moves(const train_options_t *asked, const zr_run_row_t *row, plan_words_t *words) {

@@ -11,7 +11,7 @@
 
 bool train_auto_is_wanted(const train_options_t *options) {
     return options->auto_stage || options->auto_optimizer || options->auto_params ||
-           options->auto_group || options->auto_order;
+           options->auto_group || options->auto_order || options->auto_update;
 }
 
 static zr_status_t refuse(const plan_options_t *asked, const zr_run_rows_t *rows,
@@ -65,16 +65,21 @@ static void take(train_options_t *options, const zr_run_rows_t *rows, const zr_l
     if (options->auto_order)
         plan_words_add(&said, " --order %s",
                        row->config.order == ZR_ORDER_BLOCK ? "block" : "micro-batch");
+    if (options->auto_update)
+        plan_words_add(&said, " --update-at %s",
+                       row->config.update_at == ZR_UPDATE_AT_BACKWARD ? "backward" : "end");
     plan_words_why(rows, &why);
     config->stage = row->config.stage;
     config->shard_group_size = row->config.shard_group_size;
     config->offload_optimizer = row->config.offload_optimizer;
     config->offload_param = row->config.offload_param;
     config->order = row->config.order;
+    config->update_at = row->config.update_at;
     choice->n_plans = rows->n_tried;
     zr_log_write(log, ZR_LOG_INFO, "auto: %s (%s)", choice->options + 1,
                  zr_count_text(rows->n_tried, "plan").text);
-    if (!options->auto_stage && !options->auto_group && !options->auto_order)
+    if (!options->auto_stage && !options->auto_group && !options->auto_order &&
+        !options->auto_update)
         return;
     zr_log_write(log, ZR_LOG_INFO, "auto: %s", choice->why);
     say_rates(options, log);

@@ -835,6 +835,7 @@ void train_options_note_given(train_options_t *options) {
     options->auto_optimizer = options_is_auto(given, "offload-optimizer");
     options->auto_params = options_is_auto(given, "offload-params");
     options->auto_order = options_is_auto(given, "order");
+    options->auto_update = options_is_auto(given, "update-at");
     options->auto_group = options_is_auto(given, "shard-group-size");
     options->has_group = options_value(given, "shard-group-size") != NULL && !options->auto_group;
     options->has_gradients = options_value(given, "offload-gradients") != NULL ||

@@ -99,6 +99,7 @@ typedef struct train_options {
     bool auto_optimizer;       /* its placement is chosen, likewise */
     bool auto_params;          /* likewise */
     bool auto_order;           /* likewise: of a step */
+    bool auto_update;          /* likewise: when units are updated */
     bool auto_group;           /* the size of groups is chosen; with auto_stage, too, unless it is
                                   given */
     bool has_group;            /* it is given */

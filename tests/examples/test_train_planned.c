@@ -47,7 +47,7 @@ static void choose_offload(uint64_t *dice, char *text, size_t stage) {
         add(text, " --offload-activations %s", devices[activations]);
     if (optimizer != 0 && throw(dice, 2))
         add(text, " --offload-ratio 0.%zu", throw(dice, 10));
-    /* Of bf16 so few are no whole blocks of a drive. */
+    /* Refused: of bf16 so few are no whole blocks of a drive. */
     bool is_tiny = strstr(text, "bf16") != NULL && strstr(text, "--sub-group 1024 ") != NULL;
     size_t gradients = optimizer != 0 && stage >= 2 ? throw(dice, nvme && !is_tiny ? 4 : 3) : 1;
     if (gradients != 1)
@@ -55,8 +55,8 @@ static void choose_offload(uint64_t *dice, char *text, size_t stage) {
             gradients == 0   ? "none"
             : gradients == 2 ? "cpu --offload-gradients-ratio 0.4"
                              : "nvme");
-    if (stage >= 2 && strstr(text, "--clip 1") == NULL && throw(dice, 2))
-        add(text, " --check-overflow off --update-at backward");
+    if (stage >= 2 && throw(dice, 2))
+        add(text, " --check-overflow %s --update-at backward", throw(dice, 2) ? "on" : "off");
     if (gradients == 3 && throw(dice, 2))
         add(text, " --gradients-in-host 2000 --offload-gradients-ratio 0.7");
     if (optimizer == 2 || params == 2 || activations == 2 || gradients == 3)

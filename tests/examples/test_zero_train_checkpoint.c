@@ -267,12 +267,17 @@ static void expect_survived(const char *way, size_t n_kills, uint64_t *random) {
 
 TEST(killed_runs_end_as_others) {
     static const char *const ways[] = {
-        "--stage 0 --ranks 2", "--stage 1 --ranks 2", "--stage 2 --ranks 2 --dtype bf16",
+        "--stage 0 --ranks 2",
+        "--stage 1 --ranks 2",
+        "--stage 2 --ranks 2 --dtype bf16",
         "--stage 3 --ranks 2",
-        "--stage 3 --ranks 2 --offload-optimizer nvme --offload-params nvme --nvme-path drive"};
+        "--stage 3 --ranks 2 --update-at backward --clip 0.1",
+        "--stage 3 --ranks 2 --offload-optimizer nvme --offload-params nvme --nvme-path drive",
+        "--stage 2 --ranks 2 --grad-accum 2 --order block --offload-optimizer nvme "
+        "--offload-gradients nvme --update-at backward --clip 1 --nvme-path drive"};
     const char *asked = getenv("ZR_TEST_KILLS");
     size_t n_kills = asked != NULL ? strtoul(asked, NULL, 10) : 10;
-    size_t n_ways = has_nvme() ? 5 : 4;
+    size_t n_ways = has_nvme() ? N_OF(ways) : 5;
     uint64_t random = 12345;
     for (size_t i = 0; i < n_ways; i++)
         expect_survived(ways[i], (n_kills + i) / n_ways, &random);

@@ -54,9 +54,10 @@ static zr_config_t make_config(const gpt_run_t *run) {
     config.micro_batch = BATCH;
     config.grad_accum = N_MICRO_BATCHES;
     config.adamw.lr = 0.01;
-    config.clip = 1.0;
+    config.clip = variant->in_backward ? 0.01 : 1.0; /* less than the norm of any step */
     if (run->paths == NULL)
         return config;
+    config.update_at = variant->in_backward ? ZR_UPDATE_AT_BACKWARD : ZR_UPDATE_AT_END;
     snprintf(config.nvme.paths, sizeof(config.nvme.paths), "%s", run->paths);
     config.nvme.request_bytes = 8192; /* transfers are several requests */
     config.nvme.depth = 4;

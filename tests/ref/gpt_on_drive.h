@@ -15,7 +15,8 @@
 typedef struct gpt_variant {
     int n_ranks, stage;
     zr_dtype_t dtype;
-    bool mixed; /* some of everything on the device and in host memory */
+    bool mixed;       /* some of everything on the device and in host memory */
+    bool in_backward; /* updates are made within backward, and then taken back and made again */
 } gpt_variant_t;
 
 typedef struct gpt_run {

@@ -23,8 +23,15 @@ static const char *only_kind; /* NULL: all */
 static char folders[N_FOLDERS][64], moved[N_FOLDERS][80], paths[256];
 
 static const gpt_variant_t variants[] = {
-    {1, 2, ZR_DTYPE_F32, false}, {1, 3, ZR_DTYPE_BF16, false}, {2, 2, ZR_DTYPE_BF16, false},
-    {2, 3, ZR_DTYPE_F32, false}, {2, 2, ZR_DTYPE_F32, true},   {2, 3, ZR_DTYPE_BF16, true},
+    {1, 2, ZR_DTYPE_F32, false},
+    {1, 3, ZR_DTYPE_BF16, false},
+    {2, 2, ZR_DTYPE_BF16, false},
+    {2, 3, ZR_DTYPE_F32, false},
+    {2, 2, ZR_DTYPE_F32, true},
+    {2, 3, ZR_DTYPE_BF16, true},
+    {1, 3, ZR_DTYPE_F32, .in_backward = true},
+    {2, 2, ZR_DTYPE_BF16, .in_backward = true},
+    {2, 3, ZR_DTYPE_BF16, .mixed = true, .in_backward = true},
 };
 #define N_VARIANTS (N_OF(variants))
 static uint64_t references[N_VARIANTS];

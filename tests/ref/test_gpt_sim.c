@@ -199,8 +199,10 @@ static void choose_config(dice_t *dice, sim_case_t *c) {
     config->clip = throw(dice, 2) ? 1.0 : 0.0;
     config->overlap_comm = throw(dice, 3) != 0;
     config->check_overflow = config->clip > 0 || throw(dice, 2);
-    if (config->stage >= 2 && !config->check_overflow && throw(dice, 2))
+    if (config->stage >= 2 && throw(dice, 2)) {
         config->update_at = ZR_UPDATE_AT_BACKWARD;
+        config->clip *= 1e6; /* no plan foresees updates that are made again */
+    }
     config->prefetch_elems = throw(dice, 3) ? (size_t)1 << 30 : 0;
     config->reuse_elems = throw(dice, 3) ? 0 : 20000;
     config->plan_memory = throw(dice, 3) == 0;

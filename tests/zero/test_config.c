@@ -89,6 +89,18 @@ static void sub_group_too_small(zr_config_t *c) {
     c->offload_optimizer.device = ZR_OFFLOAD_CPU;
     c->sub_group_elems = 1023;
 }
+static void sub_group_too_small_for_gradients(zr_config_t *c) {
+    c->stage = 2;
+    c->dtype = ZR_DTYPE_BF16;
+    c->offload_optimizer.device = ZR_OFFLOAD_CPU;
+    c->offload_optimizer.gradients = ZR_OFFLOAD_NVME;
+    c->sub_group_elems = 2047;
+    strcpy(c->nvme.paths, "drive");
+}
+static void updated_before_it_is_sharded(zr_config_t *c) {
+    c->stage = 1;
+    c->update_at = ZR_UPDATE_AT_BACKWARD;
+}
 static void buffer_too_small(zr_config_t *c) {
     c->stage = 3;
     c->offload_param.device = ZR_OFFLOAD_CPU;
@@ -120,6 +132,9 @@ static const wrong_case_t wrong_cases[] = {
     {decay_shorter_than_warmup, "is 11, has to be at most schedule.total_steps"},
     {sub_group_too_small,
      "--sub-group) is 1023; with an offloaded optimizer allowed are at least 1024"},
+    {sub_group_too_small_for_gradients, "--sub-group) is 2047; with gradients of bf16 on nvme "
+                                        "(--offload-gradients nvme) allowed are at least 2048"},
+    {updated_before_it_is_sharded, "(--update-at) is backward at stage 1"},
     {buffer_too_small, "--param-buffer) is 1; allowed are at least 1024 (4096 bytes of fp32)"},
     {nvme_without_path, "no path is named: set nvme.paths"},
     {odd_requests, "nvme.request_bytes (aio.block_size) is 5000, has to be a multiple of 4096"},

@@ -131,11 +131,12 @@ TEST(updates_in_backward_end_in_the_same_bits) {
             for (size_t grad_accum = 1; grad_accum <= 3; grad_accum += 2)
                 for (int device = ZR_OFFLOAD_NONE; device <= ZR_OFFLOAD_NVME; device++)
                     for (int param = 0; param <= (stage == 3 ? ZR_OFFLOAD_NVME : 0); param++) {
-                        flags = (flags + 7) % 16 & ~1u; /* without clipping */
+                        flags = (flags + 7) % 16;
                         n++;
                         toy_options_t options =
                             variant(stage, rank_counts[i], (zr_dtype_t)(n % 2), flags);
-                        toy_set(&options, "check-overflow=off grad-accum=%zu", grad_accum);
+                        toy_set(&options, "grad-accum=%zu", grad_accum);
+                        toy_set_clipping(&options, n);
                         offload(&options, (zr_offload_device_t)device, n % 3 != 0 ? 1 : 0.6);
                         options.config.offload_param.device = (zr_offload_device_t)param;
                         options.config.offload_param.buffer_elems = n % 4 ? 2048 : 100000;

@@ -104,6 +104,14 @@ toy_options_t toy_mixture(int stage, int n_ranks, zr_dtype_t dtype, unsigned fla
     return options;
 }
 
+void toy_set_clipping(toy_options_t *options, unsigned number) {
+    static const double clips[] = {0, 0, 0.05, 1e9};
+    options->config.clip = clips[number % 4];
+    options->config.check_overflow = number % 4 != 0;
+    options->nan_step = number % 4 != 0 && number % 3 == 1 ? 1 : -1;
+    options->quiet = options->nan_step >= 0;
+}
+
 void toy_set_optimizer(toy_options_t *options, unsigned number) {
     size_t n = 0;
     const zr_optimizer_type_t *const *optimizers = zr_optimizers(&n);

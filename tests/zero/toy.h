@@ -99,6 +99,10 @@ void toy_set(toy_options_t *options, const char *format, ...) __attribute__((for
 /** A run of a mixture, by the bits of a number: clipped; tied; frozen; skip_some; two
  * micro-batches. */
 toy_options_t toy_mixture(int stage, int n_ranks, zr_dtype_t dtype, unsigned flags);
+/** How steps end, by any number: 0 modulo 4: nothing is clipped or checked; else overflow is
+ * checked for, steps are clipped from 2 on, by 3 too late for any; and the second may be skipped.
+ */
+void toy_set_clipping(toy_options_t *options, unsigned number);
 /** One of the library's optimizers, by any number: all of them in turn. */
 void toy_set_optimizer(toy_options_t *options, unsigned number);
 

@@ -171,7 +171,7 @@ static const uint64_t *known_sums(const zr_save_writer_t *save, const zr_piece_t
     const zr_state_t *state = save->state;
     size_t chunk = zr_store_info(state->store)->chunk_bytes, n_chunks;
     const uint64_t *sums =
-        zr_store_checksums(state->store, state->extents.first + piece->tensor, &n_chunks);
+        zr_store_checksums(state->store, zr_state_first_extent(state) + piece->tensor, &n_chunks);
     if (sums == NULL || chunk != save->slices->chunk_bytes)
         return NULL;
     return sums + piece->offset_bytes / chunk;
@@ -206,7 +206,7 @@ static zr_status_t put_state(zr_save_writer_t *save, size_t extent, const zr_uni
             ZR_TRY(put_swapped(save, piece, &part));
         else
             ZR_TRY(put_resident(save, extent, offset, n_bytes,
-                                (const char *)unit->state[piece->tier] + piece->offset_bytes,
+                                zr_state_resident(save->state, unit, piece, save->state->side),
                                 piece->tier));
         offset += n_bytes;
     }

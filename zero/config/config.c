@@ -260,24 +260,14 @@ static zr_status_t check_offload_stage(const zr_config_t *config, const zr_log_t
                    names[device], config->stage);
 }
 
-/** An update in backward is made before the norm of all gradients is known. */
+/** An update in backward follows a reduction to shards. */
 static zr_status_t check_update_at(const zr_config_t *config, const zr_log_t *log) {
-    if (config->update_at != ZR_UPDATE_AT_BACKWARD)
+    if (config->update_at != ZR_UPDATE_AT_BACKWARD || config->stage >= 2)
         return ZR_OK;
-    if (config->stage < 2)
-        return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "configuration: update_at (--update-at) is backward at stage %d, where "
-                       "gradients are not sharded: allowed at stages 2 and 3 (--stage 2 or 3)",
-                       config->stage);
-    if (config->clip > 0 || config->check_overflow)
-        return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "configuration: update_at (--update-at) is backward with %s: a unit is then "
-                       "updated before the norm of all gradients is known; add --clip 0 and "
-                       "--check-overflow off, or leave --update-at out",
-                       config->clip > 0 ? "clip (gradient_clipping, --clip)"
-                                        : "check_overflow (bf16.check_grad_overflow, "
-                                          "--check-overflow) on");
-    return ZR_OK;
+    return zr_fail(log, ZR_ERR_ARGUMENT,
+                   "configuration: update_at (--update-at) is backward at stage %d, where "
+                   "gradients are not sharded: allowed at stages 2 and 3 (--stage 2 or 3)",
+                   config->stage);
 }
 
 /** What is asked for to have equal bits has them no more where messages lose some. */
@@ -296,16 +286,22 @@ static zr_status_t check_least(const zr_config_t *config, const zr_log_t *log) {
     size_t elem_bytes = zr_dtype_size(config->dtype);
     size_t least = elem_bytes == 0 ? 0 : ZR_CONFIG_LEAST_BUFFER_BYTES / elem_bytes;
     size_t group = config->sub_group_elems, buffer = config->offload_param.buffer_elems;
+    bool has_drives = zr_config_has_grads_on_nvme(config); /* in whole blocks of theirs */
+    size_t least_group = has_drives && least > ZR_CONFIG_LEAST_SUB_GROUP_ELEMS
+                             ? least
+                             : ZR_CONFIG_LEAST_SUB_GROUP_ELEMS;
     zr_status_t status = ZR_OK;
-    if (config->offload_optimizer.device != ZR_OFFLOAD_NONE && group != 0 &&
-        group < ZR_CONFIG_LEAST_SUB_GROUP_ELEMS)
+    if (config->offload_optimizer.device != ZR_OFFLOAD_NONE && group != 0 && group < least_group)
         keep_first(&status,
                    zr_fail(log, ZR_ERR_ARGUMENT,
                            "configuration: sub_group_elems (zero_optimization.sub_group_size, "
-                           "--sub-group) is %zu; with an offloaded optimizer allowed are at least "
-                           "%zu; the nearest is %zu",
-                           group, ZR_CONFIG_LEAST_SUB_GROUP_ELEMS,
-                           ZR_CONFIG_LEAST_SUB_GROUP_ELEMS));
+                           "--sub-group) is %zu; with %s allowed are at least %zu; the nearest is "
+                           "%zu",
+                           group,
+                           least_group == ZR_CONFIG_LEAST_SUB_GROUP_ELEMS
+                               ? "an offloaded optimizer"
+                               : "gradients of bf16 on nvme (--offload-gradients nvme)",
+                           least_group, least_group));
     if (config->offload_param.device != ZR_OFFLOAD_NONE && buffer != 0 && buffer < least)
         keep_first(&status, zr_fail(log, ZR_ERR_ARGUMENT,
                                     "configuration: offload_param.buffer_elems "
@@ -438,6 +434,11 @@ zr_messages_text_t zr_config_messages(const zr_config_t *config) {
              has_sums ? messages_as[config->reduce_encoding].word : "",
              has_sums && config->error_feedback ? " with error feedback" : "");
     return messages;
+}
+
+bool zr_config_takes_back(const zr_config_t *config) {
+    return config->update_at == ZR_UPDATE_AT_BACKWARD &&
+           (config->clip > 0 || config->check_overflow);
 }
 
 size_t zr_config_n_together(const zr_config_t *config) {

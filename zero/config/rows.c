@@ -468,17 +468,15 @@ static const zr_option_t rows[] = {
          "scale for 256 of them), rounded at random; the master stays fp32. Other than fp32 "
          "change the result",
      .more = "[lean.md](lean.md)"},
-    {"update-at", NULL, FIELD(update_at), .type = ZR_OPTION_CHOICE, .flags = AGREE,
+    {"update-at", NULL, FIELD(update_at), .type = ZR_OPTION_CHOICE, .flags = AGREE | AUTO,
      .choices = moments, .group = STEP,
      .help = "at stages 2 and 3: update all parameters at the end of the step, or each unit behind "
-             "the reduction of its gradients, which then are not kept; backward needs "
-             "--check-overflow off and no --clip",
+             "the reduction of its gradients; with --clip or --check-overflow on, the old state is "
+             "then kept until the norm is known; auto: the faster that fits",
      .more = "[offload.md](offload.md#updates-in-backward)"},
     {"check-overflow", "bf16.check_grad_overflow", FIELD(check_overflow), .type = ZR_OPTION_SWITCH,
      .flags = AGREE | FILE_AUTO, .group = STEP, .usual = "true",
-     .help = "skip steps whose norm is not finite; off: such a step ends the run, and updates on "
-             "the host need not wait for the norm",
-     .more = "[offload.md](offload.md#early-updates)"},
+     .help = "skip steps whose norm is not finite; off: such a step ends the run"},
     {"clip", "gradient_clipping", FIELD(clip), .type = ZR_OPTION_NUMBER, .flags = AGREE | FILE_AUTO,
      .most = 1e30, .arg = "NORM", .group = STEP, .usual = "1.0",
      .help = "largest norm of all gradients together; 0: no clipping"},

@@ -11,6 +11,19 @@ static void keep_first(void *context, zr_log_level_t level, int rank, const char
         snprintf(one->message, sizeof(one->message), "%s", message);
 }
 
+size_t zr_run_list_ways(const zr_run_open_t *open, const zr_config_t *config,
+                        zr_run_way_t ways[ZR_RUN_MOST_WAYS]) {
+    bool has_orders = open->order && config->grad_accum > 1;
+    bool has_moments = open->update_at && config->stage >= 2;
+    size_t n = 0;
+    for (int order = 0; order <= has_orders; order++)
+        for (int moment = 0; moment <= has_moments; moment++)
+            ways[n++] = (zr_run_way_t){.order = order == 0 ? config->order : ZR_ORDER_BLOCK,
+                                       .update_at =
+                                           moment == 0 ? config->update_at : ZR_UPDATE_AT_BACKWARD};
+    return n;
+}
+
 static size_t budget_of(const zr_run_request_t *request, zr_tier_t tier) {
     const zr_config_t *config = &request->config;
     const size_t budgets[ZR_N_TIERS] = {config->device_memory_bytes, config->host_memory_bytes,

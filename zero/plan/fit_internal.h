@@ -3,10 +3,22 @@
  */
 #pragma once
 
-#include "zero/plan/run_plan.h"
+#include "zero/plan/run_search.h"
 
 /** The same run with enough of everything. */
 zr_run_request_t zr_run_without_limits(const zr_run_request_t *request);
+
+/** A way to make a step, of those that are left open. */
+typedef struct zr_run_way {
+    zr_step_order_t order;
+    zr_update_at_t update_at;
+} zr_run_way_t;
+#define ZR_RUN_MOST_WAYS 4
+
+/** All that differ for a run, its own first; returns their number.
+ * @param config  resolved, with what is open as usual */
+size_t zr_run_list_ways(const zr_run_open_t *open, const zr_config_t *config,
+                        zr_run_way_t ways[ZR_RUN_MOST_WAYS]);
 
 /** What the tier has by itself: its budget, or its part of the machine where that is less. Where
  * there is one memory, that is of each tier. */

@@ -70,9 +70,9 @@ static zr_status_t place(zr_run_largest_t *search, const variant_t *variant, boo
     return zr_run_place(run, &open, search->log, &search->n_plans);
 }
 
-/* Whether a size fits in its order of a step. *plan_p: set where it does. */
-static zr_status_t try_order(zr_run_largest_t *search, const variant_t *variant,
-                             zr_run_request_t *run, zr_run_plan_t *plan_p, bool *fits_p) {
+/* Whether a size fits in its way to make a step. *plan_p: set where it does. */
+static zr_status_t try_way(zr_run_largest_t *search, const variant_t *variant,
+                           zr_run_request_t *run, zr_run_plan_t *plan_p, bool *fits_p) {
     zr_run_plan_t plan;
     if (search->is_stopped != NULL && search->is_stopped(search->stop_context))
         return ZR_ERR_STATE;
@@ -87,22 +87,26 @@ static zr_status_t try_order(zr_run_largest_t *search, const variant_t *variant,
                : fail_plan(search, run->config.stage, status);
 }
 
-/* Whether a size fits in an order that may be chosen; the faster one then. */
+/* Whether a size fits in a way that may be chosen; the fastest then. */
 static zr_status_t try_run(zr_run_largest_t *search, const variant_t *variant,
                            zr_run_request_t *run, zr_run_plan_t *plan_p, bool *fits_p) {
-    zr_run_request_t other = *run;
-    zr_run_plan_t plan;
-    bool fits = false;
-    ZR_TRY(try_order(search, variant, run, plan_p, fits_p));
-    if (!search->open.places.order || run->config.grad_accum == 1)
-        return ZR_OK;
-    other.config.order = ZR_ORDER_BLOCK;
-    ZR_TRY(try_order(search, variant, &other, &plan, &fits));
-    if (!fits || (*fits_p && plan_p->step_seconds <= plan.step_seconds))
-        return ZR_OK;
-    *run = other;
-    *plan_p = plan;
-    *fits_p = true;
+    zr_run_way_t ways[ZR_RUN_MOST_WAYS];
+    const zr_run_request_t asked = *run;
+    size_t n_ways = zr_run_list_ways(&search->open.places, &run->config, ways);
+    ZR_TRY(try_way(search, variant, run, plan_p, fits_p));
+    for (size_t i = 1; i < n_ways; i++) {
+        zr_run_request_t other = asked;
+        zr_run_plan_t plan;
+        bool fits = false;
+        other.config.order = ways[i].order;
+        other.config.update_at = ways[i].update_at;
+        ZR_TRY(try_way(search, variant, &other, &plan, &fits));
+        if (!fits || (*fits_p && plan_p->step_seconds <= plan.step_seconds))
+            continue;
+        *run = other;
+        *plan_p = plan;
+        *fits_p = true;
+    }
     return ZR_OK;
 }
 

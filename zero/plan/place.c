@@ -196,6 +196,8 @@ static void begin_facts(search_t *search) {
                                                        : INFINITY,
         .n_micro_batches = n_passes,
         .n_param_reads = 2 * n_passes,
+        .updates_in_backward = config->update_at == ZR_UPDATE_AT_BACKWARD,
+        .n_sides = zr_config_takes_back(config) ? 2 : 1,
         .hardware = &run->hardware};
     for (int tier = 0; tier < ZR_N_TIERS; tier++)
         facts->budget[tier] = (double)zr_run_limit(run, (zr_tier_t)tier);

@@ -15,8 +15,9 @@ typedef struct zr_run_open {
     bool optimizer; /* where its state lives, and how much of it */
     bool params;    /* likewise; at stage 3 */
     bool gradients; /* where those of offloaded state wait, and how many of them */
-    bool order; /* of a step: zr_run_search and zr_run_find_largest plan each, and take the faster
-                   of those that fit; the run's own is ZR_ORDER_MICRO_BATCH */
+    /* Of a step: zr_run_search and zr_run_find_largest plan each, and take the fastest of those
+     * that fit. The run's own are ZR_ORDER_MICRO_BATCH and ZR_UPDATE_AT_END. */
+    bool order, update_at;
     bool is_enough; /* any placement that fits: no faster one is looked for */
 } zr_run_open_t;
 
@@ -62,7 +63,8 @@ typedef struct plan_row {
     zr_offload_device_t optimizer, params; /* of a placement that is auto: what it has become */
     bool recompute;
     size_t micro_batch;
-    zr_step_order_t order; /* where it was open; else that of the run */
+    zr_step_order_t order;    /* where it was open; else that of the run */
+    zr_update_at_t update_at; /* likewise */
 
     zr_config_t config; /* all of it, resolved; with drives "." where none were named */
     zr_run_fit_t one;

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "zero/plan/fit_internal.h"
 #include "zero/plan/jobs_internal.h"
 
 #define MOST_MICRO_BATCH ((size_t)1024)
@@ -82,6 +83,8 @@ static zr_status_t make_run(const search_t *search, const zr_run_row_t *row,
     config->train_batch = 0;
     if (search->ask->places.order)
         config->order = row->order;
+    if (search->ask->places.update_at)
+        config->update_at = row->update_at;
     if (config->nvme.paths[0] == '\0' && has_drives(search->ask))
         snprintf(config->nvme.paths, sizeof(config->nvme.paths), "."); /* never opened */
     ZR_TRY(zr_config_resolve(config, search->ask->run.n_ranks, search->log));
@@ -111,7 +114,7 @@ static void tell_progress(const search_t *search) {
     pthread_mutex_unlock(&search->progress->lock);
 }
 
-static zr_status_t plan_order(search_t *search, zr_run_row_t *row) {
+static zr_status_t plan_way(search_t *search, zr_run_row_t *row) {
     zr_run_request_t run;
     ZR_TRY(make_run(search, row, &run));
     ZR_TRY(settle(search, &run, row));
@@ -126,16 +129,20 @@ static zr_status_t plan_order(search_t *search, zr_run_row_t *row) {
     return ZR_OK;
 }
 
-/* In the order of a step that is faster, of those that fit, where it is open. */
+/* In the way to make a step that is fastest, of those that are open and fit. */
 static zr_status_t plan_row(search_t *search, zr_run_row_t *row) {
-    zr_run_row_t other = *row;
-    ZR_TRY(plan_order(search, row));
-    if (!search->ask->places.order || row->config.grad_accum == 1)
-        return ZR_OK;
-    other.order = ZR_ORDER_BLOCK;
-    ZR_TRY(plan_order(search, &other));
-    if (other.one.fits && (!row->one.fits || other.tokens_per_s > row->tokens_per_s))
-        *row = other;
+    zr_run_way_t ways[ZR_RUN_MOST_WAYS];
+    const zr_run_row_t asked = *row;
+    ZR_TRY(plan_way(search, row));
+    size_t n_ways = zr_run_list_ways(&search->ask->places, &row->config, ways);
+    for (size_t i = 1; i < n_ways; i++) {
+        zr_run_row_t other = asked;
+        other.order = ways[i].order;
+        other.update_at = ways[i].update_at;
+        ZR_TRY(plan_way(search, &other));
+        if (other.one.fits && (!row->one.fits || other.tokens_per_s > row->tokens_per_s))
+            *row = other;
+    }
     return ZR_OK;
 }
 
@@ -367,7 +374,8 @@ static double most_tokens_per_s(const zr_run_ask_t *ask, const placement_t *plac
 static zr_status_t may_fit(const search_t *search, const zr_run_row_t *row, bool *may_p) {
     zr_run_request_t run;
     *may_p = true;
-    if (search->ask->places.optimizer || search->ask->places.params || search->ask->places.order)
+    if (search->ask->places.optimizer || search->ask->places.params || search->ask->places.order ||
+        search->ask->places.update_at)
         return ZR_OK;
     ZR_TRY(make_run(search, row, &run));
     *may_p = zr_run_fits(&run);

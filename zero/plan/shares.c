@@ -1,7 +1,8 @@
 /*
  * The problem: variables are the shares, and the seconds of the two parts of a step: in the first,
  * forward and backward, links and drives work beside compute; in the second, the update, beside
- * each other. Each part takes as long as what is slowest in it.
+ * each other. Each part takes as long as what is slowest in it. Updates within backward are of the
+ * first.
  */
 #include "zero/plan/shares_internal.h"
 
@@ -142,12 +143,13 @@ static seconds_t seconds_of(const zr_shares_facts_t *facts, zr_kept_t kept, zr_t
     rates_t rates = rates_of(facts->hardware);
     seconds_t seconds = {.train = {0}};
     double bytes = facts->bytes[kept], k = facts->n_micro_batches, reads = facts->n_param_reads;
+    double state_bytes = bytes / facts->n_sides;
     bool is_down = tier != ZR_TIER_DEVICE, on_drives = tier == ZR_TIER_NVME;
     switch (kept) {
     case ZR_KEPT_STATE:
-        seconds.update[UPDATE_THERE] = is_down ? 0 : bytes * rates.update_there;
-        seconds.update[UPDATE_HERE] = is_down ? bytes * rates.update_here : 0;
-        seconds.update[DRIVES] = on_drives ? bytes * rates.swap : 0;
+        seconds.update[UPDATE_THERE] = is_down ? 0 : state_bytes * rates.update_there;
+        seconds.update[UPDATE_HERE] = is_down ? state_bytes * rates.update_here : 0;
+        seconds.update[DRIVES] = on_drives ? state_bytes * rates.swap : 0;
         break;
     case ZR_KEPT_PARAMS:
         seconds.train[TO_DEVICE] = is_down ? reads * bytes * rates.to_device : 0;
@@ -159,6 +161,10 @@ static seconds_t seconds_of(const zr_shares_facts_t *facts, zr_kept_t kept, zr_t
         seconds.train[TO_DEVICE] = is_down ? (k - 1) * bytes * rates.to_device : 0;
         seconds.train[DRIVES] = on_drives ? bytes * (k * rates.write + (k - 1) * rates.read) : 0;
         seconds.update[DRIVES] = on_drives ? bytes * rates.read : 0;
+    }
+    for (int worker = 0; worker < N_WORKERS && facts->updates_in_backward; worker++) {
+        seconds.train[worker] += seconds.update[worker];
+        seconds.update[worker] = 0;
     }
     return seconds;
 }

@@ -32,6 +32,8 @@ typedef struct zr_shares_facts {
     double compute_seconds;    /* of a step: beside it things are moved */
     double n_param_reads;      /* that a step makes of each parameter */
     double n_micro_batches;
+    bool updates_in_backward;
+    double n_sides;                     /* of the state, of which an update moves one */
     double offloaded_grads[ZR_N_TIERS]; /* gradients are not open: where those of offloaded state
                                            are; 1 in all */
     const zr_hardware_t *hardware;
