@@ -360,6 +360,7 @@ static zr_status_t commit(zr_runtime_t *runtime) {
     ZR_TRY(is_filled ? zr_state_end_fill(state) : ZR_OK);
     ZR_TRY(is_filled ? zr_params_end_fill(params) : ZR_OK);
     ZR_TRY(settle_params(runtime));
+    zr_state_list_updates(state);
     zr_restore_end(&runtime->restore);
     ZR_TRY(zr_saves_reserve(&runtime->saves, state));
     ZR_TRY(plan_memory(&runtime->base));

@@ -39,15 +39,27 @@ static size_t group_elems(const zr_state_t *state) {
     return elems / unit * unit;
 }
 
+static void append_items(zr_state_t *state, const zr_unit_t *unit) {
+    size_t n = zr_swap_list_items(&state->placement, unit->index, zr_state_first_extent(state),
+                                  state->items + state->n_items);
+    ptrdiff_t n_extents = (ptrdiff_t)state->model->n_units;
+    for (; n > 0 && state->n_sides > 1; n--)
+        state->items[state->n_items++].put_shift = state->side == 0 ? n_extents : -n_extents;
+    state->n_items += n;
+}
+
 void zr_state_list_items(zr_state_t *state, zr_unit_t *const *units, size_t n_units) {
     state->n_items = 0;
     for (size_t i = 0; i < n_units; i++)
-        state->n_items +=
-            zr_swap_list_items(&state->placement, units[i]->index, zr_state_first_extent(state),
-                               state->items + state->n_items);
-    ptrdiff_t n_extents = (ptrdiff_t)state->model->n_units;
-    for (size_t i = 0; i < state->n_items && state->n_sides > 1; i++)
-        state->items[i].put_shift = state->side == 0 ? n_extents : -n_extents;
+        append_items(state, units[i]);
+}
+
+void zr_state_list_updates(zr_state_t *state) {
+    const zr_units_t *model = state->model;
+    bool is_reversed = zr_base_updates_in_backward(state->base);
+    state->n_items = 0;
+    for (size_t i = 0; i < model->n_units; i++)
+        append_items(state, model->units[is_reversed ? model->n_units - 1 - i : i]);
 }
 
 void zr_state_turn(zr_state_t *state) {

@@ -175,8 +175,10 @@ ZR_NODISCARD zr_status_t zr_state_read(zr_state_t *state, const zr_unit_t *unit,
 ZR_NODISCARD zr_status_t zr_state_read_ahead(zr_state_t *state, bool in_backward);
 /** There is none: nothing has changed. */
 ZR_NODISCARD zr_status_t zr_state_skip_update(zr_state_t *state);
-/** The pieces on NVMe, in the order in which these units will be gone through. */
+/** The pieces on NVMe, in the order in which these units will be gone through; or in which units
+ * are likely to be updated. */
 void zr_state_list_items(zr_state_t *state, zr_unit_t *const *units, size_t n_units);
+void zr_state_list_updates(zr_state_t *state);
 
 /**
  * An update: begin, every unit in order, end, and where there are two sides turn. Queued on

@@ -448,7 +448,7 @@ zr_status_t zr_save_writer_take(zr_save_writer_t *save) {
     if (save->n_extents == 0)
         return ZR_OK;
     zr_status_t status = take(save);
-    zr_state_list_items(state, state->model->units, state->model->n_units);
+    zr_state_list_updates(state);
     return status == ZR_OK ? ZR_OK : give_up(save, status);
 }
 
