@@ -210,6 +210,7 @@ class Engine:
         self._report = _c.StepReport()
         self._kept: list[_Unit] = []
         self._held_by_use: list[_Unit] = []
+        self._shared_hooks: list[Any] = []  # of this backward
         self._live: dict[int, _Param] = {}  # by address: parameters that are gathered
         self._absent: dict[int, _Param] = {}  # by address: what stands for those that are not
         self._own: set[int] = set()  # addresses of parameters that are always there
@@ -765,6 +766,9 @@ class Engine:
             raise
         finally:
             self._phase = _OUTSIDE
+            for handle in self._shared_hooks:
+                handle.remove()
+            self._shared_hooks.clear()
         if self._syncs:
             if not self._knows_order:
                 self._learn_order()
@@ -801,7 +805,7 @@ class Engine:
 
     def _expect(self, loss: torch.Tensor) -> None:
         """How many gradients each unit waits for: of the parameters that the loss depends on."""
-        used, is_whole = _leaves_of(loss)
+        used, shared, is_whole = _leaves_of(loss)
         for leaf in used.values():
             param = self._params.get(id(leaf))
             if param.is_frozen if param is not None else isinstance(leaf, nn.Parameter):
@@ -811,8 +815,34 @@ class Engine:
                 )
         for unit in self._units:
             unit.n_awaited = sum(id(p.tensor) in used for p in unit.params) if is_whole else -1
+        for key, uses in shared.items():
+            if is_whole and key in self._params:
+                self._take_apart(self._params[key], uses)
         self._n_reduced = 0
         self._reduce_complete()
+
+    def _take_apart(self, param: _Param, uses: list[tuple[Any, int]]) -> None:
+        """A parameter that several nodes use: what each adds to its gradient goes to the library at once, in the order in which autograd
+        would add it, and only the last waits to be the gradient. Autograd would hold all, of a tied embedding's size each."""
+        n_left = len(uses)
+
+        def hook_of(places: list[int]) -> Any:
+            def hook(gradients: tuple[Any, ...], _: Any) -> Any:
+                nonlocal n_left
+                kept = list(gradients)
+                for i in places:
+                    n_left -= 1
+                    if n_left and kept[i] is not None:
+                        self._bring(param, kept[i])
+                        kept[i] = None
+                return tuple(kept)
+
+            return hook
+
+        places_of: dict[Any, list[int]] = {}
+        for node, i in uses:
+            places_of.setdefault(node, []).append(i)
+        self._shared_hooks += [node.register_hook(hook_of(places)) for node, places in places_of.items()]
 
     def _take_gradient(self, tensor: torch.Tensor) -> None:
         """Called by autograd when a parameter's gradient is complete."""
@@ -830,9 +860,10 @@ class Engine:
         if unit.n_awaited == 0:
             self._reduce_complete()
 
-    def _bring(self, param: _Param) -> None:
-        """Move a gradient to the library."""
-        gradient, param.tensor.grad = param.tensor.grad, None
+    def _bring(self, param: _Param, gradient: torch.Tensor | None = None) -> None:
+        """Move a gradient to the library: what autograd has left in the parameter, or a part of it."""
+        if gradient is None:
+            gradient, param.tensor.grad = param.tensor.grad, None
         unit = param.unit
         if unit.reduced:
             raise StateError(
@@ -1187,10 +1218,11 @@ def _tensors_of(value: Any) -> Iterator[torch.Tensor]:
             yield from _tensors_of(v)
 
 
-def _leaves_of(loss: torch.Tensor) -> tuple[dict[int, torch.Tensor], bool]:
-    """The leaves that a loss depends on, by id; and whether these are all: a node may begin a backward of
-    its own, as reentrant checkpointing does."""
+def _leaves_of(loss: torch.Tensor) -> tuple[dict[int, torch.Tensor], dict[int, list[tuple[Any, int]]], bool]:
+    """The leaves that a loss depends on, by id; of those that several nodes use, these and which of their inputs they are; and
+    whether these are all: a node may begin a backward of its own, as reentrant checkpointing does."""
     leaves: dict[int, torch.Tensor] = {}
+    uses: dict[Any, list[tuple[Any, int]]] = {}
     is_whole = True
     seen = {loss.grad_fn}
     nodes = [loss.grad_fn] if loss.grad_fn is not None else []
@@ -1201,11 +1233,15 @@ def _leaves_of(loss: torch.Tensor) -> tuple[dict[int, torch.Tensor], bool]:
             leaves[id(variable)] = variable
         elif node.name() == "CheckpointFunctionBackward":
             is_whole = False
-        for below, _ in node.next_functions:
-            if below is not None and below not in seen:
+        for i, (below, _) in enumerate(node.next_functions):
+            if below is None:
+                continue
+            if hasattr(below, "variable"):
+                uses.setdefault(below, []).append((node, i))
+            if below not in seen:
                 seen.add(below)
                 nodes.append(below)
-    return leaves, is_whole
+    return leaves, {id(leaf.variable): found for leaf, found in uses.items() if len(found) > 1}, is_whole
 
 
 def _slices_of(tensor: nn.Parameter) -> Any:

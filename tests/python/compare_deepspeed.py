@@ -1,12 +1,12 @@
 """The same script on DeepSpeed and on libzero: losses of each step, step time, and peak resident memory, of a GPT-2 of random weights
 on the CPU, in turns.
 
-    compare_deepspeed.py [--stages 1,2,3] [--ranks 2] [--steps 5] [--seq 128] [--layers 12] [--width 768] [--json FILE]
+    compare_deepspeed.py [--stages 1,2,3] [--ranks 2] [--steps 6] [--seq 128] [--layers 12] [--width 768] [--json FILE]
 
 With PYTHONPATH and LIBZERO_LIBRARY_DIR, as tests/python/test_engine.py. Each is started by torchrun's own launcher. Memory is what the
 processes hold together of the machine's (PSS: shared pages count once), beyond what they hold when the model is made, sampled every
-50 ms. A step's time is the median over steps of the slowest rank's, without the first; its processor time is that of a rank, on average, and
-depends less on what else the machine does.
+50 ms in the first half of the steps. Sampling itself takes more of the processor than a step, so that times are those of the other half: a step's is the
+median over steps of the slowest rank's; its processor time is that of a rank, on average, and depends less on what else the machine does.
 
 Exit code: 0; 1 where a loss differs by more than 1e-4; 77 without DeepSpeed.
 """
@@ -35,10 +35,11 @@ class Watch(threading.Thread):
     def __init__(self):
         super().__init__(daemon=True)
         self.first = self.peak = resident()
+        self.has_ended = False
         self.start()
 
     def run(self):
-        while True:
+        while not self.has_ended:
             self.peak = max(self.peak, resident())
             time.sleep(0.05)
 
@@ -71,7 +72,10 @@ def work(arguments):
         engine = libzero.initialize(model=model, config=config)
     generator = torch.Generator().manual_seed(1)
     losses, times, works = [], [], []
-    for _ in range(arguments.steps):
+    for step in range(arguments.steps):
+        if step == arguments.steps // 2:
+            watch.has_ended = True
+            watch.join()
         tokens = torch.randint(50257, (n_ranks, arguments.seq), generator=generator)[rank : rank + 1]
         begin, begin_work = time.perf_counter(), time.process_time()
         loss = engine(input_ids=tokens, labels=tokens, use_cache=False).loss
@@ -98,10 +102,11 @@ def run(which, stage, arguments, folder):
     for rank in range(arguments.ranks):
         with open(f"{file}.{rank}") as f:
             found.append(json.load(f))
+    timed = range(arguments.steps // 2, arguments.steps)
     return {
         "losses": [r["losses"] for r in found],
-        "step_s": statistics.median(max(r["times"][i] for r in found) for i in range(1, arguments.steps)),
-        "processor_s": statistics.median(sum(r["works"][i] for r in found) / arguments.ranks for i in range(1, arguments.steps)),
+        "step_s": statistics.median(max(r["times"][i] for r in found) for i in timed),
+        "processor_s": statistics.median(sum(r["works"][i] for r in found) / arguments.ranks for i in timed),
         "memory_bytes": sum(r["peak"] - r["first"] for r in found),
     }
 
@@ -139,7 +144,7 @@ def compare(arguments):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--stages", default="1,2,3")
-    for name, value in (("ranks", 2), ("steps", 5), ("seq", 128), ("layers", 12), ("width", 768)):
+    for name, value in (("ranks", 2), ("steps", 6), ("seq", 128), ("layers", 12), ("width", 768)):
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--json")
     parser.add_argument("--worker", help=argparse.SUPPRESS)

@@ -85,6 +85,19 @@ class Activations(unittest.TestCase):
             self.assertGreaterEqual(plan["activations"]["peak"], 4 * row)
             self.assertLess(plan["activations"]["peak"], 8 * row + 64 * 64 * 4)
 
+    def test_tied(self):
+        """Of a parameter that two modules use, one part of its gradient is there at a time."""
+        class Tied(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.embedding = torch.nn.Embedding(4096, 64)
+
+            def forward(self, tokens):
+                return (self.embedding(tokens) @ self.embedding.weight.t()).square().mean()
+
+        plan = libzero.plan(Tied(), torch.arange(4), record="real")
+        self.assertLess(plan["activations"]["peak"], 1.5 * 4096 * 64 * 4)
+
     def test_meta_and_real(self):
         """The same module with values and without; the module is as it was."""
         for name in ("odd", "conv", "llama"):
