@@ -271,6 +271,9 @@ class Update(Structure):
         ("weight_decay", c_float),
         ("hyper", c_float * 8),
         ("step", c_int),
+        ("rounding", c_uint * 2),
+        ("first", c_size_t),
+        ("form", c_int),
     ]
 
 
