@@ -41,6 +41,7 @@ zr_allocator_options_t zr_allocator_options_default(void) {
     zr_allocator_options_t options = {.log = zr_log_default()};
     for (int tier = 0; tier < ZR_N_TIERS; tier++)
         options.budget_bytes[tier] = ZR_NO_BUDGET;
+    options.process_bytes = ZR_NO_BUDGET;
     return options;
 }
 
@@ -129,11 +130,13 @@ zr_status_t zr_allocator_create_in(zr_heap_t *counted_in, zr_device_t *device,
     allocator->waits_at_marks = info->computes_on_host && !info->synchronous;
     allocator->log = options->log;
     allocator->advice = options->advice;
+    allocator->process_bytes = options->process_bytes;
     allocator->events.device = device;
     for (int i = 0; i < ZR_N_MEMORY_TIERS; i++) {
         zr_tier_memory_t *memory = &allocator->tiers[i];
         memory->tier = (zr_tier_t)i;
         memory->statistics.budget_bytes = options->budget_bytes[i];
+        memory->is_of_process = i == ZR_TIER_HOST || info->host_addressable;
         zr_status_t status = init_arenas(allocator, memory);
         if (status != ZR_OK) {
             status = fail_creation(allocator, memory, status);

@@ -58,6 +58,7 @@ const char *zr_class_name(int class_index);
  * are borrowed for the life of the allocator; NULL: nothing. The same string is said once. */
 typedef struct zr_allocator_advice {
     const char *budget[ZR_N_TIERS];            /* unless the machine is the cause */
+    const char *process;                       /* where process_bytes are the cause */
     const char *any[ZR_N_TIERS];               /* whoever holds the memory */
     const char *by_tag[ZR_N_TIERS][ZR_N_TAGS]; /* for what is asked for, and for each that holds
                                                   a twentieth of what is live or more */
@@ -66,6 +67,8 @@ typedef struct zr_allocator_advice {
 typedef struct zr_allocator_options {
     zr_log_t log;
     size_t budget_bytes[ZR_N_TIERS]; /* ZR_NO_BUDGET: as much as the machine has */
+    size_t process_bytes; /* of tiers that are host memory and of tables, together; ZR_NO_BUDGET:
+                             no limit */
     zr_allocator_advice_t advice;
 } zr_allocator_options_t;
 

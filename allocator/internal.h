@@ -23,6 +23,7 @@
 
 typedef struct zr_tier_memory {
     zr_tier_t tier;
+    bool is_of_process; /* it is host memory */
     zr_arena_t arenas[ZR_N_ARENAS]; /* by class */
     zr_pending_t pending;
     /* reserved.live is the sum of the arenas' mapped bytes and never above the budget. The
@@ -42,6 +43,7 @@ struct zr_allocator {
     size_t n_frees_known; /* of n_frees, at the last mark */
     zr_log_t log;
     zr_allocator_advice_t advice;
+    size_t process_bytes; /* ZR_NO_BUDGET: no limit */
     zr_block_pool_t pool;
     zr_block_table_t table; /* exactly the live blocks, by address */
     zr_event_pool_t events;
@@ -90,8 +92,12 @@ static inline void zr_count_up(zr_byte_count_t *count, size_t size_bytes) {
 
 /* ---- pressure.c ------------------------------------------------------------------ */
 
-/** Bytes that may be mapped before the budget is reached. */
-size_t zr_tier_headroom(const zr_tier_memory_t *memory);
+/** What the rank may still have of its part of the process; ZR_NO_BUDGET: there is none. */
+size_t zr_process_headroom(const zr_allocator_t *allocator);
+/** Whether that is nearer to its limit than a tier is to its budget. */
+bool zr_process_is_tighter(const zr_allocator_t *allocator, const zr_tier_memory_t *memory);
+/** Bytes that may be mapped before the nearer of both is reached. */
+size_t zr_tier_headroom(const zr_allocator_t *allocator, const zr_tier_memory_t *memory);
 
 /** A live or pending block becomes part of a hole. */
 void zr_tier_give(zr_block_t *block);

@@ -226,16 +226,16 @@ zr_status_t zr_plan_run(zr_heap_t *counted_in, const zr_plan_buffer_t *buffers, 
 }
 
 /* In a heap of its own, to know how much it takes. */
-static zr_status_t make_plan(const zr_plan_question_t *question, size_t *offsets_p,
-                             zr_plan_answer_t *answer_p) {
+static zr_status_t make_plan(zr_heap_t *counted_in, const zr_plan_question_t *question,
+                             size_t *offsets_p, zr_plan_answer_t *answer_p) {
     const zr_plan_options_t *options = question->options;
     zr_plan_clock_t clock = clock_start(options);
-    zr_heap_t *heap = zr_heap_create(NULL);
+    zr_heap_t *heap = zr_heap_create(counted_in);
     zr_status_t status = heap != NULL ? ZR_OK : ZR_ERR_MEMORY;
     ZR_THEN(status, zr_plan_run(heap, question->buffers, question->n_buffers,
                                 options->capacity_bytes, 0, &clock, offsets_p, &answer_p->result));
     if (status == ZR_OK) {
-        answer_p->heap_bytes = zr_heap_count(heap).peak;
+        answer_p->heap_bytes = counted_in == NULL ? zr_heap_count(heap).peak : 0;
         answer_p->result.n_steps = clock.n_steps;
         answer_p->result.seconds = zr_plan_clock_now(&clock) - clock.begin;
     }
@@ -246,13 +246,13 @@ static zr_status_t make_plan(const zr_plan_question_t *question, size_t *offsets
     return ZR_OK;
 }
 
-static zr_status_t find_plan(zr_plan_question_t *question, size_t *offsets_p,
-                             zr_plan_answer_t *answer_p) {
+static zr_status_t find_plan(zr_heap_t *counted_in, zr_plan_question_t *question,
+                             size_t *offsets_p, zr_plan_answer_t *answer_p) {
     if (!zr_plan_cache_knows(question->options))
-        return make_plan(question, offsets_p, answer_p);
+        return make_plan(counted_in, question, offsets_p, answer_p);
     if (zr_plan_cache_find(question, offsets_p, answer_p))
         return ZR_OK;
-    zr_status_t status = make_plan(question, offsets_p, answer_p);
+    zr_status_t status = make_plan(NULL, question, offsets_p, answer_p);
     zr_plan_cache_end(question, offsets_p, status == ZR_OK ? answer_p : NULL);
     return status;
 }
@@ -266,7 +266,7 @@ zr_status_t zr_plan_offsets_in(zr_heap_t *counted_in, const zr_plan_buffer_t *bu
                                    .n_buffers = n_buffers};
     zr_plan_answer_t answer = {0};
     ZR_TRY(check_input(buffers, n_buffers, offsets_p, &question.options->log));
-    ZR_TRY(find_plan(&question, offsets_p, &answer));
+    ZR_TRY(find_plan(counted_in, &question, offsets_p, &answer));
     if (counted_in != NULL)
         zr_heap_count_passing(counted_in, answer.heap_bytes);
     if (result_p != NULL)

@@ -7,6 +7,7 @@
  * idle any more, and what can be done without such progress is done once per attempt.
  */
 #include "allocator/internal.h"
+#include "allocator/replay_search_internal.h"
 
 static size_t min_size(size_t a, size_t b) {
     return a < b ? a : b;
@@ -16,8 +17,34 @@ static size_t max_size(size_t a, size_t b) {
     return a > b ? a : b;
 }
 
-size_t zr_tier_headroom(const zr_tier_memory_t *memory) {
+static size_t process_live(const zr_allocator_t *allocator) {
+    const zr_replay_t *replay = allocator->replay;
+    size_t live_bytes = zr_heap_count(allocator->heap).bytes +
+                        zr_replay_search_bytes(replay != NULL ? replay->search : NULL);
+    for (int i = 0; i < ZR_N_MEMORY_TIERS; i++)
+        if (allocator->tiers[i].is_of_process)
+            live_bytes += allocator->tiers[i].statistics.reserved.live;
+    return live_bytes;
+}
+
+/* Tables may have come to more than what is left. */
+size_t zr_process_headroom(const zr_allocator_t *allocator) {
+    size_t live_bytes =
+        allocator->process_bytes != ZR_NO_BUDGET ? process_live(allocator) : 0;
+    return allocator->process_bytes - min_size(live_bytes, allocator->process_bytes);
+}
+
+static size_t budget_headroom(const zr_tier_memory_t *memory) {
     return memory->statistics.budget_bytes - memory->statistics.reserved.live;
+}
+
+bool zr_process_is_tighter(const zr_allocator_t *allocator, const zr_tier_memory_t *memory) {
+    return memory->is_of_process && zr_process_headroom(allocator) < budget_headroom(memory);
+}
+
+size_t zr_tier_headroom(const zr_allocator_t *allocator, const zr_tier_memory_t *memory) {
+    return zr_process_is_tighter(allocator, memory) ? zr_process_headroom(allocator)
+                                                    : budget_headroom(memory);
 }
 
 /* A block becomes part of a hole. */
@@ -150,9 +177,9 @@ static zr_status_t use_idle(zr_allocator_t *allocator, zr_attempt_t *attempt, zr
 
 /* Bytes that may be mapped now: up to the budget, and in frugal mode, before all that is idle is
  * in use, up to what is live at the peak. */
-static size_t allowed_bytes_of(const zr_attempt_t *attempt) {
+static size_t allowed_bytes_of(const zr_allocator_t *allocator, const zr_attempt_t *attempt) {
     const zr_tier_statistics_t *statistics = &attempt->memory->statistics;
-    size_t headroom = zr_tier_headroom(attempt->memory);
+    size_t headroom = zr_tier_headroom(allocator, attempt->memory);
     if (!attempt->is_frugal)
         return headroom;
     size_t limit =
@@ -166,7 +193,7 @@ zr_status_t zr_tier_make_room(zr_allocator_t *allocator, zr_attempt_t *attempt) 
     zr_growth_t place;
     attempt->missing_bytes = attempt->size_bytes;
     attempt->has_no_addresses = !zr_arena_plan_growth(attempt->arena, attempt->size_bytes, &place);
-    size_t allowed_bytes = allowed_bytes_of(attempt);
+    size_t allowed_bytes = allowed_bytes_of(allocator, attempt);
     bool is_refused = false;
     if (!attempt->has_no_addresses && place.cost_bytes <= allowed_bytes) {
         zr_status_t status = zr_arena_map(attempt->arena, &place);
@@ -181,5 +208,8 @@ zr_status_t zr_tier_make_room(zr_allocator_t *allocator, zr_attempt_t *attempt) 
         return zr_tier_wait(allocator, memory);
     if (attempt->has_no_addresses)
         return ZR_ERR_BUDGET;
+    if (place.cost_bytes > zr_tier_headroom(allocator, memory) &&
+        zr_process_is_tighter(allocator, memory) && zr_replay_end_search(allocator->replay))
+        return ZR_OK;
     return use_idle(allocator, attempt, &place, allowed_bytes, is_refused);
 }

@@ -352,8 +352,16 @@ static void replace_plan(zr_allocator_t *allocator, zr_replay_made_t *made) {
 
 /* What was found for a plan that is not in force any more is of no use. */
 static void end_search(zr_replay_t *replay) {
-    zr_replay_made_t *found = zr_replay_search_stop(&replay->search);
+    zr_replay_made_t *found =
+        zr_replay_search_stop(&replay->search, &replay->statistics.search_bytes);
     zr_replay_plan_free(&found);
+}
+
+bool zr_replay_end_search(zr_replay_t *replay) {
+    bool is_running = replay != NULL && replay->search != NULL;
+    if (is_running)
+        end_search(replay);
+    return is_running;
 }
 
 static void renew_plan(zr_allocator_t *allocator) {
@@ -368,7 +376,8 @@ static void renew_plan(zr_allocator_t *allocator) {
     if (replay->is_in_force && replay->search_seconds > 0 &&
         zr_replay_plan_can_improve(replay->plan))
         replay->search = zr_replay_search_start(allocator->heap, &replay->plan->tape,
-                                                &replay->planning, replay->search_seconds);
+                                                &replay->planning, replay->search_seconds,
+                                                zr_process_headroom(allocator));
 }
 
 static size_t height_of(const zr_replay_made_t *plan) {
@@ -383,7 +392,8 @@ static void take_found(zr_allocator_t *allocator) {
     zr_replay_t *replay = allocator->replay;
     if (replay->search == NULL || replay->n_live > 0 || !zr_replay_search_is_done(replay->search))
         return;
-    zr_replay_made_t *found = zr_replay_search_stop(&replay->search);
+    zr_replay_made_t *found =
+        zr_replay_search_stop(&replay->search, &replay->statistics.search_bytes);
     if (found == NULL || !replay->is_in_force || height_of(found) >= height_of(replay->plan)) {
         zr_replay_plan_free(&found);
         return;

@@ -92,6 +92,7 @@ typedef struct zr_replay_statistics {
     size_t n_plans;         /* made and taken since the start, the present one included */
     size_t n_lowered;       /* plans that a search beside training replaced by a lower one */
     size_t n_dropped;       /* plans given up within a step, because it needed their memory */
+    size_t search_bytes;    /* that a search beside training had at most; counted nowhere else */
     double plan_seconds;    /* in all, without searches beside training */
     size_t n_steps;         /* that ended since the start */
     size_t n_clean_steps;   /* that followed the plan from the first to the last allocation */

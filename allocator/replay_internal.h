@@ -141,6 +141,8 @@ void zr_replay_mark(zr_allocator_t *allocator, const zr_mark_t *mark);
 bool zr_replay_drop(zr_allocator_t *allocator);
 /** Give it up when the step has left it and a request of the step would need more memory. */
 bool zr_replay_yield(zr_allocator_t *allocator, const zr_allocation_request_t *request);
+/** End the search for a lower plan, if one runs. */
+bool zr_replay_end_search(zr_replay_t *replay);
 /** With the lock held; `replay` is gone then. */
 void zr_replay_destroy(zr_allocator_t *allocator);
 

@@ -49,6 +49,7 @@ static void fill_entries(zr_replay_made_t *made, bool is_synchronous) {
 
 static zr_status_t make_line(zr_replay_made_t *made, bool is_synchronous) {
     ZR_TRY(zr_tape_close_gaps(&made->tape));
+    ZR_TRY(zr_tape_fit(&made->tape));
     const zr_tape_t *tape = &made->tape;
     made->entries = zr_heap_alloc(made->heap, tape->n_entries, sizeof(*made->entries));
     made->events = zr_heap_alloc(made->heap, tape->now, sizeof(*made->events));

@@ -8,6 +8,7 @@
 
 struct zr_replay_search {
     zr_heap_t *heap; /* that it is in; borrowed */
+    zr_heap_t *counts; /* empty; all that the search has counts in it */
     pthread_t thread;
     atomic_bool is_cancelled, is_done;
     zr_tape_t tape;
@@ -36,13 +37,21 @@ static void *run(void *context) {
     return NULL;
 }
 
+size_t zr_replay_search_bytes(const zr_replay_search_t *search) {
+    return search != NULL ? zr_heap_count(search->counts).bytes : 0;
+}
+
 zr_replay_search_t *zr_replay_search_start(zr_heap_t *heap, const zr_tape_t *tape,
-                                           const zr_replay_planning_t *planning, double seconds) {
+                                           const zr_replay_planning_t *planning, double seconds,
+                                           size_t most_bytes) {
     zr_replay_search_t *search = zr_heap_alloc(heap, 1, sizeof(*search));
-    zr_heap_t *own = zr_heap_create(heap);
+    zr_heap_t *counts = zr_heap_create(NULL);
+    zr_heap_t *own = counts != NULL ? zr_heap_create(counts) : NULL;
     if (search == NULL || own == NULL)
         goto err_free;
+    zr_heap_limit(counts, most_bytes);
     search->heap = heap;
+    search->counts = counts;
     search->planning = *planning;
     search->planning.search = (zr_plan_options_t){.log = planning->log,
                                                   .max_seconds = seconds,
@@ -53,6 +62,7 @@ zr_replay_search_t *zr_replay_search_start(zr_heap_t *heap, const zr_tape_t *tap
         return search;
 err_free:
     zr_heap_destroy(&own);
+    zr_heap_destroy(&counts);
     zr_heap_free(heap, search);
     return NULL;
 }
@@ -61,12 +71,17 @@ bool zr_replay_search_is_done(zr_replay_search_t *search) {
     return atomic_load(&search->is_done);
 }
 
-zr_replay_made_t *zr_replay_search_stop(zr_replay_search_t **search) {
+zr_replay_made_t *zr_replay_search_stop(zr_replay_search_t **search, size_t *peak_bytes) {
     if (*search == NULL)
         return NULL;
     atomic_store(&(*search)->is_cancelled, true);
     pthread_join((*search)->thread, NULL);
     zr_replay_made_t *made = (*search)->made;
+    if (made != NULL)
+        zr_heap_count_in(made->heap, (*search)->heap);
+    size_t peak = zr_heap_count((*search)->counts).peak;
+    *peak_bytes = peak > *peak_bytes ? peak : *peak_bytes;
+    zr_heap_destroy(&(*search)->counts);
     zr_heap_free((*search)->heap, *search);
     *search = NULL;
     return made;

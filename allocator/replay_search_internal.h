@@ -13,13 +13,19 @@ bool zr_replay_plan_can_improve(const zr_replay_made_t *plan);
 /**
  * Search for a plan of the same tape.
  *
- * @param tape  copied
- * @param heap  what is had for it, until the search is stopped
+ * @param tape        copied
+ * @param heap        of the search itself, and where what it finds is counted then. What it works
+ *                    with is not: when it ends depends on time
+ * @param most_bytes  that it may have; it ends where it needs more
  * @return NULL: no memory, or no thread
  */
 zr_replay_search_t *zr_replay_search_start(zr_heap_t *heap, const zr_tape_t *tape,
-                                           const zr_replay_planning_t *planning, double seconds);
+                                           const zr_replay_planning_t *planning, double seconds,
+                                           size_t most_bytes);
+/** What it has now; of NULL nothing. */
+size_t zr_replay_search_bytes(const zr_replay_search_t *search);
 /** Whether it has ended. */
 bool zr_replay_search_is_done(zr_replay_search_t *search);
-/** End it, wait for its thread, and hand over what it has found; NULL: nothing. */
-zr_replay_made_t *zr_replay_search_stop(zr_replay_search_t **search);
+/** End it, wait for its thread, and hand over what it has found; NULL: nothing. `peak_bytes` becomes
+ * what it had at most, where that is more. */
+zr_replay_made_t *zr_replay_search_stop(zr_replay_search_t **search, size_t *peak_bytes);

@@ -92,17 +92,18 @@ static void say_tags(text_t *text, const zr_byte_count_t *by_tag) {
 
 /* ---- out of memory ------------------------------------------------------------------ */
 
-static bool would_fit(const zr_attempt_t *attempt, size_t size_bytes) {
-    size_t headroom = attempt->is_machine_full ? 0 : zr_tier_headroom(attempt->memory);
+static bool would_fit(const zr_allocator_t *allocator, const zr_attempt_t *attempt,
+                      size_t size_bytes) {
+    size_t headroom = attempt->is_machine_full ? 0 : zr_tier_headroom(allocator, attempt->memory);
     return zr_tier_could_fit(attempt->memory, attempt->arena, size_bytes, headroom);
 }
 
 /* The largest request that would fit in place of this one. */
-static size_t largest_fit(const zr_attempt_t *attempt) {
+static size_t largest_fit(const zr_allocator_t *allocator, const zr_attempt_t *attempt) {
     size_t fits = 0, fails = attempt->size_bytes / ZR_BLOCK_ALIGNMENT;
     while (fails - fits > 1) {
         size_t middle = fits + (fails - fits) / 2;
-        if (would_fit(attempt, middle * ZR_BLOCK_ALIGNMENT))
+        if (would_fit(allocator, attempt, middle * ZR_BLOCK_ALIGNMENT))
             fits = middle;
         else
             fails = middle;
@@ -129,11 +130,29 @@ static bool say_granules(text_t *text, const zr_attempt_t *attempt, size_t large
     return true;
 }
 
-static void say_cause(text_t *text, const zr_attempt_t *attempt, size_t largest_bytes) {
+/* Who has the rank's part of the process. */
+static void say_process(text_t *text, const zr_allocator_t *allocator) {
+    say(text, "; the memory of the process is the cause: of the ");
+    say_size(text, allocator->process_bytes);
+    say(text, " that a rank may have of it, ");
+    for (int i = 0; i < ZR_N_MEMORY_TIERS; i++)
+        if (allocator->tiers[i].is_of_process) {
+            say(text, "%s has ", zr_tier_name((zr_tier_t)i));
+            say_size(text, allocator->tiers[i].statistics.reserved.live);
+            say(text, ", ");
+        }
+    say(text, "the library's tables have ");
+    say_size(text, zr_heap_count(allocator->heap).bytes);
+}
+
+static void say_cause(text_t *text, const zr_allocator_t *allocator, const zr_attempt_t *attempt,
+                      size_t largest_bytes) {
     const zr_tier_statistics_t *statistics = &attempt->memory->statistics;
     size_t asked = attempt->request->size_bytes, budget = statistics->budget_bytes;
     size_t not_live = budget - statistics->live.live;
-    if (asked > not_live && budget != ZR_NO_BUDGET) {
+    if (!attempt->is_machine_full && zr_process_is_tighter(allocator, attempt->memory)) {
+        say_process(text, allocator);
+    } else if (asked > not_live && budget != ZR_NO_BUDGET) {
         say(text, "; the total is the cause: it is ");
         say_size(text, asked - not_live);
         say(text, " over the budget");
@@ -174,7 +193,9 @@ static void say_advice(text_t *text, const zr_allocator_t *allocator, const zr_a
     const zr_tier_statistics_t *statistics = &attempt->memory->statistics;
     const zr_tier_t tier = attempt->request->tier;
     phrases_t phrases = {.n = 0};
-    if (statistics->budget_bytes != ZR_NO_BUDGET && !attempt->is_machine_full)
+    if (!attempt->is_machine_full && zr_process_is_tighter(allocator, attempt->memory))
+        add_phrase(&phrases, advice->process);
+    else if (statistics->budget_bytes != ZR_NO_BUDGET && !attempt->is_machine_full)
         add_phrase(&phrases, advice->budget[tier]);
     add_phrase(&phrases, advice->any[tier]);
     for (int i = 0; i < ZR_N_TAGS; i++) {
@@ -194,7 +215,7 @@ void zr_report_out_of_memory(const zr_allocator_t *allocator, const zr_attempt_t
                              char *buffer, size_t size) {
     const zr_allocation_request_t *request = attempt->request;
     const zr_tier_statistics_t *statistics = &attempt->memory->statistics;
-    size_t largest = largest_fit(attempt);
+    size_t largest = largest_fit(allocator, attempt);
     text_t text = {.at = buffer, .left = size};
     buffer[0] = '\0';
 
@@ -215,7 +236,7 @@ void zr_report_out_of_memory(const zr_allocator_t *allocator, const zr_attempt_t
     say_size(&text, statistics->reserved.live);
     say(&text, " reserved, largest hole ");
     say_size(&text, largest);
-    say_cause(&text, attempt, largest);
+    say_cause(&text, allocator, attempt, largest);
     say_advice(&text, allocator, attempt);
 }
 

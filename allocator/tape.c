@@ -148,6 +148,22 @@ zr_status_t zr_tape_close_gaps(zr_tape_t *tape) {
     return ZR_OK;
 }
 
+zr_status_t zr_tape_fit(zr_tape_t *tape) {
+    void *entries =
+        zr_heap_resize(tape->heap, tape->entries, tape->n_entries, sizeof(*tape->entries));
+    if (entries == NULL)
+        return ZR_ERR_MEMORY;
+    tape->entries = entries;
+    tape->entries_capacity = tape->n_entries;
+    void *segments =
+        zr_heap_resize(tape->heap, tape->segments, tape->n_segments, sizeof(*tape->segments));
+    if (segments == NULL)
+        return ZR_ERR_MEMORY;
+    tape->segments = segments;
+    tape->segments_capacity = tape->n_segments;
+    return ZR_OK;
+}
+
 /* ---- comparing -------------------------------------------------------------------- */
 
 /* One past the last entry of a segment. */

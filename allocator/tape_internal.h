@@ -79,6 +79,9 @@ static inline bool zr_tape_segment_is(const zr_tape_segment_t *segment, const zr
 /** Close the gaps in time: from 0 to `now` there is one event each. ZR_ERR_MEMORY, not logged. */
 ZR_NODISCARD zr_status_t zr_tape_close_gaps(zr_tape_t *tape);
 
+/** Give back the room that it has for more. ZR_ERR_MEMORY, not logged. */
+ZR_NODISCARD zr_status_t zr_tape_fit(zr_tape_t *tape);
+
 /** Whether two steps did the same in the same segments, sizes and frees aside. */
 bool zr_tape_is_alike(const zr_tape_t *a, const zr_tape_t *b);
 

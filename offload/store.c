@@ -151,6 +151,7 @@ static zr_status_t make_tables(zr_store_t *store, const zr_store_extent_t *exten
     if (store->is_present == NULL || (has_sums && store->sums == NULL))
         goto err_no_memory;
     store->info.has_checksums = has_sums;
+    store->info.counts_checksums = store->options.verify;
     store->info.host_bytes = store->backend->handle_bytes +
                              store->options.max_transfers * sizeof(*store->transfers) +
                              n_extents * (sizeof(*store->extents) + sizeof(*store->chunks)) +

@@ -142,6 +142,7 @@ typedef struct zr_store_info {
     size_t host_bytes;       /* host memory that the store holds: buffers, checksums, tables */
     uint64_t reserved_bytes; /* held where the extents lie, with padding */
     bool has_checksums;      /* it makes and verifies them */
+    bool counts_checksums;   /* tables count as if: it has them, or stands for a store that has */
     bool is_direct;          /* past the page cache */
     bool is_registered;      /* the system took the buffers of zr_store_register, all of them */
     bool is_polled;

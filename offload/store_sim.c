@@ -9,6 +9,7 @@
 #include "kernels/base/heap_internal.h"
 #include "kernels/simulation.h"
 #include "offload/store_backend.h"
+#include "offload/uring_internal.h"
 
 typedef struct sim_store {
     zr_store_t base;
@@ -17,6 +18,7 @@ typedef struct sim_store {
     zr_store_memory_t bounce_memory;
     double *ends;                          /* [options.max_transfers] of those in flight */
     zr_store_transfer_t *oldest, **newest; /* in flight, in the order of their starts */
+    size_t n_parts; /* of buffers that are registered, at most so far */
 } sim_store_t;
 
 static uint64_t round_up(uint64_t size_bytes, uint64_t unit) {
@@ -44,6 +46,17 @@ static zr_status_t reserve(zr_store_t *store) {
                    zr_size_text(sim->hardware->disk_bytes).text);
 }
 
+/* The table of the store that it stands for. */
+static zr_status_t register_buffers(zr_store_t *store) {
+    sim_store_t *sim = (sim_store_t *)store;
+    size_t n_parts = zr_store_uring_most_parts(store);
+    if (n_parts > sim->n_parts) {
+        zr_heap_count_absent(store->heap, (n_parts - sim->n_parts) * sizeof(struct iovec));
+        sim->n_parts = n_parts;
+    }
+    return ZR_OK;
+}
+
 static zr_status_t open_sim(zr_store_t *store, bool has_drives) {
     sim_store_t *sim = (sim_store_t *)store;
     const zr_device_t *device = store->options.device;
@@ -66,7 +79,13 @@ static zr_status_t open_sim(zr_store_t *store, bool has_drives) {
         return zr_fail(&store->options.log, ZR_ERR_MEMORY, "store: no memory for the times of %s",
                        zr_count_text(store->options.max_transfers, "transfer").text);
     ZR_TRY(reserve(store));
-    return has_drives ? zr_store_bounce_allocate(store, &sim->bounce_memory) : ZR_OK;
+    if (!has_drives)
+        return ZR_OK;
+    zr_heap_count_absent(store->heap,
+                         zr_store_uring_table_bytes(store) - sizeof(*sim) -
+                             store->options.max_transfers * sizeof(*sim->ends));
+    ZR_TRY(register_buffers(store));
+    return zr_store_bounce_allocate(store, &sim->bounce_memory);
 }
 
 static zr_status_t open_drives(zr_store_t *store) {
@@ -194,6 +213,7 @@ const zr_store_backend_t zr_store_sim_backend = {
     .keeps_nothing = true,
     .open = open_drives,
     .close = close_sim,
+    .register_buffers = register_buffers,
     .start = start,
     .progress = progress,
 };

@@ -228,6 +228,18 @@ static zr_status_t make_uring_tables(zr_store_t *store) {
     return ZR_OK;
 }
 
+size_t zr_store_uring_table_bytes(const zr_store_t *store) {
+    const zr_store_options_t *o = &store->options;
+    const zr_uring_store_t *uring = NULL; /* for the sizes of what it has */
+    size_t n_chunks = 0;
+    for (size_t i = 0; i < store->info.n_extents && o->verify; i++)
+        n_chunks += store->chunks[i].n_chunks;
+    return sizeof(*uring) + n_chunks * sizeof(*store->sums) +
+           store->info.n_extents * (1 + o->n_paths * sizeof(*uring->begins)) +
+           o->depth * (sizeof(*uring->requests) + sizeof(*uring->free_requests)) +
+           o->n_bounce_buffers * sizeof(*uring->free_bounces);
+}
+
 static struct iovec part_of(uintptr_t begin, uintptr_t end) {
     return (struct iovec){.iov_base = (void *)begin, .iov_len = end - begin};
 }
@@ -317,12 +329,16 @@ int zr_uring_find_registered(const zr_uring_store_t *uring, const void *memory, 
     return -1;
 }
 
-static zr_status_t register_buffers(zr_store_t *store) {
-    zr_uring_store_t *uring = (zr_uring_store_t *)store;
+size_t zr_store_uring_most_parts(const zr_store_t *store) {
     size_t most_parts = 1;
     for (size_t i = 0; i < store->n_buffers; i++)
         most_parts += MOST_PARTS(store->buffers[i].size_bytes);
-    ZR_TRY(make_room_for_parts(uring, most_parts));
+    return most_parts;
+}
+
+static zr_status_t register_buffers(zr_store_t *store) {
+    zr_uring_store_t *uring = (zr_uring_store_t *)store;
+    ZR_TRY(make_room_for_parts(uring, zr_store_uring_most_parts(store)));
     size_t n_parts = list_parts(uring);
     int error = zr_ring_register_buffers(uring->ring, uring->registered, (unsigned)n_parts);
     if (error != 0)

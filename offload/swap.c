@@ -121,9 +121,14 @@ static zr_status_t make_buffers(zr_swap_t *swap) {
 static zr_status_t make_chunks(zr_swap_t *swap) {
     const zr_swap_options_t *o = &swap->options;
     const zr_store_info_t *info = zr_store_info(swap->store);
-    if (!info->has_checksums)
+    size_t most_chunks = o->buffer_bytes / info->chunk_bytes + 1;
+    if (!info->has_checksums) {
+        if (info->counts_checksums)
+            zr_heap_count_absent(swap->heap, o->n_buffers * most_chunks *
+                                                 (sizeof(*swap->chunks) + sizeof(*swap->sums)));
         return ZR_OK;
-    swap->most_chunks = o->buffer_bytes / info->chunk_bytes + 1;
+    }
+    swap->most_chunks = most_chunks;
     swap->chunks =
         zr_heap_alloc(swap->heap, o->n_buffers * swap->most_chunks, sizeof(*swap->chunks));
     swap->sums = zr_heap_alloc(swap->heap, o->n_buffers * swap->most_chunks, sizeof(*swap->sums));

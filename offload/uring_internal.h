@@ -51,6 +51,10 @@ typedef struct zr_uring_store {
     zr_store_transfer_t *oldest, *newest; /* not begun to their ends, in order of the calls */
 } zr_uring_store_t;
 
+/** What "uring" has in tables with such options, extents and chunks, itself included. */
+size_t zr_store_uring_table_bytes(const zr_store_t *store);
+/** Into so many parts buffers are cut that are registered, at most: an iovec each. */
+size_t zr_store_uring_most_parts(const zr_store_t *store);
 /** Bytes of host memory that lie in one registered buffer: its number, or -1. */
 int zr_uring_find_registered(const zr_uring_store_t *uring, const void *memory, size_t size_bytes);
 

@@ -82,7 +82,7 @@ static void advise_host(const zr_config_t *config, zr_allocator_advice_t *advice
 }
 
 zr_allocator_advice_t zr_base_advice(const zr_config_t *config, int n_shards) {
-    zr_allocator_advice_t advice = {.any = {NULL}};
+    zr_allocator_advice_t advice = {.process = "a larger --memory"};
     advise_device(config, n_shards, &advice);
     advise_host(config, &advice);
     for (int tier = 0; tier < ZR_N_TIERS && zr_config_takes_back(config); tier++)

@@ -23,6 +23,7 @@ zr_status_t zr_base_create(zr_heap_t *heap, const zr_config_t *config, zr_comm_t
     options.log = base->log;
     options.budget_bytes[ZR_TIER_DEVICE] = config->device_memory_bytes;
     options.budget_bytes[ZR_TIER_HOST] = config->host_memory_bytes;
+    options.process_bytes = zr_config_rank_memory(config);
     options.advice = zr_base_advice(config, base->sharding.n_shards);
     ZR_TRY(zr_allocator_create_in(heap, device, &options, &base->allocator));
     zr_sharding_set_allocator(&base->sharding, base->allocator);

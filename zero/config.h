@@ -186,6 +186,11 @@ typedef struct zr_config {
     zr_update_at_t update_at;   /* BACKWARD: at stages 2 and 3 */
     size_t device_memory_bytes; /* budget per rank; ZR_CONFIG_NO_BUDGET: none */
     size_t host_memory_bytes;
+    size_t process_memory_bytes; /* budget of the process in host memory: of both tiers, where the
+                                    device's memory is the host's, of the library's tables and of
+                                    ZR_CONFIG_PROGRAM_BYTES; ZR_CONFIG_NO_BUDGET: none */
+    int process_ranks; /* ranks that are threads of one process, and share it equally; > 0 */
+    bool plan_check;   /* a program that plans its run does not begin one that does not fit */
     zr_offload_options_t offload_optimizer; /* master, m and v */
     zr_offload_param_options_t offload_param;
     zr_nvme_options_t nvme;
@@ -197,6 +202,8 @@ typedef struct zr_config {
 } zr_config_t;
 
 #define ZR_CONFIG_NO_BUDGET ((size_t)-1)
+/** Of process_memory_bytes: for the program, the stacks of its threads, and what heaps lose. */
+#define ZR_CONFIG_PROGRAM_BYTES ((size_t)64 << 20)
 
 /**
  * Stage 0, fp32, one micro-batch of one sequence, AdamW, lr 3e-4, betas 0.9 and 0.95, eps 1e-8, no
@@ -243,6 +250,7 @@ void zr_config_simulate(zr_config_t *config);
  *
  * DeepSpeed's JSON has no keys for reduce, order, state_form, update_at, gather_encoding,
  * reduce_encoding, error_feedback, device_memory_bytes, host_memory_bytes,
+ * process_memory_bytes, process_ranks, plan_check,
  * offload_optimizer.max_in_cpu_elems, .gradients, .gradients_ratio,
  * .gradients_in_cpu_elems and .update_on, host_threads, plan_memory, and of nvme capacity_bytes,
  * submit_batch, files_per_path, verify, store and backend.
@@ -292,6 +300,10 @@ zr_messages_text_t zr_config_messages(const zr_config_t *config);
 /** Micro-batches that a model of blocks trains together: all of a step with ZR_ORDER_BLOCK, else 1.
  * `config` is resolved. */
 size_t zr_config_n_together(const zr_config_t *config);
+
+/** What a rank may have of process_memory_bytes, tables and tensors; ZR_CONFIG_NO_BUDGET: there is
+ * no such budget. `config` is resolved. */
+size_t zr_config_rank_memory(const zr_config_t *config);
 
 /** Shards that each flat buffer is cut into: ranks of a group. `config` is resolved. */
 int zr_config_n_shards(const zr_config_t *config, int n_ranks);

@@ -55,6 +55,11 @@ zr_status_t zr_flat_build(zr_heap_t *heap, zr_layout_param_t *const *params, siz
         zr_segment_t *last = &flat.segments[flat.n_segments - 1];
         last->n_elems = flat.padded_elems - last->first;
     }
+    zr_segment_t *segments =
+        zr_heap_resize(heap, flat.segments, flat.n_segments, sizeof(*segments));
+    if (segments == NULL)
+        return ZR_ERR_MEMORY;
+    flat.segments = segments;
     flat.shard_elems = flat.padded_elems / (size_t)n_ranks;
     *flat_p = flat;
     return ZR_OK;

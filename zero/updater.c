@@ -173,6 +173,7 @@ static zr_status_t open_base(zr_base_t *base) {
     options.log = base->log;
     options.budget_bytes[ZR_TIER_DEVICE] = base->config.device_memory_bytes;
     options.budget_bytes[ZR_TIER_HOST] = base->config.host_memory_bytes;
+    options.process_bytes = zr_config_rank_memory(&base->config);
     options.advice = zr_base_advice(&base->config, 1);
     ZR_TRY(zr_allocator_create_in(base->heap, base->device, &options, &base->allocator));
     return zr_stream_create(base->device, "update", &base->compute);

@@ -67,6 +67,7 @@ static const options_use_t uses[] = {
      "none, cpu or nvme: where inputs of layers wait (default: what fits the larger model)"},
     {"device-memory", 4, "device memory of each rank (default: what the hardware has)"},
     {"host-memory", 4, "host memory of each rank (default: a rank's share of the hardware's)"},
+    {"memory", 4, NULL},
     {"nvme-capacity", 4, "what each rank may use on drives (default: a rank's share)"},
     {"nvme-path", 4,
      "folders on the drives; of this machine, nothing is planned for drives without them (default: "

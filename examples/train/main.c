@@ -49,8 +49,11 @@ static void plan_and_run(zero_train_t *run, const train_options_t *options, mess
     zr_run_evaluations_t evaluations = zero_train_evaluations(run);
     if (is_first)
         train_plan_make(options, zero_train_first_step(run), &evaluations, &plan);
-    train_plan_warn(&plan, options, log);
-    zero_train_go(run, messages, result_p);
+    zr_status_t status = train_plan_check(&plan, options, log);
+    if (status == ZR_OK)
+        zero_train_go(run, messages, result_p);
+    else
+        *result_p = zero_train_failed(run, status);
     result_p->planned = train_plan_of(&plan, result_p);
     if (is_first && !plan.is_made && result_p->status == ZR_OK)
         zr_log_write(log, ZR_LOG_WARNING, "the run was not planned: %s", plan.message);

@@ -6,10 +6,12 @@
  */
 #include "examples/train/plan.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 
 #include "examples/data/data.h"
 #include "examples/plan/this_machine.h"
+#include "examples/train/launch.h"
 #include "examples/train/report.h"
 
 /* Of a planned step: the third and those after it need the same, but for the last. */
@@ -20,8 +22,10 @@
 zr_run_request_t train_plan_request(const train_options_t *options, const zr_hardware_t *hardware) {
     int n_machines = (options->n_ranks - 1) / hardware->ranks_per_node + 1;
     zr_transformer_options_t model = train_options_model(options);
+    zr_config_t config = options->config;
+    config.process_ranks = n_machines > 1 ? 1 : train_launch_n_here(options);
     return (zr_run_request_t){.model = zr_model_shape_maker(&options->shape, &model),
-                              .config = options->config,
+                              .config = config,
                               .recompute = options->recompute,
                               .activations = options->offload_activations,
                               .seq = options->seq,
@@ -116,37 +120,70 @@ static zr_status_t make(const train_options_t *options, size_t first_step,
     return plan_places(&request, log, plan);
 }
 
-void train_plan_make(const train_options_t *options, size_t first_step,
-                     const zr_run_evaluations_t *evaluations, train_plan_t *plan_p) {
-    *plan_p = (train_plan_t){0};
-    zr_log_t log = {.sink = keep_first, .context = plan_p, .level = ZR_LOG_ERROR};
-    plan_p->is_made = make(options, first_step, evaluations, &log, plan_p) == ZR_OK;
+typedef struct making {
+    const train_options_t *options;
+    size_t first_step;
+    const zr_run_evaluations_t *evaluations;
+    train_plan_t *plan;
+} making_t;
+
+static void *make_in_thread(void *context) {
+    const making_t *m = context;
+    zr_log_t log = {.sink = keep_first, .context = m->plan, .level = ZR_LOG_ERROR};
+    m->plan->is_made = make(m->options, m->first_step, m->evaluations, &log, m->plan) == ZR_OK;
+    return NULL;
 }
 
-void train_plan_warn(const train_plan_t *plan, const train_options_t *options,
-                     const zr_log_t *log) {
-    const zr_config_t *config = &options->config;
-    const zr_run_lack_t *lack = &plan->on_host.lack;
-    if (!plan->is_made || plan->on_host.fits || (plan->has_choice && plan->on_device.fits) ||
-        (lack->tier != ZR_TIER_DEVICE && lack->tier != ZR_TIER_HOST))
-        return;
+/* In a thread of its own: what it had of the heap is then there for those of the ranks. */
+void train_plan_make(const train_options_t *options, size_t first_step,
+                     const zr_run_evaluations_t *evaluations, train_plan_t *plan_p) {
+    making_t making = {options, first_step, evaluations, plan_p};
+    pthread_t thread;
+    *plan_p = (train_plan_t){0};
+    if (pthread_create(&thread, NULL, make_in_thread, &making) == 0)
+        pthread_join(thread, NULL);
+    else
+        make_in_thread(&making);
+}
+
+/* Where a budget is short, the run is refused, and says why. */
+static void warn_of_machine(const zr_run_lack_t *lack, const zr_config_t *config,
+                            const zr_log_t *log) {
     bool is_device = lack->tier == ZR_TIER_DEVICE;
-    if (!lack->is_of_both &&
-        (is_device ? config->device_memory_bytes : config->host_memory_bytes) <= lack->there_bytes)
-        return; /* the run is refused, and says why */
+    if (lack->is_of_process || lack->tier == ZR_TIER_NVME ||
+        (!lack->is_of_both && (is_device ? config->device_memory_bytes
+                                         : config->host_memory_bytes) <= lack->there_bytes))
+        return;
     zr_log_write(log, ZR_LOG_WARNING,
                  "a rank needs %s of %s, and its part of this machine is %s: the system may "
-                 "end the run without a word; --device-memory and --host-memory have it refused "
-                 "instead, and zero-plan says what fits",
+                 "end the run without a word; zero-plan says what fits",
                  train_bytes((double)lack->needed_bytes).text, zr_run_lack_name(lack),
                  train_bytes((double)lack->there_bytes).text);
+}
+
+zr_status_t train_plan_check(const train_plan_t *plan, const train_options_t *options,
+                             const zr_log_t *log) {
+    if (!plan->is_made || plan->on_host.fits || (plan->has_choice && plan->on_device.fits))
+        return ZR_OK;
+    const zr_run_lack_t *lack = &plan->on_host.lack;
+    if (!options->config.plan_check) {
+        warn_of_machine(lack, &options->config, log);
+        return ZR_OK;
+    }
+    return zr_fail(log, ZR_ERR_BUDGET,
+                   "%s; by its plan the run needs %s of %s and has %s, so it is not begun; "
+                   "--plan-check off begins it",
+                   plan->on_host.message, train_bytes((double)lack->needed_bytes).text,
+                   zr_run_lack_name(lack), train_bytes((double)lack->there_bytes).text);
 }
 
 train_planned_t train_plan_of(const train_plan_t *plan, const train_result_t *result) {
     bool on_device = plan->has_choice && result->n_updated_on_device > 0;
     const zr_run_fit_t *one = on_device ? &plan->on_device : &plan->on_host;
     train_planned_t planned = {.is_made = plan->is_made, .fits = one->fits};
-    if (planned.is_made)
+    if (planned.is_made) {
+        planned.metadata = one->plan.metadata;
         train_plan_peaks(&one->plan, planned.peak);
+    }
     return planned;
 }

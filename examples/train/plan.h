@@ -41,9 +41,15 @@ typedef struct train_plan {
 void train_plan_make(const train_options_t *options, size_t first_step,
                      const zr_run_evaluations_t *evaluations, train_plan_t *plan_p);
 
-/** Warn of a run that its budgets allow and the machine has no memory for: on the host the system
- * ends such a run without a word. */
-void train_plan_warn(const train_plan_t *plan, const train_options_t *options, const zr_log_t *log);
+/**
+ * Refuse a run that does not fit, with the plan's message, which is what the run would say. With
+ * --plan-check off, warn of one that its budgets allow and the machine has no memory for: on the
+ * host the system ends such a run without a word.
+ *
+ * @return ZR_OK, also when there is no plan; ZR_ERR_BUDGET, logged
+ */
+ZR_NODISCARD zr_status_t train_plan_check(const train_plan_t *plan, const train_options_t *options,
+                                          const zr_log_t *log);
 
 /** What the plan has foretold of the run that had this result. */
 train_planned_t train_plan_of(const train_plan_t *plan, const train_result_t *result);

@@ -231,7 +231,8 @@ static json_t *plan_object(const zr_replay_plan_t *plan) {
 static json_t *replay_object(const zr_replay_statistics_t *replay) {
     return JSON_OBJECT(
         {"plans", json_count(replay->n_plans)}, {"plans_dropped", json_count(replay->n_dropped)},
-        {"plan_seconds", json_real(replay->plan_seconds)}, {"steps", json_count(replay->n_steps)},
+        {"plan_seconds", json_real(replay->plan_seconds)},
+        {"search_bytes", json_count(replay->search_bytes)}, {"steps", json_count(replay->n_steps)},
         {"steps_followed", json_count(replay->n_clean_steps)},
         {"planned", json_count(replay->n_planned)}, {"unplanned", json_count(replay->n_unplanned)},
         {"left_out", json_count(replay->n_left_out)});
@@ -286,7 +287,8 @@ static json_t *chosen_object(const train_choice_t *choice) {
 static void put_planned(json_t **object_p, const train_planned_t *planned) {
     bool has_drives = planned->peak[ZR_TIER_NVME].reserved > 0;
     JSON_PUT(object_p, {"planned_fits", json_boolean(planned->fits)},
-             {"planned_peak_bytes", train_peaks_object(planned->peak, has_drives)});
+             {"planned_peak_bytes", train_peaks_object(planned->peak, has_drives)},
+             {"planned_metadata_bytes", train_metadata_object(&planned->metadata)});
 }
 
 static json_t *passed_array(const train_result_t *result) {

@@ -32,6 +32,7 @@ typedef struct train_planned {
     bool is_made; /* what follows says something */
     bool fits;    /* false: the peaks are what it would take, were there memory enough */
     train_peak_t peak[ZR_N_TIERS];
+    zr_byte_count_t metadata; /* of a rank */
 } train_planned_t;
 
 /** Where a rank's time went. */

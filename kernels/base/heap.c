@@ -35,6 +35,7 @@ typedef struct block {
 
 typedef struct meter {
     atomic_size_t bytes, peak;
+    size_t most_bytes;
 } meter_t;
 
 struct zr_heap {
@@ -72,6 +73,7 @@ zr_heap_t *zr_heap_create(zr_heap_t *counted_in) {
 #endif
     heap->thread = thread_number();
     heap->blocks.prev = heap->blocks.next = &heap->blocks;
+    heap->own_meter.most_bytes = SIZE_MAX;
     heap->meter = counted_in != NULL ? counted_in->meter : &heap->own_meter;
     return heap;
 }
@@ -92,6 +94,26 @@ void zr_heap_count_passing(zr_heap_t *heap, size_t size_bytes) {
     count(heap, size_bytes, 0);
 }
 
+void zr_heap_count_absent(zr_heap_t *heap, size_t size_bytes) {
+    count(heap, 0, size_bytes);
+}
+
+void zr_heap_limit(zr_heap_t *heap, size_t most_bytes) {
+    heap->meter->most_bytes = most_bytes;
+}
+
+void zr_heap_count_in(zr_heap_t *heap, zr_heap_t *counted_in) {
+    atomic_fetch_sub(&heap->meter->bytes, heap->bytes);
+    heap->meter = counted_in->meter;
+    atomic_fetch_add(&heap->meter->bytes, heap->bytes);
+}
+
+/* Of a block whose array grows so. */
+static bool is_allowed(const zr_heap_t *heap, size_t before, size_t now) {
+    size_t bytes = atomic_load(&heap->meter->bytes), most = heap->meter->most_bytes;
+    return now <= before || (bytes <= most && now - before <= most - bytes);
+}
+
 zr_heap_count_t zr_heap_count(const zr_heap_t *heap) {
     return (zr_heap_count_t){atomic_load(&heap->meter->bytes), atomic_load(&heap->meter->peak)};
 }
@@ -102,7 +124,7 @@ static void *link_block(zr_heap_t *heap, block_t *block, size_t size_bytes, bool
     return block + 1;
 }
 
-static void free_block(zr_heap_t *heap, block_t *block) {
+static void free_block(block_t *block) {
     block->prev->next = block->next;
     block->next->prev = block->prev;
     if (block->is_in_heap)
@@ -117,7 +139,7 @@ void zr_heap_destroy(zr_heap_t **heap_p) {
         return;
     count(heap, heap->bytes, 0);
     while (heap->blocks.next != &heap->blocks)
-        free_block(heap, heap->blocks.next);
+        free_block(heap->blocks.next);
     /* Another thread's is empty now, and mimalloc ends it with that thread. This one may have taken
        over pages that a thread left when it ended, with blocks in them that are used:
        mi_heap_destroy would free these, too. Empty ones are not to be handed on. */
@@ -140,7 +162,7 @@ static bool measure(size_t n, size_t size_bytes, size_t *block_bytes_p) {
 
 void *zr_heap_alloc(zr_heap_t *heap, size_t n, size_t size_bytes) {
     size_t block_bytes = 0;
-    if (!measure(n, size_bytes, &block_bytes))
+    if (!measure(n, size_bytes, &block_bytes) || !is_allowed(heap, 0, n * size_bytes))
         return NULL;
     bool own = is_own(heap);
     block_t *block = own ? mi_heap_zalloc(heap->own, block_bytes) : calloc(1, block_bytes);
@@ -155,7 +177,7 @@ void *zr_heap_resize(zr_heap_t *heap, void *array, size_t n, size_t size_bytes) 
         return zr_heap_alloc(heap, n, size_bytes);
     block_t *block = (block_t *)array - 1;
     size_t before = block->size_bytes, now = n * size_bytes, block_bytes = 0;
-    if (!measure(n, size_bytes, &block_bytes))
+    if (!measure(n, size_bytes, &block_bytes) || !is_allowed(heap, before, now))
         return NULL;
     if (block->is_in_heap && !is_own(heap)) { /* mimalloc would take it out of its heap */
         void *moved = zr_heap_alloc(heap, n, size_bytes);
@@ -213,5 +235,5 @@ void zr_heap_free(zr_heap_t *heap, void *pointer) {
         return;
     block_t *block = (block_t *)pointer - 1;
     count(heap, block->size_bytes, 0);
-    free_block(heap, block);
+    free_block(block);
 }

@@ -126,6 +126,15 @@ if(TARGET zero-train)
     ZERO_PLAN="$<TARGET_FILE:zero-plan>" HARDWARE="${CMAKE_SOURCE_DIR}/hardware"
     ZR_VTRAIN="${CMAKE_SOURCE_DIR}/../shared/data/vtrain")
   add_dependencies(test_zero_plan_calibrate zero-plan)
+  zr_add_test(examples/test_zero_memory.c NO_SANITIZERS)
+  target_compile_definitions(test_zero_memory PRIVATE ZERO_TRAIN="$<TARGET_FILE:zero-train>"
+    ZERO_PLAN="$<TARGET_FILE:zero-plan>" ZERO_CAPACITY="$<TARGET_FILE:zero-capacity>")
+  add_dependencies(test_zero_memory zero-train zero-plan zero-capacity)
+  # A model that is larger than memory; `tests/offload_proof.py` alone takes 43 GiB of a drive.
+  add_test(NAME test_offload_proof COMMAND python3 ${CMAKE_CURRENT_SOURCE_DIR}/offload_proof.py
+    --build ${CMAKE_BINARY_DIR} --states 320MiB --device 48MiB --host 16MiB --room 336MiB
+    --like "--seq 16 --vocab 256" --threads 1)
+  zr_test_properties(test_offload_proof NO_SANITIZERS)
   zr_add_test(examples/test_zero_capacity.c LINK zero_capacity_core NO_SANITIZERS)
   target_compile_definitions(test_zero_capacity PRIVATE ZERO_TRAIN="$<TARGET_FILE:zero-train>"
     ZERO_CAPACITY="$<TARGET_FILE:zero-capacity>"

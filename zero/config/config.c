@@ -30,6 +30,9 @@ zr_config_t zr_config_default(void) {
         .check_overflow = true,
         .device_memory_bytes = ZR_CONFIG_NO_BUDGET,
         .host_memory_bytes = ZR_CONFIG_NO_BUDGET,
+        .process_memory_bytes = ZR_CONFIG_NO_BUDGET,
+        .process_ranks = 1,
+        .plan_check = true,
         .offload_optimizer = {.device = ZR_OFFLOAD_NONE,
                               .ratio = 1,
                               .gradients = ZR_OFFLOAD_CPU,
@@ -260,6 +263,20 @@ static zr_status_t check_offload_stage(const zr_config_t *config, const zr_log_t
                    names[device], config->stage);
 }
 
+/** The program itself has to have room. */
+static zr_status_t check_process(const zr_config_t *config, const zr_log_t *log) {
+    if (config->process_ranks < 1)
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "configuration: process_ranks is %d, has to be at least 1",
+                       config->process_ranks);
+    if (config->process_memory_bytes > ZR_CONFIG_PROGRAM_BYTES)
+        return ZR_OK;
+    return zr_fail(log, ZR_ERR_ARGUMENT,
+                   "configuration: process_memory_bytes (--memory) is %zu; allowed is more than "
+                   "%zu (64 MiB), which are for the program itself and the stacks of its threads",
+                   config->process_memory_bytes, ZR_CONFIG_PROGRAM_BYTES);
+}
+
 /** An update in backward follows a reduction to shards. */
 static zr_status_t check_update_at(const zr_config_t *config, const zr_log_t *log) {
     if (config->update_at != ZR_UPDATE_AT_BACKWARD || config->stage >= 2)
@@ -445,6 +462,13 @@ size_t zr_config_n_together(const zr_config_t *config) {
     return config->order == ZR_ORDER_BLOCK ? config->grad_accum : 1;
 }
 
+size_t zr_config_rank_memory(const zr_config_t *config) {
+    return config->process_memory_bytes == ZR_CONFIG_NO_BUDGET
+               ? ZR_CONFIG_NO_BUDGET
+               : (config->process_memory_bytes - ZR_CONFIG_PROGRAM_BYTES) /
+                     (size_t)config->process_ranks;
+}
+
 int zr_config_n_shards(const zr_config_t *config, int n_ranks) {
     return config->shard_group_size > 0 ? config->shard_group_size : n_ranks;
 }
@@ -457,6 +481,7 @@ zr_status_t zr_config_resolve(zr_config_t *config, int n_ranks, const zr_log_t *
     keep_first(&status, check_offload_stage(config, log));
     keep_first(&status, check_update_at(config, log));
     keep_first(&status, check_messages(config, log));
+    keep_first(&status, check_process(config, log));
     keep_first(&status, check_least(config, log));
     keep_first(&status, check_nvme(config, log));
     keep_first(&status, check_schedule(&config->schedule, log));

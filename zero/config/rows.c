@@ -287,6 +287,15 @@ static const zr_option_t rows[] = {
      .help = "device memory of each rank, such as 512MiB or 16GB"},
     {"host-memory", NULL, FIELD(host_memory_bytes), .type = ZR_OPTION_BYTES, .arg = "SIZE",
      .group = MACHINE, .initial = "no limit", .least = 1, .help = "host memory of each rank"},
+    {"memory", NULL, FIELD(process_memory_bytes), .type = ZR_OPTION_BYTES, .arg = "SIZE",
+     .group = MACHINE, .initial = "no limit", .least = 1,
+     .help = "host memory of the whole process: tensors of all its ranks, pinned ones too, the "
+             "library's tables, and 64 MiB for the program and the stacks of its threads",
+     .more = "[offload.md](offload.md#the-memory-of-the-process)"},
+    {"plan-check", NULL, FIELD(plan_check), .type = ZR_OPTION_SWITCH, .group = MACHINE,
+     .help = "plan the run before it begins, and refuse one that does not fit; off: begin it, and "
+             "let it end where memory does",
+     .more = "[plan.md](plan.md#the-run-itself)"},
     {"memory-plan", NULL, FIELD(plan_memory), .type = ZR_OPTION_SWITCH, .group = MACHINE,
      .help = "place what lives within a step by a plan of the step before",
      .more = "[allocator.md](allocator.md)"},

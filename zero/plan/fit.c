@@ -35,14 +35,27 @@ static size_t needed_of(const zr_run_plan_t *plan, zr_tier_t tier) {
     return tier == ZR_TIER_NVME ? plan->nvme_bytes : plan->tiers[tier].reserved.peak;
 }
 
+size_t zr_run_memory(const zr_run_request_t *request, size_t table_bytes) {
+    size_t machine = request->hardware.host_memory_bytes;
+    size_t process = zr_config_rank_memory(&request->config);
+    size_t left = table_bytes < process ? process - table_bytes : 0;
+    return process != ZR_CONFIG_NO_BUDGET && left < machine ? left : machine;
+}
+
 size_t zr_run_limit(const zr_run_request_t *request, zr_tier_t tier) {
     const zr_hardware_t *hardware = &request->hardware;
     const size_t machine[ZR_N_TIERS] = {hardware->kind == ZR_HARDWARE_HOST
-                                            ? hardware->host_memory_bytes
+                                            ? zr_run_memory(request, 0)
                                             : zr_hardware_device_room(hardware),
-                                        hardware->host_memory_bytes, hardware->disk_bytes};
+                                        zr_run_memory(request, 0), hardware->disk_bytes};
     size_t budget = budget_of(request, tier);
     return budget < machine[tier] ? budget : machine[tier];
+}
+
+size_t zr_run_memory_needed(const zr_run_request_t *request, const zr_run_plan_t *plan) {
+    bool is_one = request->hardware.kind == ZR_HARDWARE_HOST;
+    return plan->metadata.peak + needed_of(plan, ZR_TIER_HOST) +
+           (is_one ? needed_of(plan, ZR_TIER_DEVICE) : 0);
 }
 
 static void take_worse(zr_run_lack_t *lack, double *worst, zr_run_lack_t other) {
@@ -55,7 +68,7 @@ static void take_worse(zr_run_lack_t *lack, double *worst, zr_run_lack_t other) 
 }
 
 size_t zr_run_there(const zr_run_request_t *request, zr_tier_t tier, const zr_run_plan_t *plan) {
-    size_t there = zr_run_limit(request, tier), all = request->hardware.host_memory_bytes;
+    size_t there = zr_run_limit(request, tier), all = zr_run_memory(request, 0);
     if (request->hardware.kind != ZR_HARDWARE_HOST || tier != ZR_TIER_HOST)
         return there;
     size_t device = plan->tiers[ZR_TIER_DEVICE].reserved.peak;
@@ -78,6 +91,8 @@ static size_t largest_tag(const zr_run_plan_t *plan, zr_tier_t tier, zr_tag_t *t
 
 const char *zr_run_lack_name(const zr_run_lack_t *lack) {
     static const char *const names[ZR_N_TIERS] = {"device memory", "host memory", "nvme memory"};
+    if (lack->is_of_process)
+        return "memory of the process, with the library's tables";
     return lack->is_of_both ? "memory (device and host are one here)" : names[lack->tier];
 }
 
@@ -89,14 +104,19 @@ static zr_run_lack_t find_lack(const zr_run_request_t *request, const zr_run_pla
                    (zr_run_lack_t){.tier = (zr_tier_t)tier,
                                    .needed_bytes = needed_of(plan, (zr_tier_t)tier),
                                    .there_bytes = zr_run_limit(request, (zr_tier_t)tier)});
-    if (request->hardware.kind == ZR_HARDWARE_HOST) {
-        size_t device = needed_of(plan, ZR_TIER_DEVICE), host = needed_of(plan, ZR_TIER_HOST);
-        take_worse(&lack, &worst,
-                   (zr_run_lack_t){.tier = device >= host ? ZR_TIER_DEVICE : ZR_TIER_HOST,
-                                   .is_of_both = true,
-                                   .needed_bytes = device + host,
-                                   .there_bytes = request->hardware.host_memory_bytes});
-    }
+    bool is_one = request->hardware.kind == ZR_HARDWARE_HOST;
+    size_t device = is_one ? needed_of(plan, ZR_TIER_DEVICE) : 0;
+    size_t host = needed_of(plan, ZR_TIER_HOST);
+    zr_run_lack_t both = {.tier = device >= host ? ZR_TIER_DEVICE : ZR_TIER_HOST,
+                          .is_of_both = is_one,
+                          .needed_bytes = device + host,
+                          .there_bytes = request->hardware.host_memory_bytes};
+    if (is_one)
+        take_worse(&lack, &worst, both);
+    both.is_of_process = true;
+    both.needed_bytes = zr_run_memory_needed(request, plan);
+    both.there_bytes = zr_config_rank_memory(&request->config);
+    take_worse(&lack, &worst, both);
     lack.tag_bytes = largest_tag(plan, lack.tier, &lack.tag);
     return lack;
 }
@@ -106,6 +126,7 @@ zr_run_request_t zr_run_without_limits(const zr_run_request_t *limited) {
     zr_hardware_t *hardware = &request.hardware;
     request.config.device_memory_bytes = ZR_CONFIG_NO_BUDGET;
     request.config.host_memory_bytes = ZR_CONFIG_NO_BUDGET;
+    request.config.process_memory_bytes = ZR_CONFIG_NO_BUDGET;
     request.config.nvme.capacity_bytes = ZR_CONFIG_NO_BUDGET;
     hardware->device_memory_bytes = hardware->host_memory_bytes = ZR_RUN_ENOUGH_BYTES;
     hardware->disk_bytes = ZR_RUN_ENOUGH_BYTES;

@@ -20,6 +20,14 @@ typedef struct zr_run_way {
 size_t zr_run_list_ways(const zr_run_open_t *open, const zr_config_t *config,
                         zr_run_way_t ways[ZR_RUN_MOST_WAYS]);
 
+/** What there is of host memory for a rank: its part of the machine, or what tables leave of its part
+ * of the process where that is less. */
+size_t zr_run_memory(const zr_run_request_t *request, size_t table_bytes);
+
+/** What a plan needs of the process: tiers that are host memory, and tables, as if their peaks came
+ * together. */
+size_t zr_run_memory_needed(const zr_run_request_t *request, const zr_run_plan_t *plan);
+
 /** What the tier has by itself: its budget, or its part of the machine where that is less. Where
  * there is one memory, that is of each tier. */
 size_t zr_run_limit(const zr_run_request_t *request, zr_tier_t tier);

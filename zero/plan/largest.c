@@ -152,7 +152,7 @@ static double share_needed(const zr_run_largest_t *search, const variant_t *vari
     bool is_one = run->hardware.kind == ZR_HARDWARE_HOST;
     double grown = n_params / needs->n_params, all = 0, budgets = 0;
     double most = needs->stays * grown / (double)zr_run_limit(run, ZR_TIER_DEVICE);
-    double both = is_one ? (double)run->hardware.host_memory_bytes : INFINITY;
+    double both = is_one ? (double)zr_run_memory(run, 0) : INFINITY;
     for (int tier = 0; tier < ZR_N_TIERS; tier++) {
         double budget = (double)zr_run_limit(run, (zr_tier_t)tier);
         if (tier == ZR_TIER_NVME && run->config.nvme.paths[0] == '\0')

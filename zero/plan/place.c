@@ -96,9 +96,18 @@ static zr_shares_t shares_of(const zr_run_plan_t *plan) {
     return shares;
 }
 
-/* What tiers hold besides: what a plan needs, less what is moved. */
-static void learn(const zr_run_plan_t *plan, zr_shares_facts_t *facts) {
+/* Of host memory, which is one with the device's where the device is the host. */
+static void limit_memory(const zr_run_request_t *run, size_t table_bytes,
+                         zr_shares_facts_t *facts) {
+    double memory = (double)zr_run_memory(run, table_bytes);
+    facts->both = run->hardware.kind == ZR_HARDWARE_HOST ? memory : INFINITY;
+    facts->budget[ZR_TIER_HOST] = fmin((double)zr_run_limit(run, ZR_TIER_HOST), memory);
+}
+
+/* What tiers hold besides: what a plan needs, less what is moved. And what its tables leave. */
+static void learn(const search_t *search, const zr_run_plan_t *plan, zr_shares_facts_t *facts) {
     zr_shares_t shares = shares_of(plan);
+    limit_memory(search->run, plan->metadata.peak, facts);
     for (int tier = 0; tier < ZR_N_TIERS; tier++)
         facts->rest[tier] = needed_of(plan, (zr_tier_t)tier, false) -
                             zr_shares_bytes(facts, &shares, (zr_tier_t)tier);
@@ -192,8 +201,6 @@ static void begin_facts(search_t *search) {
                     [ZR_KEPT_PARAMS] = search->open->params && config->stage == 3,
                     [ZR_KEPT_GRADS] = search->open->gradients && config->stage >= 2},
         .has_drives = config->nvme.paths[0] != '\0',
-        .both = run->hardware.kind == ZR_HARDWARE_HOST ? (double)run->hardware.host_memory_bytes
-                                                       : INFINITY,
         .n_micro_batches = n_passes,
         .n_param_reads = 2 * n_passes,
         .updates_in_backward = config->update_at == ZR_UPDATE_AT_BACKWARD,
@@ -201,6 +208,7 @@ static void begin_facts(search_t *search) {
         .hardware = &run->hardware};
     for (int tier = 0; tier < ZR_N_TIERS; tier++)
         facts->budget[tier] = (double)zr_run_limit(run, (zr_tier_t)tier);
+    limit_memory(run, 0, facts);
 }
 
 /* Bytes of what may be moved, of a plan of where it was. */
@@ -246,7 +254,7 @@ static zr_shares_t first_shares(const search_t *search) {
 static void keep(const search_t *search, const zr_shares_t *shares, const zr_run_plan_t *plan,
                  placed_t *placed) {
     zr_shares_facts_t facts = search->facts;
-    learn(plan, &facts);
+    learn(search, plan, &facts);
     bool is_best = !placed->fits || plan->step_seconds <= placed->seconds;
     placed->fits = true;
     placed->shares = *shares;
@@ -263,6 +271,9 @@ static void note_refused(const search_t *search, const zr_run_plan_t *plan, plac
         placed->is_refused[tier] = plan->tiers[tier].n_refused > 0;
         is_known |= placed->is_refused[tier];
     }
+    if (!is_known && zr_run_memory_needed(search->run, plan) >
+                         zr_config_rank_memory(&search->run->config)) /* tables were too large */
+        placed->is_refused[ZR_TIER_HOST] = is_known = true;
     if (is_known && isfinite(search->facts.both)) /* either may be the cause */
         placed->is_refused[ZR_TIER_DEVICE] = placed->is_refused[ZR_TIER_HOST] = true;
     placed->is_refused[ZR_TIER_NVME] = !is_known;
@@ -346,7 +357,7 @@ static zr_status_t find(search_t *search, zr_shares_aim_t aim, placed_t *placed)
         ZR_TRY(plan(search, false, &free, &is_planned));
         if (i >= FREE_CORRECTIONS && facts.is_open[ZR_KEPT_PARAMS])
             hold_params(&free, &facts);
-        learn(&free, &facts);
+        learn(search, &free, &facts);
         grow_room(search, &free, placed, i, room);
         last = shares;
     }
@@ -445,7 +456,7 @@ static zr_status_t choose(search_t *search) {
     apply(search, &search->facts, &first);
     ZR_TRY(plan(search, false, &free, &is_planned));
     measure(search, &free);
-    learn(&free, &search->facts);
+    learn(search, &free, &search->facts);
     ZR_TRY(try_aim(search, ZR_SHARES_UPMOST, &best));
     if (!best.fits || (!search->open->is_enough && moves_by_links(search)))
         ZR_TRY(try_aim(search, ZR_SHARES_FASTEST, &best));

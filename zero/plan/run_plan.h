@@ -99,6 +99,8 @@ typedef struct plan_lack {
     zr_tier_t tier;
     bool is_of_both; /* device and host are one memory, which is short: the bytes are of both, and
                         the tier is the larger of them */
+    bool is_of_process; /* the budget of the process is short: the bytes are a rank's part of it, of
+                           the tiers that are host memory and of tables */
     size_t needed_bytes; /* per rank, at the peak */
     size_t there_bytes;  /* <= needed, but where only holes are the cause */
     zr_tag_t tag;        /* what most of it is for */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "kernels/kernels.h"
+#include "zero/plan/fit_internal.h"
 #include "zero/plan/steps_internal.h"
 #include "zero/plan/watch_internal.h"
 #include "zero/runtime_internal.h"
@@ -195,11 +196,26 @@ static void note(const planned_rank_t *rank, zr_run_plan_t *plan) {
     note_drives(rank, plan);
 }
 
+/* Tables may grow after the last allocation, and are as large in the run. */
+static zr_status_t check_process(const zr_run_request_t *request, const zr_run_plan_t *plan) {
+    size_t needed = zr_run_memory_needed(request, plan);
+    size_t there = zr_config_rank_memory(&request->config);
+    if (needed <= there)
+        return ZR_OK;
+    return zr_fail(&request->log, ZR_ERR_BUDGET,
+                   "memory of the process: a rank needs %s, %s of it for the library's tables, and "
+                   "may have %s (--memory, less %s for the program, over %s); try a larger --memory",
+                   zr_size_text(needed).text, zr_size_text(plan->metadata.peak).text,
+                   zr_size_text(there).text, zr_size_text(ZR_CONFIG_PROGRAM_BYTES).text,
+                   zr_count_text((uint64_t)request->config.process_ranks, "rank").text);
+}
+
 zr_status_t zr_run_plan(const zr_run_request_t *request, zr_run_plan_t *plan_p) {
     planned_rank_t rank = {.request = request};
     *plan_p = (zr_run_plan_t){0};
     zr_status_t status = run(&rank, plan_p);
     note(&rank, plan_p);
+    ZR_THEN(status, check_process(request, plan_p));
     zr_model_destroy(&rank.model);
     zr_runtime_destroy(&rank.runtime);
     zr_comm_destroy(&rank.comm);
