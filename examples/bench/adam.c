@@ -200,11 +200,6 @@ static json_t *describe(adam_bench_t *bench, const adam_options_t *options) {
 static zr_status_t check_offload(const adam_options_t *o) {
     static const char *const of_nvme[] = {"path", "buffers", "verify"};
     const zr_log_t *log = o->on.common.log;
-    if (o->offload != ZR_OFFLOAD_NONE && o->state != ZR_STATE_FP32)
-        return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "--state %s: updates of offloaded state are measured in fp32; leave --state "
-                       "or --offload out",
-                       zr_state_form_name(o->state));
     if (o->offload != ZR_OFFLOAD_NONE && strcmp(o->on.device, "host") != 0)
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "--device %s: updates of offloaded state are measured on the host; leave "

@@ -39,7 +39,8 @@ typedef struct offload_bench {
 
 /* Of the optimizer, of all units. */
 static size_t state_bytes(const offload_bench_t *b) {
-    return zr_state_bytes(&b->options->type->rule, b->n_elems);
+    zr_update_rule_t rule = zr_update_rule_in(&b->options->type->rule, b->options->state);
+    return zr_state_bytes(&rule, b->n_elems);
 }
 
 static void fill(void *context, size_t first, size_t n_elems, float *values) {
@@ -52,6 +53,7 @@ static zr_status_t make_config(const adam_options_t *o, zr_config_t *config) {
     *config = zr_config_default();
     config->dtype = o->dtype;
     zr_config_set_optimizer(config, o->type);
+    config->state_form = o->state;
     config->offload_optimizer.device = o->offload;
     config->nvme.verify = o->verify;
     if (o->sub_group_elems > 0)
@@ -207,6 +209,7 @@ static json_t *describe(offload_bench_t *b) {
              {"device", json_string(info->description)},
              {"threads", json_count((uint64_t)info->n_threads)},
              {"dtype", json_string(zr_dtype_name(b->options->dtype))},
+             {"state", json_string(zr_state_form_name(b->options->state))},
              {"elems", json_count(b->n_elems)},
              {"largest_group_elems", json_count(moved.largest_group_elems)},
              {"buffers", json_count(zr_runtime_config(b->runtime)->offload_optimizer.n_buffers)},

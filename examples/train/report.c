@@ -391,6 +391,7 @@ static void put_common(json_t **object_p, const train_options_t *options,
     json_put(object_p, "shard_group_size", json_count((uint64_t)n_shards));
     put_device(object_p, result);
     JSON_PUT(object_p, {"dtype", json_string(zr_dtype_name(c->dtype))},
+             {"state", json_string(zr_state_form_name(c->state_form))},
              {"micro_batch", json_count(c->micro_batch)}, {"grad_accum", json_count(c->grad_accum)},
              {"order", json_string(c->order == ZR_ORDER_BLOCK ? "block" : "micro-batch")},
              {"seq", json_count(options->seq)}, {"seq_min", json_count(options->seq_min)},
@@ -678,7 +679,10 @@ static void print_run(const train_options_t *options, const train_result_t *resu
         options->config.stage, zr_count_text((uint64_t)options->n_ranks, "rank").text);
     if (n_shards < options->n_ranks)
         fprintf(file, " in groups of %d", n_shards);
-    fprintf(file, ", %s, %s\n", zr_dtype_name(options->config.dtype), result->device);
+    zr_state_form_t form = options->config.state_form;
+    fprintf(file, ", %s%s%s, %s\n", zr_dtype_name(options->config.dtype),
+            form == ZR_STATE_FP32 ? "" : ", optimizer state in ",
+            form == ZR_STATE_FP32 ? "" : zr_state_form_name(form), result->device);
 }
 
 static void print_losses(const train_options_t *options, const train_result_t *result, FILE *file) {

@@ -110,6 +110,7 @@ static __device__ inline void zr_store_blocks(unsigned char *blocks, const P &pl
         uint32_t magnitude = is_there ? zr_code_magnitude(C, pack.value[i]) : 0;
         most[i / 4] = magnitude > most[i / 4] ? magnitude : most[i / 4];
     }
+    __syncwarp(); /* all lanes have read the scales that one of them is about to write */
     if (elems == 256)
         most[0] = most[1] = zr_most_of(most[0] > most[1] ? most[0] : most[1], 32);
     else
