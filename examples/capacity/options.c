@@ -52,7 +52,9 @@ static const options_use_t uses[] = {
     {"memory-plan", 2, NULL},
     {"optimizer", 2, NULL},
     {"seed", 2, "of initial weights and data of the verifying runs (default 1)"},
-    {"stage", 3, "what is sharded (default, and auto: each stage is tried)"},
+    {"stage", 3,
+     "what is sharded (default, and auto: each stage is tried; with one rank not what is as at the "
+     "stage before)"},
     {"offload-optimizer", 3,
      "none, cpu, nvme or auto: where the optimizer's state lives (default: each is tried)"},
     {"offload-params", 3,

@@ -17,6 +17,14 @@
 #define MOST_PLACES 40 /* of all stages */
 #define BAR_WIDTH 24
 
+/* A capacity that is asked for. */
+typedef struct wanted {
+    const capacity_case_t *its_case;
+    const capacity_place_t *place;
+    json_t *point;             /* NULL: not found yet, or appended */
+    capacity_search_t *search; /* that found it; NULL: an earlier run's */
+} wanted_t;
+
 typedef struct running {
     const capacity_options_t *options;
     const zr_log_t *log;
@@ -26,7 +34,9 @@ typedef struct running {
     json_t *question, *kept; /* kept: points of an earlier run; NULL: none */
     json_t *points;
     capacity_place_t places[MOST_PLACES];
-    size_t n_places, n_cases;
+    capacity_case_t *cases; /* [n_cases] */
+    wanted_t *wanted;       /* [n_wanted] */
+    size_t n_places, n_cases, n_wanted, n_ended;
 } running_t;
 
 /* ---- what is asked for ----------------------------------------------------------------------- */
@@ -60,9 +70,14 @@ static void list_places(running_t *running) {
                 if (is_asked(running->options, &place) && running->n_places < MOST_PLACES)
                     running->places[running->n_places++] = place;
             }
-    running->n_cases = 1;
-    for (size_t i = 0; i < running->options->n_sweeps; i++)
-        running->n_cases *= running->options->sweeps[i].n_values;
+}
+
+/* With one rank there is nothing to share: optimizer state alone, or parameters that stay on the
+ * device, are no more sharded at this stage than at the one before. */
+static bool is_of_stage_before(const capacity_options_t *o, const capacity_case_t *its_case,
+                               const capacity_place_t *place) {
+    return o->stage_open && its_case->run.n_ranks == 1 &&
+           (place->stage == 1 || (place->stage == 3 && place->params == CAPACITY_NONE));
 }
 
 static void set_axis(train_options_t *run, capacity_axis_t axis, size_t value) {
@@ -129,7 +144,7 @@ static zr_status_t make_case(const running_t *running, size_t index, capacity_ca
 static void show(const running_t *running, const capacity_case_t *its_case,
                  const capacity_place_t *place, const char *what) {
     char bar[BAR_WIDTH + 1];
-    size_t n = running->n_places * running->n_cases, done = json_array_size(running->points);
+    size_t n = running->n_wanted, done = running->n_ended;
     if (running->messages == NULL)
         return;
     for (size_t i = 0; i < BAR_WIDTH; i++)
@@ -185,57 +200,55 @@ static zr_status_t prove(const running_t *running, const capacity_search_t *sear
     return capacity_point_prove(point, &proof) ? ZR_OK : ZR_ERR_MEMORY;
 }
 
-/* *point_p: owned by the caller, also after an error. */
-static zr_status_t find_point(const running_t *running, capacity_search_t *search,
-                              json_t **point_p) {
-    show(running, search->its_case, &search->place, "planning");
-    ZR_TRY(capacity_search(search));
-    *point_p = capacity_point_object(search);
-    return *point_p != NULL ? prove(running, search, *point_p) : ZR_ERR_MEMORY;
+static zr_status_t fail_memory(const zr_log_t *log) {
+    return zr_fail(log, ZR_ERR_MEMORY, "the system has no memory for a capacity");
 }
 
-static zr_status_t find_new_point(const running_t *running, const capacity_case_t *its_case,
-                                  const capacity_place_t *place, json_t **point_p) {
-    json_t *point = NULL;
-    zr_status_t status = ZR_ERR_MEMORY;
-    capacity_search_t *search = calloc(1, sizeof(*search)); /* plans are large */
-    if (search != NULL) {
-        *search = (capacity_search_t){.options = running->options,
-                                      .its_case = its_case,
-                                      .place = *place,
-                                      .log = running->log,
-                                      .stop = running->stop};
-        status = find_point(running, search, &point);
-    }
-    free(search);
-    if (status == ZR_OK)
-        *point_p = point;
-    else
-        json_decref(point);
-    return status != ZR_ERR_MEMORY
-               ? status
-               : zr_fail(running->log, status, "the system has no memory for a capacity");
+static zr_status_t find_new_point(const running_t *running, wanted_t *wanted, const zr_log_t *log) {
+    if (wanted->search == NULL)
+        wanted->search = calloc(1, sizeof(*wanted->search)); /* plans are large */
+    if (wanted->search == NULL)
+        return fail_memory(log);
+    *wanted->search = (capacity_search_t){.options = running->options,
+                                          .its_case = wanted->its_case,
+                                          .place = *wanted->place,
+                                          .log = log,
+                                          .stop = running->stop};
+    show(running, wanted->its_case, wanted->place, "planning");
+    ZR_TRY(capacity_search(wanted->search));
+    wanted->point = capacity_point_object(wanted->search);
+    return wanted->point != NULL ? ZR_OK : fail_memory(log);
 }
 
-/* It is appended, and the state is written, where there is one. */
-static zr_status_t add_point(running_t *running, const capacity_case_t *its_case,
-                             const capacity_place_t *place) {
-    json_t *key = capacity_point_key(its_case, place), *point = NULL;
-    zr_status_t status = ZR_OK;
+/* A job of a thread. */
+static zr_status_t find_point(void *context, size_t index, const zr_log_t *log) {
+    const running_t *running = context;
+    wanted_t *wanted = &running->wanted[index];
+    json_t *key = capacity_point_key(wanted->its_case, wanted->place);
     if (key == NULL)
-        return zr_fail(running->log, ZR_ERR_MEMORY, "no memory for a capacity");
-    point = find_kept(running, key);
+        return fail_memory(log);
+    wanted->point = find_kept(running, key);
     json_decref(key);
-    bool is_new = point == NULL;
+    return wanted->point != NULL ? ZR_OK : find_new_point(running, wanted, log);
+}
+
+/* It is proved and appended, and the state is written, where there is one. */
+static zr_status_t add_point(void *context, size_t index, const zr_log_t *log) {
+    running_t *running = context;
+    wanted_t *wanted = &running->wanted[index];
+    bool is_new = wanted->search != NULL;
     if (is_new)
-        status = find_new_point(running, its_case, place, &point);
-    if (status != ZR_OK)
-        return status;
+        ZR_TRY(prove(running, wanted->search, wanted->point));
+    json_t *point = wanted->point;
+    wanted->point = NULL;
     if (json_array_append_new(running->points, point) != 0)
-        return zr_fail(running->log, ZR_ERR_MEMORY, "no memory for a capacity");
+        return fail_memory(log);
+    free(wanted->search);
+    wanted->search = NULL;
+    running->n_ended++;
     return is_new && running->options->state_path != NULL
                ? capacity_state_write(running->options->state_path, running->question,
-                                      running->points, running->log)
+                                      running->points, log)
                : ZR_OK;
 }
 
@@ -252,18 +265,45 @@ static zr_status_t open_state(running_t *running, const zr_hardware_t *hardware)
                : ZR_OK;
 }
 
-static zr_status_t run_all(running_t *running, char hardware[64]) {
+static zr_status_t make_cases(running_t *running) {
+    const capacity_options_t *o = running->options;
+    running->n_cases = 1;
+    for (size_t i = 0; i < o->n_sweeps; i++)
+        running->n_cases *= o->sweeps[i].n_values;
+    running->cases = calloc(running->n_cases, sizeof(*running->cases));
+    running->wanted = calloc(running->n_cases * MOST_PLACES, sizeof(*running->wanted));
+    if (running->cases == NULL || running->wanted == NULL)
+        return fail_memory(running->log);
     for (size_t i = 0; i < running->n_cases; i++) {
-        capacity_case_t its_case;
-        ZR_TRY(make_case(running, i, &its_case));
-        if (i == 0) {
-            snprintf(hardware, 64, "%s", its_case.hardware.name);
-            ZR_TRY(open_state(running, &its_case.hardware));
-        }
+        capacity_case_t *its_case = &running->cases[i];
+        ZR_TRY(make_case(running, i, its_case));
         for (size_t k = 0; k < running->n_places; k++)
-            ZR_TRY(add_point(running, &its_case, &running->places[k]));
+            if (!is_of_stage_before(o, its_case, &running->places[k]))
+                running->wanted[running->n_wanted++] =
+                    (wanted_t){.its_case = its_case, .place = &running->places[k]};
     }
     return ZR_OK;
+}
+
+/* On all cores; but one after the other where each is trained, which takes all of them. */
+static zr_status_t run_all(running_t *running) {
+    ZR_TRY(make_cases(running));
+    ZR_TRY(open_state(running, &running->cases[0].hardware));
+    const zr_run_jobs_t jobs = {.n = running->n_wanted,
+                                .run = find_point,
+                                .ended = add_point,
+                                .context = running,
+                                .n_threads = running->options->verify_steps == 0 ? 0 : 1};
+    return zr_run_jobs(&jobs, running->log);
+}
+
+static void free_wanted(running_t *running) {
+    for (size_t i = 0; running->wanted != NULL && i < running->n_wanted; i++) {
+        json_decref(running->wanted[i].point);
+        free(running->wanted[i].search);
+    }
+    free(running->wanted);
+    free(running->cases);
 }
 
 zr_status_t capacity_run(const capacity_options_t *options, const zr_log_t *log,
@@ -273,17 +313,20 @@ zr_status_t capacity_run(const capacity_options_t *options, const zr_log_t *log,
     capacity_results_t results = {.points = NULL};
     list_places(&running);
     running.plans = zr_plan_cache_create(ZR_RUN_KEPT_BYTES); /* NULL: each plan is made */
-    zr_status_t status = run_all(&running, results.hardware);
+    zr_status_t status = run_all(&running);
     zr_plan_cache_destroy(&running.plans);
     if (messages != NULL)
         messages_end_progress(messages);
     if (status == ZR_ERR_STATE && atomic_load(stop))
         status = ZR_OK;
+    if (running.cases != NULL)
+        snprintf(results.hardware, sizeof(results.hardware), "%s", running.cases[0].hardware.name);
     results.points = running.points;
-    results.n_wanted = running.n_places * running.n_cases;
+    results.n_wanted = running.n_wanted;
     results.is_whole = json_array_size(running.points) == results.n_wanted;
     json_decref(running.question);
     json_decref(running.kept);
+    free_wanted(&running);
     *results_p = results;
     return status;
 }

@@ -112,4 +112,28 @@ int zr_run_row_group_size(const zr_run_ask_t *ask, const zr_run_row_t *row);
 /** Whether anything of a plan is on drives. */
 bool zr_run_row_uses_nvme(const zr_run_ask_t *ask, const zr_run_row_t *row);
 
+/* ---- jobs on all cores ----------------------------------------------------------------------- */
+
+/** Independent jobs, with the result of doing them one after the other. */
+typedef struct zr_run_jobs {
+    size_t n;
+    /* Job `index`; several run at once. One that fails may be run a second time. */
+    zr_status_t (*run)(void *context, size_t index, const zr_log_t *log);
+    /* Each that went well, in their order, one at a time; NULL: nobody is told. An error ends the
+     * jobs as one of `run` does. */
+    zr_status_t (*ended)(void *context, size_t index, const zr_log_t *log);
+    void *context;
+    size_t n_threads; /* with the caller's; 0: one per core */
+} zr_run_jobs_t;
+
+/**
+ * Do them all, and wait for it.
+ *
+ * @param log  what a job logs reaches it only if it fails, and no job before it does; what `ended`
+ *             logs always does
+ * @return ZR_OK; what the first job that fails returns: those behind it may not have run, and
+ *         `ended` is not told of them; ZR_ERR_MEMORY
+ */
+ZR_NODISCARD zr_status_t zr_run_jobs(const zr_run_jobs_t *jobs, const zr_log_t *log);
+
 ZR_END_C

@@ -10,7 +10,6 @@
 #include <stdlib.h>
 
 #include "zero/plan/fit_internal.h"
-#include "zero/plan/jobs_internal.h"
 
 #define MOST_MICRO_BATCH ((size_t)1024)
 #define LEAST_GAIN 1.01 /* of twice the micro-batch, or of groups, or they are not tried */

@@ -142,7 +142,7 @@ static zr_status_t go_on(planned_rank_t *rank, zr_run_plan_t *plan, bool *is_las
     size_t n_done = rank->steps.n_done;
     zr_runtime_time(rank->runtime, &before);
     double start = zr_device_now(rank->device);
-    zr_run_watch_begin(rank->watch);
+    zr_run_watch_begin(rank->watch, zr_run_steps_may_end(&rank->steps));
     ZR_TRY(train_step(rank));
     plan->step_seconds = zr_device_now(rank->device) - start;
     zr_runtime_time(rank->runtime, &after);

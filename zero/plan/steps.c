@@ -180,3 +180,7 @@ bool zr_run_steps_next(zr_run_steps_t *steps, zr_allocator_t *allocator) {
     steps->n_done = ++steps->next;
     return true;
 }
+
+bool zr_run_steps_may_end(const zr_run_steps_t *steps) {
+    return steps->request->lengths != NULL || steps->next == steps->request->n_steps;
+}

@@ -47,6 +47,9 @@ void zr_run_steps_clear(zr_run_steps_t *steps);
  */
 bool zr_run_steps_next(zr_run_steps_t *steps, zr_allocator_t *allocator);
 
+/** Whether the step that is to be made may be the last. */
+bool zr_run_steps_may_end(const zr_run_steps_t *steps);
+
 /** Whether the run evaluates after that step, counted from 1 in this run; but for its last. */
 bool zr_run_steps_evaluate_after(const zr_run_request_t *request, size_t step);
 

@@ -22,8 +22,9 @@ struct zr_run_watch {
     zr_sim_clock_t *clock;
     zr_run_spans_t *spans; /* NULL: not wanted */
     intervals_t parts[ZR_RUN_N_PARTS];
-    size_t n_many;  /* intervals of a part, when it is time to count */
-    double counted; /* until when the step's times are below */
+    size_t n_many;   /* intervals of a part, when it is time to count */
+    bool is_counted; /* the step's times are wanted */
+    double counted;  /* until when they are below */
     zr_run_times_t times;
     bool has_failed;
 };
@@ -164,7 +165,8 @@ static void count(zr_run_watch_t *watch) {
     intervals_t all = {0};
     size_t most = 0;
     for (int part = 0; part < ZR_RUN_N_PARTS; part++) {
-        watch->has_failed |= !count_part(watch, part, now, &all, &covered);
+        if (watch->is_counted)
+            watch->has_failed |= !count_part(watch, part, now, &all, &covered);
         cut(&watch->parts[part], now, INFINITY);
         most = watch->parts[part].n > most ? watch->parts[part].n : most;
     }
@@ -234,8 +236,10 @@ void zr_run_watch_destroy(zr_run_watch_t **watch) {
     *watch = NULL;
 }
 
-void zr_run_watch_begin(zr_run_watch_t *watch) {
+void zr_run_watch_begin(zr_run_watch_t *watch, bool is_counted) {
+    watch->is_counted = false;
     count(watch);
+    watch->is_counted = is_counted;
     watch->times = (zr_run_times_t){0};
     if (watch->spans != NULL)
         cut_spans(watch->spans, zr_sim_clock_now(watch->clock), INFINITY);

@@ -17,7 +17,7 @@ typedef struct zr_run_watch zr_run_watch_t;
 zr_run_watch_t *zr_run_watch_create(zr_sim_clock_t *clock, zr_run_spans_t *spans);
 void zr_run_watch_destroy(zr_run_watch_t **watch);
 
-/** A step begins: work that ended before is forgotten. */
-void zr_run_watch_begin(zr_run_watch_t *watch);
+/** A step begins: work that ended before is forgotten. is_counted: its times may be asked for. */
+void zr_run_watch_begin(zr_run_watch_t *watch, bool is_counted);
 /** It has ended. False: there was no memory for all of its work. */
 bool zr_run_watch_end(zr_run_watch_t *watch, zr_run_times_t *times_p);
