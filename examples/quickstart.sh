@@ -94,24 +94,25 @@ for stage in 0 1 2 3; do
     jq -r '[.step, .loss] | @tsv' "$work/stage-$stage.jsonl" >"$work/loss-$stage.txt"
     curves="$curves '$work/loss-$stage.txt' with lines linewidth $((2 * (4 - stage))) title 'stage $stage',"
 done
-terminal="pngcairo size 1100,450 font 'sans,10'"
-[ -n "$(fc-list 2>/dev/null | head -n 1)" ] || terminal="png medium size 1100,450"
+terminal="pngcairo size 900,420 font 'sans,10'"
+[ -n "$(fc-list 2>/dev/null | head -n 1)" ] || terminal="png medium size 900,420"
 gnuplot <<PLOT || zr_die "gnuplot could not draw $picture"
 set terminal $terminal
 set output '$picture'
 set multiplot layout 1,2
-set title 'peak device memory of each use, MiB per rank ($ranks ranks)'
+set title 'peak device memory, MiB per rank ($ranks ranks)'
 set style data histograms
 set style histogram rowstacked
 set style fill solid 0.8 border -1
 set boxwidth 0.6
-set xlabel 'stage'
 set yrange [0:*]
-set key outside below
-plot '$work/peaks.txt' using 2:xtic(1) title 'parameters', '' using 3 title 'gradients', \
+set label 'budget, $budget_mib MiB' at graph 0.98, first $budget_mib right offset 0,0.6
+set key outside below reverse Left samplen 2 maxrows 3
+plot '$work/peaks.txt' using 2:xtic('stage '.strcol(1)) title 'parameters', '' using 3 title 'gradients', \
     '' using 4 title 'optimizer state', '' using 5 title 'live units', \
     '' using 6 title 'activations and others', \
-    $budget_mib with lines linewidth 2 dashtype 2 linecolor 'black' title 'budget'
+    $budget_mib with lines linewidth 2 dashtype 2 linecolor 'black' notitle
+unset label
 set title 'loss'
 set style data lines
 set xlabel 'step'
