@@ -140,7 +140,7 @@ void train_report_progress(messages_t *messages, const train_options_t *options,
     format_parts(options, &line->time, times, sizeof(times));
     messages_progress(messages, stays,
                       "step %zu/%zu  loss %.4f  lr %.2e  norm %.3g  %.0f ms%s  %.0f tokens/s  "
-                      "compute %.0f%%  %s  %s left%s",
+                      "compute %.0f%%  device %s  %s left%s",
                       report->step, options->steps, line->loss, report->lr, report->gradient_norm,
                       1e3 * line->seconds, times, line->tokens_per_s,
                       100 * line->time.of[TRAIN_COMPUTE] / line->seconds,

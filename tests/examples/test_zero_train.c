@@ -365,8 +365,9 @@ TEST(what_was_not_reached) {
                                         "memory=absent padding=absent "
                                         "offload=absent model.units=absent"},
                  {"64KiB --plan-check off", "overlap_comm=false memory=present padding=absent "
-                           "offload=absent model.units=absent"},
-                 {"170KiB --plan-check off", "overlap_comm=false memory=present padding=present offload=present"}};
+                                            "offload=absent model.units=absent"},
+                 {"170KiB --plan-check off",
+                  "overlap_comm=false memory=present padding=present offload=present"}};
     run_json(0, TINY "--steps 2 --ranks 2 --checkpoint-dir reached");
     for (size_t i = 0; i < N_OF(cases); i++) {
         json_t *object = run_json(1,
@@ -647,7 +648,7 @@ TEST(help_version_summary) {
     for (const char *at = out; (at = strchr(at, '\n')) != NULL; at++)
         n_lines++;
     assert_int_equal(n_lines, 5);
-    assert_said("", "step 2/2  loss 5.|  compute |iB  0:00 left");
+    assert_said("", "step 2/2  loss 5.|  compute |  device |iB  0:00 left");
     assert_ran(0, TINY "--steps 2 --verbose");
     expect_out("xxh3|largest hole|optimizer_state|time         compute|data         1 file");
     assert_ran(0, TINY "--steps 1 --verbose --offload-optimizer cpu --offload-ratio 0.1");

@@ -128,8 +128,8 @@ static void print_rules(FILE *out, const zr_key_section_t *section) {
             fprintf(out, " | any | no effect: %s |\n", rules[i].note);
         else
             fprintf(out, " | `%.*s`%s | %s |\n", (int)strcspn(rules[i].only, " "), rules[i].only,
-                    strstr(rules[i].only, "| #") != NULL ? "; numbers have no effect, which is said"
-                    : strstr(rules[i].only, "| ") != NULL ? "; `true` has no effect, which is said"
+                    strstr(rules[i].only, "| #") != NULL  ? "; numbers are ignored, with a message"
+                    : strstr(rules[i].only, "| ") != NULL ? "; `true` is ignored, with a message"
                                                           : "",
                     rules[i].note);
     }
