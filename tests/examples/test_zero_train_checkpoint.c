@@ -196,9 +196,13 @@ TEST(files_of_old_ones_are_written_over) {
 
 TEST(a_signal_saves) {
     static const int numbers[] = {SIGTERM, SIGUSR1, SIGINT};
+    static const char *const ways[] = {"--stage 3 --grad-accum 2 --order block", "--stage 2",
+                                       "--stage 2 --update-at backward"};
     for (size_t i = 0; i < 3; i++) {
         char arguments[256];
-        pid_t child = start(TINY LONG "--json --ranks 2 --stage 2 --checkpoint-dir ckpt");
+        snprintf(arguments, sizeof(arguments),
+                 TINY LONG "--json --ranks 2 %s --checkpoint-dir ckpt", ways[i]);
+        pid_t child = start(arguments);
         wait_for(child, "step 10/");
         assert_int_equal(kill(child, numbers[i]), 0);
         int status = end(child);
@@ -207,9 +211,8 @@ TEST(a_signal_saves) {
         assert_said("signal", "the same command with --resume goes on");
         json_t *object = kept_json(out);
         expect_fields(object, "result=saved");
-        snprintf(arguments, sizeof(arguments),
-                 TINY "--ranks 2 --stage 2 --steps %.0f --schedule constant",
-                 number(object, "steps") + 5);
+        snprintf(arguments, sizeof(arguments), TINY "--ranks 2 %s --steps %.0f --schedule constant",
+                 ways[i], number(object, "steps") + 5);
         expect_same_weights(run_json(0, "%s --checkpoint-dir ckpt --resume", arguments),
                             run_json(0, "%s", arguments));
         empty("ckpt");
