@@ -7,8 +7,9 @@
  *
  * A store works through transfers in about the order in which they were started. So that it always
  * has reads and writes to do at the same time, at most half of the buffers read ahead: otherwise
- * all would be read, then all written. And who waits for a read waits for the writes before it
- * first, one by one, because each frees a buffer for a read behind it.
+ * all would be read, then all written. Where other work goes on between items, there is time for
+ * both. And who waits for a read waits for the writes before it first, one by one, because each
+ * frees a buffer for a read behind it.
  */
 #include "allocator/heap_internal.h"
 #include "offload/swap_internal.h"
@@ -57,12 +58,13 @@ struct zr_swap {
     zr_swap_statistics_t statistics;
 
     /* The pass. n_done <= n_returned <= n_given <= n_returned + most_given; n_given <= n_begun,
-     * which is ahead of n_given by half of the buffers at most (ZR_SWAP_READ: all), and of n_done
-     * by all of them. */
+     * which is ahead of n_given by half of the buffers at most (ZR_SWAP_READ, or with pauses: all),
+     * and of n_done by all of them. */
     bool is_open;
     zr_swap_pass_t pass;
     zr_swap_item_t *items;
     size_t n_items;
+    bool has_pauses;   /* between items, for other work */
     size_t n_begun;    /* whose read was started, or whose buffer is free */
     size_t n_given;    /* to the caller */
     size_t n_returned; /* by the caller */
@@ -241,10 +243,10 @@ static zr_status_t begin_item(zr_swap_t *swap) {
 }
 
 /* Where reading ahead ends: at half of the buffers, but at least at the next item. Where nothing is
- * written, at all of them. */
+ * written, or in pauses, at all of them. */
 static size_t ahead_end(const zr_swap_t *swap) {
     size_t n_buffers = swap->options.n_buffers, ahead = n_buffers > 3 ? n_buffers / 2 : 1;
-    ahead = swap->pass == ZR_SWAP_READ ? n_buffers : ahead;
+    ahead = swap->pass == ZR_SWAP_READ || swap->has_pauses ? n_buffers : ahead;
     size_t end = swap->n_given + ahead, most = swap->n_done + n_buffers;
     end = end < most ? end : most;
     return end < swap->n_items ? end : swap->n_items;
@@ -283,9 +285,15 @@ zr_status_t zr_swap_begin(zr_swap_t *swap, zr_swap_pass_t pass, zr_swap_item_t *
     swap->pass = pass;
     swap->items = items;
     swap->n_items = n_items;
+    swap->has_pauses = false;
     swap->most_given = pass == ZR_SWAP_READ ? swap->options.n_buffers : 1;
     swap->n_begun = swap->n_given = swap->n_returned = swap->n_done = 0;
     swap->begin_seconds = zr_store_clock();
+    return end_if_failed(swap, read_ahead(swap));
+}
+
+zr_status_t zr_swap_expect_pauses(zr_swap_t *swap) {
+    swap->has_pauses = true;
     return end_if_failed(swap, read_ahead(swap));
 }
 
@@ -543,9 +551,11 @@ zr_status_t zr_swap_done_behind(zr_swap_t *swap, zr_stream_t *stream) {
 }
 
 zr_status_t zr_swap_progress(zr_swap_t *swap) {
-    zr_status_t status = swap->is_open ? end_if_failed(swap, settle(swap, 0)) : ZR_OK;
     zr_store_progress(swap->store);
-    return status;
+    if (!swap->is_open)
+        return ZR_OK;
+    ZR_TRY(end_if_failed(swap, settle(swap, 0)));
+    return end_if_failed(swap, read_ahead(swap));
 }
 
 bool zr_swap_is_done(const zr_swap_t *swap) {

@@ -92,6 +92,10 @@ void zr_swap_destroy(zr_swap_t **swap);
 ZR_NODISCARD zr_status_t zr_swap_begin(zr_swap_t *swap, zr_swap_pass_t pass, zr_swap_item_t *items,
                                        size_t n_items);
 
+/** In the pass that was begun, other work goes on between items, and zr_swap_progress is called:
+ * all buffers read ahead, since writes have the pauses to end in. */
+ZR_NODISCARD zr_status_t zr_swap_expect_pauses(zr_swap_t *swap);
+
 /**
  * The next item's buffer, the caller's until zr_swap_done or zr_swap_done_behind. ZR_ERR_STATE:
  * there is no next, or as many are given out as may be: 1, in ZR_SWAP_READ n_buffers. Where all

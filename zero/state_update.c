@@ -286,7 +286,8 @@ zr_status_t zr_state_read_ahead(zr_state_t *state, bool in_backward) {
         return ZR_OK;
     zr_store_account_statistics(state->store, state->extents.account, &state->before);
     zr_swap_pass_t pass = state->choice.is_on_device ? ZR_SWAP_UPDATE : ZR_SWAP_SLICES;
-    return zr_swap_begin(state->swap, pass, state->items, state->n_items);
+    ZR_TRY(zr_swap_begin(state->swap, pass, state->items, state->n_items));
+    return in_backward ? zr_swap_expect_pauses(state->swap) : ZR_OK;
 }
 
 zr_status_t zr_state_skip_update(zr_state_t *state) {

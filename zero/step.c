@@ -80,7 +80,6 @@ static zr_status_t update_in_backward(zr_runtime_t *runtime, zr_unit_t *unit) {
     zr_base_t *base = &runtime->base;
     zr_state_update_t update = {.args = update_args(runtime, 1 / n_addends(base)),
                                 .lr = zr_config_lr(&base->config, base->progress.n_updates)};
-    ZR_TRY(begin_in_backward(runtime));
     ZR_TRY(zr_state_update_in_backward(&runtime->state, unit, &update));
     unit->grads_in_bucket = false;
     zr_free(base->allocator, &unit->grad_full, base->compute);
@@ -91,6 +90,7 @@ zr_status_t zr_step_follow(zr_runtime_t *runtime, zr_unit_t *unit) {
     const zr_base_t *base = &runtime->base;
     zr_unit_t *ready = base->transfer != base->compute ? runtime->behind : unit;
     runtime->behind = base->transfer != base->compute ? unit : NULL;
+    ZR_TRY(begin_in_backward(runtime)); /* what the first update needs is read from now on */
     return ready != NULL ? update_in_backward(runtime, ready) : ZR_OK;
 }
 

@@ -309,6 +309,12 @@ static bool has_gradients(zr_pass_t pass) {
     return pass == ZR_BACKWARD || pass == ZR_GRADIENTS;
 }
 
+/* In backward, between updates: what the last one writes ends, and the next one's is read. */
+static zr_status_t progress_update(zr_runtime_t *runtime) {
+    zr_swap_t *swap = runtime->state.swap;
+    return runtime->is_updating && swap != NULL ? zr_swap_progress(swap) : ZR_OK;
+}
+
 static zr_status_t acquire(zr_runtime_t *runtime, zr_unit_t *unit, zr_pass_t pass) {
     if (runtime->base.progress.in_micro_batch && unit->is_updated)
         return zr_fail(&runtime->base.log, ZR_ERR_STATE,
@@ -319,6 +325,7 @@ static zr_status_t acquire(zr_runtime_t *runtime, zr_unit_t *unit, zr_pass_t pas
     if (runtime->base.progress.in_micro_batch) {
         mark(&runtime->base, unit, pass);
         ZR_TRY(zr_grads_drive_progress(&runtime->grads.drive));
+        ZR_TRY(progress_update(runtime));
     }
     if (pass != ZR_GRADIENTS)
         ZR_TRY(acquire_params(runtime, unit));
@@ -512,6 +519,7 @@ zr_status_t zr_param_grad(zr_param_t *param, void **grad_p, bool *accumulate_p) 
     if (grad_p == NULL)
         return zr_fail(&runtime->base.log, ZR_ERR_ARGUMENT,
                        "no place (NULL) for the gradient of parameter \"%s\"", param->name);
+    ZR_TRY(zr_rt_note(runtime, progress_update(runtime)));
     size_t first = param->layout.offset_elems;
     if (accumulate_p == NULL && !param->grad_written)
         ZR_TRY(zr_rt_note(runtime, zero_grads(unit, first, first + param->layout.n_elems)));
