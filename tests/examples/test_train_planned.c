@@ -251,7 +251,7 @@ TEST(what_it_would_take) {
 TEST(people_are_told) {
     char copy[sizeof(err)], first[32], second[32], *rest = NULL;
     size_t n_lines = 0;
-    assert_ran(0, TINY "--steps 3 --ranks 2 --stage 3 --offload-optimizer cpu");
+    assert_ran(0, TINY "--steps 3 --ranks 2 --stage 3 --offload-optimizer cpu --verbose");
     snprintf(copy, sizeof(copy), "%s", strstr(out, "  tag                        live    planned"));
     *strstr(copy, "  plan of a step") = '\0';
     for (char *line = strtok_r(copy, "\n", &rest); line != NULL; line = strtok_r(NULL, "\n", &rest))
