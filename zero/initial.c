@@ -53,10 +53,10 @@ static zr_status_t place_params(const chunk_t *chunk) {
                               runtime->exchange.staging_host);
     if (!zr_base_has_data(base))
         return ZR_OK;
-    const zr_encoding_t *encoding = zr_base_encoding(base);
-    return encoding->queue_encode(encoding, base->compute, runtime->exchange.staging_device,
-                                  ZR_DTYPE_F32, chunk->n_elems,
-                                  zr_base_at(base, unit->data[chunk->kind].own, first));
+    const zr_encoding_t *encoding = zr_unit_encoding(unit, chunk->kind);
+    return encoding->queue_encode(
+        encoding, base->compute, runtime->exchange.staging_device, ZR_DTYPE_F32, chunk->n_elems,
+        zr_unit_at(unit, chunk->kind, unit->data[chunk->kind].own, first));
 }
 
 static zr_status_t place_array(const chunk_t *chunk, size_t array, bool is_last) {

@@ -32,10 +32,10 @@ static zr_status_t stage_piece(zr_runtime_t *runtime, zr_unit_t *unit, int kind,
     first -= zr_base_keeps_full_params(base) ? 0 : zr_unit_own_first(unit, kind);
     if (zr_unit_is_offloaded(unit, kind))
         return stage_offloaded(runtime, unit, kind, first, n_elems, values);
-    const zr_encoding_t *encoding = zr_base_encoding(base);
+    const zr_encoding_t *encoding = zr_unit_encoding(unit, kind);
     return encoding->queue_decode(encoding, base->compute,
-                                  zr_base_at(base, unit->data[kind].own, first), n_elems, staging,
-                                  ZR_DTYPE_F32);
+                                  zr_unit_at(unit, kind, unit->data[kind].own, first), n_elems,
+                                  staging, ZR_DTYPE_F32);
 }
 
 static bool is_local(const zr_base_t *base, int kind) {
@@ -81,7 +81,16 @@ static zr_status_t read_param(zr_param_t *param, size_t first, size_t n_elems, f
     zr_unit_t *unit = param->unit;
     int kind = param->layout.frozen ? FLAT_FROZEN : FLAT_TRAINABLE;
     size_t position = param->layout.offset_elems + first;
-    size_t end = position + n_elems;
+    size_t end = position + n_elems, lead = position % zr_unit_encoding(unit, kind)->block_elems;
+    if (lead != 0 && n_elems != 0) { /* a block is read from its beginning */
+        float block[ZR_LAYOUT_MOST_ALIGN_ELEMS];
+        size_t rest = zr_unit_encoding(unit, kind)->block_elems - lead;
+        size_t length = n_elems < rest ? n_elems : rest;
+        ZR_TRY(read_piece(unit->runtime, unit, kind, position - lead, lead + length, block));
+        memcpy(values, block + lead, length * sizeof(float));
+        values += length;
+        position += length;
+    }
     while (position < end) {
         size_t length = zr_unit_piece_length(unit, kind, position, end - position);
         ZR_TRY(read_piece(unit->runtime, unit, kind, position, length, values));

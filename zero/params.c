@@ -12,14 +12,35 @@
 /* ---- placement ------------------------------------------------------------------------------- */
 
 static size_t shard_bytes(const zr_unit_t *unit, int kind) {
-    return zr_base_bytes(unit->base, unit->flat[kind].shard_elems);
+    return zr_unit_bytes(unit, kind, unit->flat[kind].shard_elems);
 }
 
-static size_t part_limit(const zr_base_t *base) {
+/* The least multiple of `unit` that is whole blocks of all units. */
+static size_t common_unit(const zr_params_t *params, size_t unit) {
+    for (size_t i = 0; i < params->model->n_units; i++) {
+        const zr_unit_t *one = params->model->units[i];
+        size_t block = zr_unit_encoding(one, FLAT_FROZEN)->block_bytes, multiple = unit;
+        while (zr_unit_is_encoded(one, FLAT_FROZEN) && multiple % block != 0)
+            multiple += unit;
+        unit = multiple;
+    }
+    return unit;
+}
+
+static zr_status_t limit_parts(zr_params_t *params) {
+    const zr_base_t *base = params->base;
     size_t most = base->config.offload_param.buffer_elems;
     most = most > SIZE_MAX / sizeof(float) ? SIZE_MAX : zr_base_bytes(base, most);
-    size_t unit = most < PART_UNIT_BYTES ? ZR_CONFIG_LEAST_BUFFER_BYTES : PART_UNIT_BYTES;
-    return most / unit * unit;
+    size_t unit = common_unit(params, PART_UNIT_BYTES);
+    size_t least = common_unit(params, ZR_CONFIG_LEAST_BUFFER_BYTES);
+    unit = most < unit ? least : unit;
+    params->part_bytes = most / unit * unit;
+    if (params->part_bytes != 0)
+        return ZR_OK;
+    return zr_fail(&base->log, ZR_ERR_ARGUMENT,
+                   "--param-buffer: %s hold no whole blocks of the frozen parameters' encoding; the "
+                   "least are %zu elements",
+                   zr_size_text(most).text, zr_encoding_elems(zr_base_encoding(base), least));
 }
 
 /* Spread what stays on the device over the order of the shards. */
@@ -45,7 +66,8 @@ static zr_status_t divide(const zr_params_t *params) {
         return zr_base_no_memory(base, zr_count_text(n_flats, "shard").text);
     }
     for (size_t i = 0; i < n_flats; i++)
-        elems[i] = model->units[i / N_FLATS]->flat[i % N_FLATS].shard_elems;
+        elems[i] = zr_encoding_elems(zr_base_encoding(base), /* as bytes are divided */
+                                     shard_bytes(model->units[i / N_FLATS], (int)(i % N_FLATS)));
     zr_status_t status = zr_placement_make(&options, elems, n_flats, &placement);
     for (size_t i = 0; i < placement.n_pieces; i++) {
         const zr_piece_t *piece = &placement.pieces[i];
@@ -130,7 +152,7 @@ zr_status_t zr_params_place(zr_params_t *params, zr_nvme_t *nvme) {
     size_t n_buffers = params->base->config.offload_param.n_buffers;
     if (!zr_base_offloads_params(params->base))
         return ZR_OK;
-    params->part_bytes = part_limit(params->base);
+    ZR_TRY(limit_parts(params));
     ZR_TRY(divide(params));
     for (size_t i = 0; i < params->model->n_units; i++)
         for (int kind = 0; kind < N_FLATS; kind++)
@@ -351,7 +373,7 @@ zr_status_t zr_params_end_update(zr_params_t *params) {
 
 /* Where elements of a shard are on the host, while they are written. */
 static char *host_place(const zr_params_t *params, const zr_unit_t *unit, int kind, size_t first) {
-    size_t offset = zr_base_bytes(params->base, first);
+    size_t offset = zr_unit_bytes(unit, kind, first);
     if (unit->data[kind].tier == ZR_TIER_HOST)
         return (char *)unit->data[kind].own + offset;
     return (char *)params->writing + offset % params->part_bytes;
@@ -360,12 +382,12 @@ static char *host_place(const zr_params_t *params, const zr_unit_t *unit, int ki
 zr_status_t zr_params_open_write(zr_params_t *params, zr_unit_t *unit, int kind,
                                  zr_params_write_t *write) {
     const zr_base_t *base = params->base;
-    size_t part_elems = zr_encoding_elems(zr_base_encoding(base), params->part_bytes);
+    size_t part_elems = zr_encoding_elems(zr_unit_encoding(unit, kind), params->part_bytes);
     size_t left = part_elems - write->first % part_elems;
     write->n_elems = write->n_elems < left ? write->n_elems : left;
     write->on_device = NULL;
     if (unit->data[kind].tier == ZR_TIER_NVME && params->writing == NULL) {
-        size_t number = zr_base_bytes(base, write->first) / params->part_bytes;
+        size_t number = zr_unit_bytes(unit, kind, write->first) / params->part_bytes;
         ZR_TRY(
             zr_swap_seek(params->filled_by, &params->parts[unit->data[kind].first_part + number]));
         ZR_TRY(zr_swap_next(params->filled_by, &params->writing));
@@ -374,7 +396,7 @@ zr_status_t zr_params_open_write(zr_params_t *params, zr_unit_t *unit, int kind,
     write->target = host_place(params, unit, kind, write->first);
     if (params->is_direct || write->stream != base->compute)
         return ZR_OK;
-    ZR_TRY(zr_base_allocate(base, zr_base_bytes(base, write->n_elems), ZR_TAG_STAGING,
+    ZR_TRY(zr_base_allocate(base, zr_unit_bytes(unit, kind, write->n_elems), ZR_TAG_STAGING,
                             ZR_LIFETIME_COLLECTIVE, unit->params_tensor, base->compute,
                             &write->on_device));
     write->target = write->on_device;
@@ -384,7 +406,7 @@ zr_status_t zr_params_open_write(zr_params_t *params, zr_unit_t *unit, int kind,
 
 /* The part that is being written goes to the store when its last element is there. */
 static zr_status_t end_part(zr_params_t *params, zr_unit_t *unit, int kind, size_t end_elem) {
-    size_t end = zr_base_bytes(params->base, end_elem);
+    size_t end = zr_unit_bytes(unit, kind, end_elem);
     if (unit->data[kind].tier != ZR_TIER_NVME ||
         (end % params->part_bytes != 0 && end != shard_bytes(unit, kind)))
         return ZR_OK;
@@ -397,7 +419,7 @@ static zr_status_t end_part(zr_params_t *params, zr_unit_t *unit, int kind, size
 zr_status_t zr_params_close_write(zr_params_t *params, zr_unit_t *unit, int kind,
                                   zr_params_write_t *write) {
     const zr_base_t *base = params->base;
-    size_t size_bytes = zr_base_bytes(base, write->n_elems);
+    size_t size_bytes = zr_unit_bytes(unit, kind, write->n_elems);
     if (write->on_device != NULL) {
         zr_status_t status =
             zr_copy_async(base->compute, host_place(params, unit, kind, write->first),
@@ -415,7 +437,7 @@ zr_status_t zr_params_close_write(zr_params_t *params, zr_unit_t *unit, int kind
 
 zr_status_t zr_params_fill(zr_params_t *params, zr_unit_t *unit, int kind, size_t first,
                            size_t n_elems, const float *values) {
-    const zr_encoding_t *encoding = zr_base_encoding(params->base);
+    const zr_encoding_t *encoding = zr_unit_encoding(unit, kind);
     while (n_elems != 0) {
         zr_params_write_t write = {.first = first, .n_elems = n_elems};
         ZR_TRY(zr_params_open_write(params, unit, kind, &write));
@@ -432,7 +454,7 @@ zr_status_t zr_params_fill(zr_params_t *params, zr_unit_t *unit, int kind, size_
 /* The part of a shard with element `first`, in a buffer; it stays there for the next call. */
 static zr_status_t look_at_part(zr_params_t *params, zr_unit_t *unit, int kind, size_t first,
                                 const char **part_p) {
-    size_t number = zr_base_bytes(params->base, first) / params->part_bytes;
+    size_t number = zr_unit_bytes(unit, kind, first) / params->part_bytes;
     zr_store_statistics_t before, after;
     const void *buffer = NULL;
     account(params, &before);
@@ -453,7 +475,7 @@ static zr_status_t look_at_part(zr_params_t *params, zr_unit_t *unit, int kind, 
 zr_status_t zr_params_read(zr_params_t *params, zr_unit_t *unit, int kind, size_t first,
                            size_t n_elems, float *values) {
     const zr_base_t *base = params->base;
-    const zr_encoding_t *encoding = zr_base_encoding(base);
+    const zr_encoding_t *encoding = zr_unit_encoding(unit, kind);
     size_t part_elems = zr_encoding_elems(encoding, params->part_bytes);
     /* Trainable ones are read from their state: what is looked at here nothing has written since
      * commit, and there is nothing to wait for. */
@@ -465,9 +487,9 @@ zr_status_t zr_params_read(zr_params_t *params, zr_unit_t *unit, int kind, size_
             ZR_TRY(look_at_part(params, unit, kind, first, &part));
         else
             part = (const char *)unit->data[kind].own +
-                   zr_base_bytes(base, first - first % part_elems);
+                   zr_unit_bytes(unit, kind, first - first % part_elems);
         if (zr_base_has_data(base))
-            encoding->decode(encoding, part + zr_base_bytes(base, first % part_elems), length,
+            encoding->decode(encoding, part + zr_unit_bytes(unit, kind, first % part_elems), length,
                              values);
         first += length;
         values += length;

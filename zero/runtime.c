@@ -273,9 +273,9 @@ static zr_status_t allocate_params(zr_params_t *params, zr_unit_t *unit) {
         }
         bool full = zr_unit_keeps_full(unit, kind);
         size_t n_elems = full ? flat->padded_elems : flat->shard_elems;
-        ZR_TRY(zr_base_allocate(unit->base, zr_base_bytes(unit->base, n_elems), ZR_TAG_PARAMETERS,
+        ZR_TRY(zr_base_allocate(unit->base, zr_unit_bytes(unit, kind, n_elems), ZR_TAG_PARAMETERS,
                                 ZR_LIFETIME_PERSISTENT, unit->params_tensor, NULL, &data->own));
-        if (full)
+        if (full && !zr_unit_is_encoded(unit, kind))
             data->full = data->own;
     }
     return ZR_OK;

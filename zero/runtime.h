@@ -94,8 +94,9 @@ typedef struct zr_param_desc {
     bool frozen;                   /* no gradient, no state; still sharded */
     zr_param_fill_fn fill;         /* NULL: zeros */
     void *fill_context;            /* borrowed until commit returns */
-    const zr_encoding_t *encoding; /* of its elements; NULL: that of the configuration's dtype,
-                                      which is the one that units hold */
+    const zr_encoding_t *encoding; /* of its elements where they are kept, gathered and offloaded;
+                                      kernels see the configuration's dtype. NULL: that, too. Of
+                                      frozen ones alone, and the same of all those of a unit */
     bool may_be_new; /* a checkpoint that lacks it will do: it begins with `fill`, its state at 0 */
 } zr_param_desc_t;
 

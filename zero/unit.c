@@ -20,6 +20,49 @@ static bool is_gathered(const zr_unit_t *unit) {
     return true;
 }
 
+/* This rank's shard, as it is kept: on the device, or brought to its place in `whole`. */
+static zr_status_t bring_own(zr_runtime_t *runtime, zr_unit_t *unit, int kind, void *whole,
+                             void **own_p) {
+    *own_p = unit->data[kind].own;
+    if (!zr_unit_is_offloaded(unit, kind))
+        return ZR_OK;
+    *own_p = zr_unit_at(unit, kind, whole, zr_unit_own_first(unit, kind));
+    return zr_params_fetch(&runtime->params, unit, kind, *own_p);
+}
+
+/* All shards of a flat buffer that is encoded, to `whole`. */
+static zr_status_t collect(zr_runtime_t *runtime, zr_unit_t *unit, int kind, void *whole) {
+    const zr_base_t *base = &runtime->base;
+    zr_message_t message = {.tensor = unit->params_tensor,
+                            .encoding = zr_unit_encoding(unit, kind),
+                            .traffic = ZR_TRAFFIC_MODEL};
+    void *own = NULL;
+    ZR_TRY(bring_own(runtime, unit, kind, whole, &own));
+    return zr_comm_all_gather(base->sharding.group, &message, own, whole,
+                              unit->flat[kind].shard_elems, base->transfer);
+}
+
+/* What is encoded crosses links so, and is decoded here. */
+static zr_status_t decode(zr_runtime_t *runtime, zr_unit_t *unit, int kind) {
+    const zr_base_t *base = &runtime->base;
+    const zr_encoding_t *encoding = zr_unit_encoding(unit, kind);
+    zr_unit_params_t *data = &unit->data[kind];
+    size_t n_elems = unit->flat[kind].padded_elems;
+    void *blocks = data->own, *whole = NULL;
+    zr_status_t status = ZR_OK;
+    if (!zr_unit_keeps_full(unit, kind)) {
+        ZR_TRY(zr_base_allocate(base, zr_unit_bytes(unit, kind, n_elems),
+                                ZR_TAG_GATHERED_PARAMETERS, ZR_LIFETIME_COLLECTIVE,
+                                unit->params_tensor, base->transfer, &whole));
+        blocks = whole;
+        status = collect(runtime, unit, kind, whole);
+    }
+    ZR_THEN(status, encoding->queue_decode(encoding, base->transfer, blocks, n_elems, data->full,
+                                           base->config.dtype));
+    zr_free(base->allocator, &whole, base->transfer);
+    return status;
+}
+
 static zr_status_t gather_flat(zr_runtime_t *runtime, zr_unit_t *unit, int kind) {
     const zr_base_t *base = &runtime->base;
     const zr_flat_t *flat = &unit->flat[kind];
@@ -28,12 +71,11 @@ static zr_status_t gather_flat(zr_runtime_t *runtime, zr_unit_t *unit, int kind)
                             ZR_TAG_GATHERED_PARAMETERS, ZR_LIFETIME_UNIT, unit->params_tensor,
                             base->transfer, &data->full));
     runtime->gathers.n_elems += flat->padded_elems;
+    if (zr_unit_is_encoded(unit, kind))
+        return decode(runtime, unit, kind);
     zr_encoded_t gathered = zr_encoded_params(base, unit->params_tensor);
-    void *own = data->own;
-    if (zr_unit_is_offloaded(unit, kind)) {
-        own = zr_base_at(base, data->full, zr_unit_own_first(unit, kind));
-        ZR_TRY(zr_params_fetch(&runtime->params, unit, kind, own));
-    }
+    void *own = NULL;
+    ZR_TRY(bring_own(runtime, unit, kind, data->full, &own));
     return zr_encoded_all_gather(&gathered, own, data->full, flat->shard_elems);
 }
 
@@ -158,7 +200,7 @@ static bool is_reused_soon(const zr_gathers_t *gathers, const zr_unit_t *unit) {
 
 static zr_status_t acquire_params(zr_runtime_t *runtime, zr_unit_t *unit) {
     const zr_base_t *base = &runtime->base;
-    if (zr_base_keeps_full_params(base))
+    if (zr_base_keeps_full_params(base) && !zr_unit_is_encoded(unit, FLAT_FROZEN))
         return ZR_OK;
     if (zr_base_has_order(base))
         ZR_TRY(follow_order(runtime, unit));

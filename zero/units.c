@@ -128,6 +128,29 @@ static zr_status_t count_elems(const zr_base_t *base, const zr_param_desc_t *des
     return ZR_OK;
 }
 
+/* Frozen parameters of a unit have one encoding, and trained ones that of the configuration. */
+static zr_status_t set_encoding(zr_unit_t *unit, const zr_param_desc_t *desc) {
+    const zr_base_t *base = unit->base;
+    const zr_encoding_t *plain = zr_base_encoding(base);
+    const zr_encoding_t *wanted = desc->encoding != NULL ? desc->encoding : plain;
+    bool is_first = true;
+    for (size_t i = 0; i < unit->n_params; i++)
+        is_first &= !unit->params[i]->layout.frozen;
+    const zr_encoding_t *held = is_first && desc->frozen ? wanted
+                                : desc->frozen           ? zr_unit_encoding(unit, FLAT_FROZEN)
+                                                         : plain;
+    size_t block = wanted->block_elems;
+    if (wanted != held || block > ZR_LAYOUT_MOST_ALIGN_ELEMS || (block & (block - 1)) != 0)
+        return zr_fail(&base->log, ZR_ERR_UNSUPPORTED,
+                       "parameter \"%s\": unit \"%s\" cannot hold %s: its %s parameters are %s, "
+                       "and blocks have at most %zu elements",
+                       desc->name, unit->name, wanted->name, desc->frozen ? "frozen" : "trained",
+                       held->name, ZR_LAYOUT_MOST_ALIGN_ELEMS);
+    if (desc->frozen)
+        unit->frozen_encoding = wanted;
+    return ZR_OK;
+}
+
 static zr_status_t check_param(const zr_units_t *model, const zr_base_t *base,
                                const zr_param_desc_t *desc, zr_param_t *const *param_p) {
     if (desc == NULL || desc->name == NULL || desc->name[0] == '\0' || param_p == NULL)
@@ -141,10 +164,6 @@ static zr_status_t check_param(const zr_units_t *model, const zr_base_t *base,
         return zr_fail(&base->log, ZR_ERR_ARGUMENT,
                        "parameter \"%s\" is of group %d; there are groups 0 to %d", desc->name,
                        desc->group, model->n_groups - 1);
-    if (desc->encoding != NULL && desc->encoding != zr_base_encoding(base))
-        return zr_fail(&base->log, ZR_ERR_UNSUPPORTED,
-                       "parameter \"%s\": a unit cannot hold %s: all of its parameters are %s",
-                       desc->name, desc->encoding->name, zr_base_encoding(base)->name);
     size_t same = zr_names_find(&model->param_names, desc->name);
     if (same != ZR_NO_NAME)
         return zr_fail(&base->log, ZR_ERR_ARGUMENT,
@@ -159,6 +178,7 @@ zr_status_t zr_units_add_param(zr_units_t *model, zr_unit_t *unit, const zr_para
     size_t n_elems = 0;
     ZR_TRY(check_param(model, base, desc, param_p));
     ZR_TRY(count_elems(base, desc, &n_elems));
+    ZR_TRY(set_encoding(unit, desc));
     zr_param_t *param = zr_heap_alloc(base->heap, 1, sizeof(*param));
     char *name = zr_heap_text(base->heap, desc->name);
     if (param == NULL || name == NULL ||
@@ -194,9 +214,12 @@ static zr_status_t lay_out_unit(zr_unit_t *unit, size_t align_elems) {
     for (size_t i = 0; i < unit->n_params; i++)
         layouts[i] = &unit->params[i]->layout;
     zr_status_t status = ZR_OK;
-    for (int kind = 0; kind < N_FLATS && status == ZR_OK; kind++)
+    for (int kind = 0; kind < N_FLATS && status == ZR_OK; kind++) {
+        size_t block = zr_unit_encoding(unit, kind)->block_elems;
         status = zr_flat_build(base->heap, layouts, unit->n_params, kind == FLAT_FROZEN,
-                               base->sharding.n_shards, align_elems, &unit->flat[kind]);
+                               base->sharding.n_shards, block > align_elems ? block : align_elems,
+                               &unit->flat[kind]);
+    }
     zr_heap_free(base->heap, layouts);
     if (status == ZR_ERR_MEMORY)
         return zr_base_no_memory(base, "a layout");
@@ -237,6 +260,7 @@ static void hash_model(const zr_units_t *model, const zr_config_t *config, XXH3_
         size_t numbers[] = {param->layout.n_elems, (size_t)param->layout.group,
                             param->layout.frozen, param->unit->index};
         hash_text(state, param->name);
+        hash_text(state, zr_unit_encoding(param->unit, param->layout.frozen)->name);
         hash_text(state, param->unit->name);
         XXH3_64bits_update(state, numbers, sizeof(numbers));
     }

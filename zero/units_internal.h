@@ -28,7 +28,8 @@ struct zr_param {
 typedef struct zr_unit_params {
     void *own;         /* full where zr_unit_keeps_full, otherwise this rank's shard: on the device,
                           or where it is offloaded in host memory; NULL in a store */
-    void *full;        /* == own where that is full; otherwise the gathered buffer or NULL */
+    void *full;        /* == own where that is full and not encoded; otherwise the gathered buffer,
+                          decoded, or NULL */
     zr_tier_t tier;    /* of own */
     size_t first_part; /* in a store: of zr_params_t.parts */
     size_t n_parts;
@@ -45,6 +46,8 @@ struct zr_unit {
     zr_param_t **params; /* in order of registration */
     size_t n_params, params_capacity;
 
+    const zr_encoding_t *frozen_encoding; /* of what is kept and gathered of frozen parameters;
+                                             NULL: they have that of all others */
     zr_flat_t flat[N_FLATS];
     zr_unit_params_t data[N_FLATS];
     /* Trainable only. grad_full: persistent at stages 0-1, a bucket that lives from the first
@@ -111,6 +114,27 @@ static inline bool zr_unit_is_offloaded(const zr_unit_t *unit, int kind) {
     return unit->data[kind].tier != ZR_TIER_DEVICE;
 }
 
+/** How a flat buffer is kept and gathered. */
+static inline const zr_encoding_t *zr_unit_encoding(const zr_unit_t *unit, int kind) {
+    const zr_encoding_t *own = kind == FLAT_FROZEN ? unit->frozen_encoding : NULL;
+    return own != NULL ? own : zr_base_encoding(unit->base);
+}
+
+/** Whether that is not how kernels take it, so that it is decoded for them. */
+static inline bool zr_unit_is_encoded(const zr_unit_t *unit, int kind) {
+    return unit->flat[kind].padded_elems != 0 &&
+           zr_unit_encoding(unit, kind) != zr_base_encoding(unit->base);
+}
+
+/** Bytes of n elements of a flat buffer as it is kept; where element `elem` of it begins, which a
+ * block does. */
+static inline size_t zr_unit_bytes(const zr_unit_t *unit, int kind, size_t n_elems) {
+    return zr_encoding_bytes(zr_unit_encoding(unit, kind), n_elems);
+}
+static inline void *zr_unit_at(const zr_unit_t *unit, int kind, void *first, size_t elem) {
+    return (char *)first + zr_unit_bytes(unit, kind, elem);
+}
+
 /** Whether its gradients of all micro-batches that began together have been reduced. */
 static inline bool zr_unit_is_reduced(const zr_unit_t *unit) {
     return unit->n_reduced == unit->base->progress.n_together;
@@ -129,7 +153,7 @@ static inline bool zr_unit_ends_sum(const zr_unit_t *unit) {
     return zr_base_is_last_micro_batch(unit->base) && zr_unit_ends_begin(unit);
 }
 
-/** Whether a flat buffer is on the device as a whole, and is never gathered. */
+/** Whether a flat buffer is on the device as a whole, and ranks never gather it. */
 static inline bool zr_unit_keeps_full(const zr_unit_t *unit, int kind) {
     return zr_base_keeps_full_params(unit->base) ||
            (unit->base->sharding.n_shards == 1 && !zr_unit_is_offloaded(unit, kind));

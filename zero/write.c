@@ -143,6 +143,10 @@ static zr_status_t check_write(const zr_param_t *param, const float *values, siz
     if (values == NULL && n_elems > 0 && base->rank == root)
         return zr_fail(&base->log, ZR_ERR_ARGUMENT, "no values (NULL) for %s of parameter \"%s\"",
                        zr_count_text(n_elems, "element").text, param->name);
+    if (zr_unit_is_encoded(param->unit, param->layout.frozen ? FLAT_FROZEN : FLAT_TRAINABLE))
+        return zr_fail(&base->log, ZR_ERR_UNSUPPORTED,
+                       "parameter \"%s\" cannot be written: it is frozen, and kept in %s",
+                       param->name, zr_unit_encoding(param->unit, FLAT_FROZEN)->name);
     if (!zr_base_has_data(base))
         return zr_fail(
             &base->log, ZR_ERR_UNSUPPORTED,

@@ -198,6 +198,22 @@ zr_status_t zr_model_add(zr_model_t *model, const zr_block_type_t *type, const c
     return ZR_OK;
 }
 
+/* A unit keeps all that is frozen in one encoding: what has another is of a second one. */
+static zr_status_t find_unit(zr_block_t *block, const zr_param_desc_t *param, zr_unit_t **unit_p) {
+    zr_runtime_t *runtime = block->model->runtime;
+    bool is_encoded = param->frozen && param->encoding != NULL &&
+                      param->encoding != zr_encoding_of(zr_runtime_config(runtime)->dtype);
+    char name[256];
+    if (block->unit == NULL)
+        ZR_TRY(zr_runtime_add_unit(runtime, block->name, &block->unit));
+    if (is_encoded && block->encoded == NULL) {
+        snprintf(name, sizeof(name), "%.200s.%s", block->name, param->encoding->name);
+        ZR_TRY(zr_runtime_add_unit(runtime, name, &block->encoded));
+    }
+    *unit_p = is_encoded ? block->encoded : block->unit;
+    return ZR_OK;
+}
+
 zr_status_t zr_block_add_param(zr_block_t *block, const zr_block_param_t *desc,
                                zr_param_t **param_p) {
     zr_model_t *model = block->model;
@@ -206,8 +222,6 @@ zr_status_t zr_block_add_param(zr_block_t *block, const zr_block_param_t *desc,
         return fail_memory(model);
     *init = (zr_param_init_t){desc->init, zr_init_key(model->options.seed, desc->name),
                               desc->deviation};
-    if (block->unit == NULL)
-        ZR_TRY(zr_runtime_add_unit(model->runtime, block->name, &block->unit));
     zr_param_desc_t param = {.name = desc->name,
                              .n_dims = desc->n_dims,
                              .group = desc->n_dims <= 1 ? model->vectors : model->matrices,
@@ -218,7 +232,9 @@ zr_status_t zr_block_add_param(zr_block_t *block, const zr_block_param_t *desc,
                              .fill = zr_init_fill,
                              .fill_context = init};
     memcpy(param.dims, desc->dims, sizeof(param.dims));
-    ZR_TRY(zr_unit_add_param(block->unit, &param, param_p));
+    zr_unit_t *unit = NULL;
+    ZR_TRY(find_unit(block, &param, &unit));
+    ZR_TRY(zr_unit_add_param(unit, &param, param_p));
     block->is_trained |= !param.frozen;
     return ZR_OK;
 }

@@ -125,9 +125,9 @@ typedef struct zr_block_param {
     size_t dims[4];
     zr_init_t init;
     double deviation;              /* of NORMAL and UNIFORM */
-    const zr_encoding_t *encoding; /* as zr_param_desc_t has it */
-    bool is_added; /* beside the model's own, as an adapter's: a checkpoint may lack it,
-                      and it then begins with its first values */
+    const zr_encoding_t *encoding; /* as zr_param_desc_t has it; not of a block that others use */
+    bool is_added;                 /* beside the model's own, as an adapter's: a checkpoint may lack it,
+                                      and it then begins with its first values */
 } zr_block_param_t;
 
 /**
@@ -150,7 +150,8 @@ ZR_NODISCARD zr_status_t zr_block_use(zr_block_t *block, zr_block_t *used);
 void *zr_block_self(zr_block_t *block);
 /** Block `index` of those that were added so far, or NULL. */
 zr_block_t *zr_model_block(const zr_model_t *model, size_t index);
-/** The model that a block is of, its place there, and its unit; NULL: it has no parameters. */
+/** The model that a block is of, its place there, and its unit; NULL: it has no parameters. Frozen
+ * ones with an encoding of their own are of a second unit, "h.0.nf4_64". */
 zr_model_t *zr_block_model(const zr_block_t *block);
 size_t zr_block_index(const zr_block_t *block);
 zr_unit_t *zr_block_unit(const zr_block_t *block);

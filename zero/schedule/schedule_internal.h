@@ -14,7 +14,8 @@ struct zr_block {
     const zr_block_type_t *type;
     char *name;
     size_t index;
-    zr_unit_t *unit; /* NULL: it has no parameters */
+    zr_unit_t *unit;    /* NULL: it has no parameters */
+    zr_unit_t *encoded; /* of its frozen parameters with an encoding of their own; NULL: none */
     void *self;
     zr_block_t *used[ZR_MAX_USED]; /* whose parameters it uses as well */
     size_t n_used;

@@ -52,6 +52,8 @@ static zr_visit_t make_visit(const walk_t *walk, zr_block_t *block, zr_flight_t 
 /* ---- parameters of a turn -------------------------------------------------------------------- */
 
 static zr_status_t acquire_units(zr_block_t *block, zr_pass_t own, zr_pass_t used) {
+    if (block->encoded != NULL && own != ZR_GRADIENTS)
+        ZR_TRY(zr_unit_acquire(block->encoded, own == ZR_FORWARD ? own : ZR_BACKWARD_PARAMS));
     if (block->unit != NULL)
         ZR_TRY(zr_unit_acquire(block->unit, own));
     for (size_t i = 0; i < block->n_used; i++)
@@ -59,10 +61,12 @@ static zr_status_t acquire_units(zr_block_t *block, zr_pass_t own, zr_pass_t use
     return ZR_OK;
 }
 
-static zr_status_t release_units(zr_block_t *block) {
+static zr_status_t release_units(zr_block_t *block, zr_pass_t own) {
     for (size_t i = block->n_used; i-- > 0;)
         ZR_TRY(zr_unit_release(block->used[i]->unit));
-    return block->unit != NULL ? zr_unit_release(block->unit) : ZR_OK;
+    if (block->unit != NULL)
+        ZR_TRY(zr_unit_release(block->unit));
+    return block->encoded != NULL && own != ZR_GRADIENTS ? zr_unit_release(block->encoded) : ZR_OK;
 }
 
 /* ---- which micro-batch is worked on ---------------------------------------------------------- */
@@ -230,7 +234,7 @@ static zr_status_t turn_forward(walk_t *walk, const zr_turn_t *turn) {
         ZR_TRY(bring_back(walk, turn, i));
         ZR_TRY(visit_forward(walk, block, &walk->model->flights[i]));
     }
-    ZR_TRY(release_units(block));
+    ZR_TRY(release_units(block, ZR_FORWARD));
     return settle(walk, block, last);
 }
 
@@ -310,10 +314,9 @@ static zr_status_t reduce_gradients(zr_block_t *block, bool is_last) {
     return zr_unit_release(block->unit);
 }
 
-static zr_status_t acquire_backward(zr_block_t *block) {
+static zr_pass_t backward_of(const zr_block_t *block) {
     bool needs_params = !block->type->reads_no_params || block->late != NULL;
-    return acquire_units(block, needs_params ? ZR_BACKWARD : ZR_GRADIENTS,
-                         is_separate(block) ? ZR_BACKWARD_PARAMS : ZR_BACKWARD);
+    return needs_params ? ZR_BACKWARD : ZR_GRADIENTS;
 }
 
 static zr_status_t turn_backward(walk_t *walk, const zr_turn_t *turn) {
@@ -321,7 +324,8 @@ static zr_status_t turn_backward(walk_t *walk, const zr_turn_t *turn) {
     zr_block_t *block = model->blocks[turn->block];
     size_t first = turn->first_micro_batch, end = first + turn->n_micro_batches;
     leave(walk);
-    ZR_TRY(acquire_backward(block));
+    ZR_TRY(acquire_units(block, backward_of(block),
+                         is_separate(block) ? ZR_BACKWARD_PARAMS : ZR_BACKWARD));
     for (size_t i = first; i < end; i++) {
         enter(walk, i);
         ZR_TRY(waits(walk) ? bring_back(walk, turn, i)
@@ -333,7 +337,7 @@ static zr_status_t turn_backward(walk_t *walk, const zr_turn_t *turn) {
     }
     if (turn->block + 1 == model->n_blocks)
         model->n_losses += turn->n_micro_batches;
-    return release_units(block);
+    return release_units(block, backward_of(block));
 }
 
 /* ---- walking --------------------------------------------------------------------------------- */
