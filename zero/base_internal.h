@@ -47,6 +47,7 @@ typedef struct zr_base {
     zr_event_t *order;     /* scratch: orders one stream behind another */
     zr_progress_t progress;
     bool has_no_values; /* zr_runtime_leave_out_values */
+    bool links_frozen;  /* zr_runtime_link_frozen */
 } zr_base_t;
 
 /* ---- what follows from the configuration ---- */

@@ -339,6 +339,7 @@ static zr_status_t commit(zr_runtime_t *runtime) {
     ZR_TRY(zr_grads_drive_create(&runtime->grads.drive, runtime->nvme.store));
     ZR_TRY(zr_params_create(params, runtime->nvme.store));
     ZR_TRY(zr_restore_begin(&runtime->restore, &runtime->model, &runtime->base));
+    ZR_TRY(zr_saves_prepare(&runtime->saves, &runtime->restore, &runtime->model));
     if (runtime->restore.checkpoint != NULL && runtime->base.rank == 0)
         ZR_TRY(zr_carried_open(runtime->restore.checkpoint, &runtime->base.log,
                                &runtime->saves.carried));

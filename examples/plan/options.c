@@ -18,6 +18,8 @@ static const options_use_t uses[] = {
     {"model", 1, NULL},
     {"seq", 1, NULL},
     {"freeze", 1, NULL},
+    {"lora", 1, NULL},
+    {"lora-base", 1, NULL},
     {"ranks", 2, PLAN_RANKS_DOC},
     {"dtype", 2, NULL},
     {"grad-accum", 2, NULL},

@@ -63,6 +63,7 @@ static void plan_and_run(zero_train_t *run, const train_options_t *options, mess
 static zr_status_t settle(const zero_train_t *run, train_options_t *options, const zr_log_t *log) {
     ZR_TRY(train_launch_count(options, zero_train_comm(run)));
     options->has_documents = zero_train_has_documents(run);
+    options->checkpoint.links_frozen = zero_train_links_frozen(run);
     if (train_auto_is_wanted(options))
         ZR_TRY(train_auto_place(options, log));
     zr_log_t own_log = *log;

@@ -129,6 +129,11 @@ static const zr_option_choice_t signatures[] = {{"off", TRAIN_SIGN_OFF, NULL},
                                                 {"write", TRAIN_SIGN_WRITE, NULL},
                                                 {"require", TRAIN_SIGN_REQUIRE, NULL},
                                                 {NULL, 0, NULL}};
+static const zr_option_choice_t lora_bases[] = {{"dtype", TRAIN_LORA_BASE_DTYPE, NULL},
+                                                {"bf16", TRAIN_LORA_BASE_BF16, NULL},
+                                                {"8bit", TRAIN_LORA_BASE_8BIT, NULL},
+                                                {"nf4", TRAIN_LORA_BASE_NF4, NULL},
+                                                {NULL, 0, NULL}};
 static const zr_option_choice_t damages[] = {
     {"refuse", 0, NULL}, {"previous", 1, NULL}, {NULL, 0, NULL}};
 
@@ -191,6 +196,12 @@ static const zr_option_t own[] = {
              "PEFT (q_proj,v_proj or all-linear). What is left out is rank 8, alpha 8, all-linear; "
              "with --resume: as in the checkpoint",
      .more = "[lean.md](lean.md#adapters)"},
+    {"lora-base", AT(lora_base), .type = ZR_OPTION_CHOICE, .flags = AGREE, .choices = lora_bases,
+     .group = MODEL,
+     .help =
+         "with --lora: how the layers' weights are kept, gathered and offloaded; they are decoded "
+         "to --dtype for their layer",
+     .more = "[lean.md](lean.md#weights-in-fewer-bits)"},
 
     {"hardware", AT(hardware_path), .type = ZR_OPTION_STRING, .group = RANKS, .arg = "FILE",
      .initial = "those of an assumed one",
@@ -438,8 +449,17 @@ static zr_status_t resolve_shape(train_options_t *options, const zr_log_t *log) 
 static zr_status_t resolve_lora(train_options_t *options, const zr_log_t *log) {
     files_log_t named = {*log, "--lora"};
     zr_log_t lora_log = files_log(&named);
+    if (options->lora_text == NULL && options->lora_base != TRAIN_LORA_BASE_DTYPE)
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "--lora-base %s: weights that are trained have the dtype of --dtype; add "
+                       "--lora, which freezes them",
+                       lora_bases[options->lora_base].name);
     if (options->lora_text == NULL)
         return ZR_OK;
+    if (options->freeze != NULL)
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "--freeze %s: --lora freezes all but its adapters; leave --freeze out",
+                       options->freeze);
     ZR_TRY(zr_lora_read(options->lora_text, &lora_log, &options->lora));
     return zr_lora_check(&options->lora, &options->shape, &lora_log);
 }
@@ -491,12 +511,20 @@ bool train_options_overlap(const train_options_t *options, int n_machines) {
     return options->config.overlap_comm && (options->overlap == TRAIN_OVERLAP_ON || n_machines > 1);
 }
 
+static const zr_encoding_t *encoding_of(const train_options_t *options) {
+    static const zr_encoding_t *const encodings[] = {[TRAIN_LORA_BASE_BF16] = &zr_encoding_bf16,
+                                                     [TRAIN_LORA_BASE_8BIT] = &zr_encoding_int8,
+                                                     [TRAIN_LORA_BASE_NF4] = &zr_encoding_nf4};
+    return encodings[options->lora_base]; /* NULL: that of the dtype */
+}
+
 zr_transformer_options_t train_options_model(const train_options_t *options) {
     bool has_lora = options->lora_text != NULL;
     return (zr_transformer_options_t){.seed = options->seed,
                                       .freeze = options->evaluation.only ? ZR_MODEL_FREEZE_ALL
                                                                          : options->freeze,
                                       .weight_decay = options->config.adamw.weight_decay,
+                                      .encoding = encoding_of(options),
                                       .adapter = has_lora ? &options->lora.adapter : NULL,
                                       .trains_added = has_lora,
                                       .has_documents = options->has_documents};

@@ -48,6 +48,7 @@ typedef struct train_checkpoint_options {
     size_t every;        /* steps; 0: at the end only */
     size_t keep;         /* so many of the newest stay; 0: all */
     bool is_async;       /* the run goes on while one is written */
+    bool links_frozen;   /* parameters are not saved again; known when the run is made */
     bool resume;         /* go on from the newest */
     bool restarts_data;  /* from the beginning of the data, whatever they are */
     bool passes_damaged; /* go on from the one before, where data is damaged */
@@ -64,6 +65,14 @@ typedef struct train_evaluation_options {
     bool keep_best;     /* a checkpoint of the best, which stays */
     bool only;          /* one, and no training */
 } train_evaluation_options_t;
+
+/** --lora-base. */
+typedef enum train_lora_base {
+    TRAIN_LORA_BASE_DTYPE = 0, /* that of --dtype */
+    TRAIN_LORA_BASE_BF16 = 1,
+    TRAIN_LORA_BASE_8BIT = 2,
+    TRAIN_LORA_BASE_NF4 = 3
+} train_lora_base_t;
 
 /** Whether collectives run beside compute. config.overlap_comm says whether they may. */
 typedef enum train_overlap {
@@ -92,6 +101,7 @@ typedef struct train_options {
     const char *lora_text; /* as written, or own_lora; NULL: all but `freeze` is trained */
     char *own_lora;        /* owned: as own_model */
     zr_lora_t lora;        /* of lora_text, when resolved */
+    int lora_base;         /* of train_lora_base_t */
 
     /* How. */
     zr_config_t config;        /* resolved */

@@ -34,6 +34,7 @@ zr_run_request_t train_plan_request(const train_options_t *options, const zr_har
                               .saves = options->checkpoint.dir != NULL && !options->evaluation.only,
                               .save_every = options->checkpoint.every,
                               .save_goes_on = options->checkpoint.is_async,
+                              .save_links = options->checkpoint.links_frozen,
                               .n_ranks = options->n_ranks,
                               .sums = options->sums,
                               .beside = train_options_overlap(options, n_machines),

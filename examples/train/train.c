@@ -71,6 +71,8 @@ static zr_status_t create_model(rank_t *rank) {
     ZR_TRY(zr_model_shape_create(rank->runtime, &o->shape, &options, &activations, &rank->model));
     if (o->checkpoint.dir != NULL && trains)
         ZR_TRY(zr_runtime_expect_saves(rank->runtime, o->checkpoint.is_async));
+    if (zero_train_links_frozen(rank->run))
+        ZR_TRY(zr_runtime_link_frozen(rank->runtime));
     if (rank->run->start.checkpoint != NULL)
         ZR_TRY(zr_runtime_restore(rank->runtime, rank->run->start.checkpoint));
     else if (rank->number == 0 && train_inputs_carry_folder(rank->run))
@@ -722,6 +724,18 @@ zr_status_t zero_train_open(const train_options_t *options, const zr_log_t *log,
 
 zr_comm_t *zero_train_comm(const zero_train_t *train) {
     return train->ranks[0].comm;
+}
+
+static bool is_of_base(const void *context, const char *name) {
+    (void)context;
+    return !zr_lora_is_factor(name);
+}
+
+bool zero_train_links_frozen(const zero_train_t *train) {
+    const train_options_t *o = train->options;
+    return o->lora_text != NULL && !o->evaluation.only && train->start.checkpoint != NULL &&
+           zr_checkpoint_can_be_linked(train->start.checkpoint,
+                                       (zr_frozen_names_t){.has = is_of_base});
 }
 
 bool zero_train_has_documents(const zero_train_t *train) {

@@ -168,6 +168,8 @@ ZR_NODISCARD zr_status_t zero_train_open(const train_options_t *options, const z
 zr_comm_t *zero_train_comm(const zero_train_t *train);
 /** Whether its data has documents: plans have to know. */
 bool zero_train_has_documents(const zero_train_t *train);
+/** Whether what it saves has links to weights that adapters are beside. */
+bool zero_train_links_frozen(const zero_train_t *train);
 /** Its evaluations, for its plan. */
 zr_run_evaluations_t zero_train_evaluations(const zero_train_t *train);
 /** Steps that it has behind it: those of the checkpoint that it goes on from. */

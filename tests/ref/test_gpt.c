@@ -242,6 +242,72 @@ TEST(test_frozen_stay) {
     fixture_close(&fixture);
 }
 
+/* What a layer's weights in an encoding are decoded to, written into a model without. */
+static void write_decoded(fixture_t *fixture, const zr_encoding_t *encoding) {
+    for (size_t i = 0; i < fixture->n_tensors; i++) {
+        zr_param_t *param = fixture_param(fixture, i);
+        const char *name = zr_param_name(param), *end = strstr(name, ".weight");
+        size_t n = zr_param_n_elems(param), dims[4];
+        bool is_of_layer = strncmp(name, "h.", 2) == 0 && end != NULL && end[7] == '\0';
+        if (!is_of_layer || zr_param_dims(param, dims) != 2 || zr_lora_is_factor(name))
+            continue;
+        float *values = malloc(n * sizeof(*values));
+        void *blocks = malloc(zr_encoding_bytes(encoding, n));
+        assert_true(values != NULL && blocks != NULL);
+        assert_ok(zr_param_read(param, 0, n, values));
+        encoding->encode(encoding, values, n, blocks);
+        encoding->decode(encoding, blocks, n, values);
+        assert_ok(zr_param_write(param, 0, n, values, 0));
+        free(values);
+        free(blocks);
+    }
+}
+
+/* Weights in an encoding are those that they are decoded to, and are not written. */
+TEST(test_encoded_weights) {
+    static const zr_encoding_t *const encodings[] = {&zr_encoding_bf16, &zr_encoding_int8,
+                                                     &zr_encoding_nf4};
+    for (size_t i = 0; i < N_OF(encodings); i++) {
+        fixture_options_t options = options_of(middle_shape, ZR_DTYPE_F32, 1);
+        options.gpt.adapter = low_rank_adapter();
+        options.gpt.trains_added = true;
+        fixture_options_t encoded_options = options;
+        encoded_options.gpt.encoding = encodings[i];
+        fixture_t plain, encoded;
+        double loss, encoded_loss;
+        assert_ok(fixture_open(&plain, &options));
+        assert_ok(fixture_open(&encoded, &encoded_options));
+        write_decoded(&plain, encodings[i]);
+        for (int step = 0; step < 3; step++) {
+            int32_t tokens[30], targets[30];
+            for (uint64_t k = 0; k < 2; k++) {
+                fixture_tokens(301, 10 * (uint64_t)step + k, 30, tokens, targets);
+                assert_ok(gpt_train(plain.gpt, tokens, targets, 2, 15));
+                assert_ok(gpt_train(encoded.gpt, tokens, targets, 2, 15));
+            }
+            assert_ok(zr_model_take_loss(plain.gpt, &loss));
+            assert_ok(zr_model_take_loss(encoded.gpt, &encoded_loss));
+            assert_true(loss == encoded_loss);
+            assert_ok(zr_runtime_step(plain.runtime, NULL));
+            assert_ok(zr_runtime_step(encoded.runtime, NULL));
+        }
+        double **a = fixture_read_params(&plain), **b = fixture_read_params(&encoded);
+        for (size_t k = 0; k < plain.n_tensors; k++)
+            assert_memory_equal(a[k], b[k],
+                                zr_param_n_elems(fixture_param(&plain, k)) * sizeof(double));
+        zr_param_t *param = zr_runtime_param(encoded.runtime, "h.1.mlp.c_fc.weight");
+        float part[7], whole[200];
+        assert_ok(zr_param_read(param, 0, 200, whole));
+        assert_ok(zr_param_read(param, 60, 7, part));
+        assert_memory_equal(part, whole + 60, sizeof(part));
+        assert_int_equal(zr_param_write(param, 0, 7, part, 0), ZR_ERR_UNSUPPORTED);
+        fixture_free_tensors(&plain, a);
+        fixture_free_tensors(&encoded, b);
+        fixture_close(&plain);
+        fixture_close(&encoded);
+    }
+}
+
 /* Evaluation gives the loss that training gives, and changes nothing. */
 TEST(test_evaluate) {
     fixture_options_t options = options_of(middle_shape, ZR_DTYPE_F32, 2);
@@ -353,8 +419,8 @@ TEST(test_refusals) {
     options.gpt.encoding = &zr_encoding_bf16;
     assert_int_equal(fixture_open(&fixture, &options), ZR_ERR_UNSUPPORTED);
     assert_string_equal(fixture.last_error,
-                        "parameter \"h.0.attn.c_attn.weight\": a unit cannot hold bf16: all of its "
-                        "parameters are fp32");
+                        "parameter \"h.0.attn.c_attn.weight\": unit \"h.0\" cannot hold bf16: its "
+                        "trained parameters are fp32, and blocks have at most 256 elements");
     fixture_close(&fixture);
     options.gpt.encoding = &zr_encoding_fp32;
 

@@ -32,6 +32,16 @@ ZR_BEGIN_C
 ZR_NODISCARD zr_status_t zr_runtime_expect_saves(zr_runtime_t *runtime, bool goes_on);
 
 /**
+ * Save what is trained alone, and links to the files with the frozen parameters of the checkpoint
+ * that zr_runtime_restore has; copies of them where the file system has no links. Each checkpoint
+ * is whole. Before commit, on every rank.
+ *
+ * @return ZR_OK; ZR_ERR_STATE after commit. Commit then also returns ZR_ERR_ARGUMENT when the
+ *         checkpoint cannot be linked, or lacks what is frozen
+ */
+ZR_NODISCARD zr_status_t zr_runtime_link_frozen(zr_runtime_t *runtime);
+
+/**
  * Carry a file for other programs along, such as a tokenizer: it is written into each checkpoint
  * that this run saves. Before commit, on rank 0; on others it does nothing. Not where
  * zr_runtime_restore is called, whose checkpoint has its own.
@@ -245,6 +255,16 @@ typedef struct zr_checkpoint_tensor {
 const zr_checkpoint_tensor_t *zr_checkpoint_tensor(const zr_checkpoint_t *checkpoint, size_t index);
 /** Whether there is a tensor of this name, and which. */
 bool zr_checkpoint_find(const zr_checkpoint_t *checkpoint, const char *name, size_t *index_p);
+
+/** Names of frozen parameters. */
+typedef struct zr_frozen_names {
+    bool (*has)(const void *context, const char *name);
+    const void *context;
+} zr_frozen_names_t;
+
+/** Whether zr_runtime_link_frozen can be asked for with a checkpoint: what is frozen then is in
+ * files without anything else. So it is in what was imported, and in what was saved with links. */
+bool zr_checkpoint_can_be_linked(const zr_checkpoint_t *checkpoint, zr_frozen_names_t frozen);
 
 /** Its arrays, by number: the first is the fp32 master; of a frozen parameter its value. */
 #define ZR_CHECKPOINT_VALUE ((size_t)0)

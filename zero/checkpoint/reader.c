@@ -250,8 +250,8 @@ static size_t find_extent(const zr_checkpoint_t *checkpoint, size_t unit, bool f
     return checkpoint->by_row[low];
 }
 
-/* Where an element's block of an array is, in bytes of its extent, which of the block it is, and how
- * many lie behind it. */
+/* Where an element's block of an array is, in bytes of its extent, which of the block it is, and
+ * how many lie behind it. */
 static uint64_t locate(const zr_manifest_t *m, const zr_manifest_extent_t *e, size_t array,
                        size_t elem, size_t *skip, size_t *n_elems) {
     const zr_encoding_t *encoding = zr_manifest_encoding(m, e, array);

@@ -18,6 +18,13 @@ zr_status_t zr_runtime_restore(zr_runtime_t *runtime, const zr_checkpoint_t *che
     return ZR_OK;
 }
 
+zr_status_t zr_runtime_link_frozen(zr_runtime_t *runtime) {
+    if (runtime->committed)
+        return zr_fail(&runtime->base.log, ZR_ERR_STATE, "zr_runtime_link_frozen after commit");
+    runtime->base.links_frozen = true;
+    return ZR_OK;
+}
+
 zr_status_t zr_runtime_carry(zr_runtime_t *runtime, const char *name, const void *bytes,
                              size_t n_bytes) {
     zr_base_t *base = &runtime->base;

@@ -29,11 +29,20 @@ typedef struct zr_saves {
     bool go_on; /* with a copy, so that the run goes on while it is written */
     bool said_no_room;
     size_t memory_bytes;
-    void *memory;             /* NULL: there is none */
+    void *memory; /* NULL: there is none */
+    char *linked; /* the newest checkpoint with the frozen parameters that are linked; owned.
+                     NULL: none are */
     struct zr_saving *saving; /* or NULL */
     zr_carried_t carried;     /* into each; of rank 0 */
 } zr_saves_t;
 
+/** save_base.c: what saves will link, and whether what is frozen can be saved: ZR_ERR_ARGUMENT,
+ * ZR_ERR_UNSUPPORTED, logged. While the checkpoint that values come from is there. */
+ZR_NODISCARD zr_status_t zr_saves_prepare(zr_saves_t *saves, const zr_restore_t *restore,
+                                          const zr_units_t *model);
+/** save_base.c: ZR_ERR_UNSUPPORTED, logged, where frozen parameters would have to be saved that are
+ * kept in an encoding. */
+ZR_NODISCARD zr_status_t zr_saves_check_encoded(const zr_units_t *model, const zr_base_t *base);
 /** save_memory.c: take what saving will need, where saves are expected. At the end of commit. */
 ZR_NODISCARD zr_status_t zr_saves_reserve(zr_saves_t *saves, zr_state_t *state);
 /** save.c: give a checkpoint up that was begun, if there is one; waits for its thread. And what

@@ -109,6 +109,8 @@ static zr_status_t list_tensors(const zr_saving_t *saving, zr_manifest_t *manife
     const zr_runtime_t *runtime = saving->runtime;
     for (size_t i = 0; i < runtime->model.n_params; i++) {
         const zr_param_t *param = runtime->model.params[i];
+        if (param->layout.frozen && runtime->base.links_frozen)
+            continue;
         zr_manifest_tensor_t tensor = {.unit = param->unit->index,
                                        .offset_elems = param->layout.offset_elems};
         tensor.tensor = (zr_checkpoint_tensor_t){.name = strdup(param->name),
@@ -210,6 +212,9 @@ static zr_status_t fill_manifest(const zr_saving_t *saving, zr_manifest_t *manif
     ZR_TRY(list_arrays(saving, manifest));
     ZR_TRY(name_messages(saving, manifest));
     list_files(saving, manifest);
+    if (runtime->saves.linked != NULL)
+        return zr_base_link(runtime->saves.linked, &runtime->model, saving->partial,
+                            &runtime->base.log, manifest);
     return ZR_OK;
 }
 
@@ -297,6 +302,7 @@ zr_status_t zr_runtime_expect_saves(zr_runtime_t *runtime, bool goes_on) {
 
 static zr_status_t check_options(zr_runtime_t *runtime, const zr_save_options_t *options) {
     ZR_TRY(zr_rt_check_outside(runtime, "zr_runtime_save"));
+    ZR_TRY(zr_saves_check_encoded(&runtime->model, &runtime->base));
     ZR_TRY(check_arrays(runtime));
     if (options == NULL || options->folder == NULL || options->folder[0] == '\0')
         return zr_fail(&runtime->base.log, ZR_ERR_ARGUMENT,
@@ -431,12 +437,26 @@ zr_status_t zr_runtime_save_begin(zr_runtime_t *runtime, const zr_save_options_t
 
 /* ---- end ------------------------------------------------------------------------------------- */
 
+/* The one before may go. */
+static zr_status_t link_this(zr_saving_t *saving) {
+    zr_saves_t *saves = &saving->runtime->saves;
+    char *path = NULL;
+    if (saves->linked == NULL)
+        return ZR_OK;
+    if (asprintf(&path, "%s/%s", saving->folder, saving->report.name) < 0)
+        return out_of_memory(saving);
+    free(saves->linked);
+    saves->linked = path;
+    return ZR_OK;
+}
+
 static zr_status_t publish(zr_saving_t *saving) {
     if (!makes_folder(saving))
         return ZR_OK;
     ZR_TRY(write_manifest(saving));
-    return zr_folder_publish(saving->folder, saving->step, &saving->kept,
-                             &saving->runtime->base.log);
+    ZR_TRY(
+        zr_folder_publish(saving->folder, saving->step, &saving->kept, &saving->runtime->base.log));
+    return link_this(saving);
 }
 
 /* All ranks' files, once all have written theirs. */
@@ -497,5 +517,7 @@ void zr_saves_destroy(zr_saves_t *saves) {
         destroy(saves->saving);
     saves->saving = NULL;
     zr_carried_close(&saves->carried);
+    free(saves->linked);
+    saves->linked = NULL;
     zr_saves_release(saves);
 }

@@ -55,6 +55,13 @@ typedef struct zr_written_file {
 void zr_save_data_name(int rank, char name[64]);
 void zr_save_sums_name(int rank, char name[64]);
 
+/* ---- save_base.c ---- */
+
+/** Link files of a checkpoint with frozen parameters into the folder of one in the making, whose
+ * manifest has them from then on. ZR_ERR_IO; ZR_ERR_FORMAT; ZR_ERR_MEMORY. */
+ZR_NODISCARD zr_status_t zr_base_link(const char *path, const zr_units_t *model,
+                                      const char *partial, const zr_log_t *log, zr_manifest_t *to);
+
 /* ---- save_memory.c ---- */
 
 #define ZR_SAVE_N_STAGING_BUFFERS ((size_t)3)

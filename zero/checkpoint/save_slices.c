@@ -15,6 +15,8 @@ static bool is_whole(const zr_unit_t *unit, int kind) {
 
 static size_t row_bytes(const zr_state_t *state, const zr_unit_t *unit, int kind) {
     size_t n_elems = unit->flat[kind].padded_elems;
+    if (kind == FLAT_FROZEN && unit->base->links_frozen)
+        return 0;
     if (kind == FLAT_TRAINABLE)
         return zr_state_bytes(state->rule, n_elems);
     return zr_base_bytes(unit->base, n_elems);
@@ -76,6 +78,8 @@ zr_status_t zr_slices_make(zr_heap_t *heap, zr_state_t *state, zr_slices_t *slic
 static bool saves_row(const zr_slices_t *slices, size_t row, int rank) {
     const zr_unit_t *unit = slices->state->model->units[row / N_FLATS];
     int kind = (int)(row % N_FLATS), place = rank - slices->owners[row];
+    if (kind == FLAT_FROZEN && unit->base->links_frozen)
+        return false;
     return unit->flat[kind].padded_elems != 0 && place >= 0 && place < n_savers(unit, kind);
 }
 

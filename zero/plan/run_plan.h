@@ -50,6 +50,7 @@ typedef struct zr_run_request {
     bool saves;          /* a checkpoint, after the last of them at least */
     size_t save_every;   /* steps; 0: only then */
     bool save_goes_on;   /* the run goes on while one is written */
+    bool save_links;     /* to frozen parameters: zr_runtime_link_frozen */
     int n_ranks;         /* one of them is simulated, and stands for all */
     zr_sum_order_t sums; /* in which order ranks' numbers are added */
     bool beside;         /* the host's collectives run beside compute; a GPU's do anyway */

@@ -64,6 +64,8 @@ static zr_status_t build(planned_rank_t *rank) {
         return fail_memory(request);
     if (request->saves)
         ZR_TRY(zr_runtime_expect_saves(rank->runtime, request->save_goes_on));
+    if (request->save_links)
+        ZR_TRY(zr_runtime_link_frozen(rank->runtime));
     return zr_model_commit(rank->model);
 }
 

@@ -126,8 +126,8 @@ typedef struct zr_block_param {
     zr_init_t init;
     double deviation;              /* of NORMAL and UNIFORM */
     const zr_encoding_t *encoding; /* as zr_param_desc_t has it; not of a block that others use */
-    bool is_added;                 /* beside the model's own, as an adapter's: a checkpoint may lack it,
-                                      and it then begins with its first values */
+    bool is_added; /* beside the model's own, as an adapter's: a checkpoint may lack it,
+                      and it then begins with its first values */
 } zr_block_param_t;
 
 /**

@@ -69,6 +69,86 @@ TEST(test_every_stage_and_placement) {
     }
 }
 
+/* ---- weights in fewer bits ----------------------------------------------------------------- */
+
+static const char *hash_of(const char *name, const char *arguments) {
+    json_t *report = run(name, arguments);
+    expect_same_peaks(field(report, "planned_peak_bytes"), report, true);
+    return text(report, "weights_xxh3");
+}
+
+/* Weights that are bf16 anyway are the same in bf16. */
+TEST(test_base_in_fewer_bits) {
+    static const char *const bases[] = {"dtype", "bf16", "8bit", "nf4"};
+    static const char *const placements[] = {
+        "--stage 2 --recompute unit", "--stage 3 --prefetch 0",
+        "--stage 3 --offload-params cpu --offload-optimizer cpu --order block",
+        "--stage 3 --offload-params nvme --offload-optimizer nvme --nvme-path . --recompute unit"};
+    const char *hashes[N_OF(bases)];
+    double sent[N_OF(bases)];
+    for (size_t i = 0; i < N_OF(bases); i++) {
+        char arguments[300], name[16];
+        snprintf(arguments, sizeof(arguments), LORA "--ranks 2 --stage 0 --lora-base %s", bases[i]);
+        snprintf(name, sizeof(name), "f%zu", i);
+        hashes[i] = hash_of(name, arguments);
+        for (size_t k = 0; k < N_OF(placements); k++) {
+            snprintf(arguments, sizeof(arguments), LORA "--ranks 2 --lora-base %s %s", bases[i],
+                     placements[k]);
+            snprintf(name, sizeof(name), "f%zu_%zu", i, k);
+            if (strcmp(hash_of(name, arguments), hashes[i]) != 0)
+                fail_msg("%s, %s: other weights", bases[i], placements[k]);
+            sent[i] = number(kept_json(out), "comm_bytes.all_gather");
+        }
+    }
+    assert_string_equal(hashes[0], hashes[1]);
+    assert_string_not_equal(hashes[0], hashes[2]);
+    assert_string_not_equal(hashes[0], hashes[3]);
+    assert_true(sent[1] < sent[0] && sent[2] < sent[1] && sent[3] < sent[2]);
+}
+
+static ino_t file_of(const char *path) {
+    struct stat about;
+    assert_int_equal(stat(path, &about), 0);
+    return about.st_ino;
+}
+
+/* Checkpoints have the weights that adapters are beside by links, and are whole without each
+ * other. */
+TEST(test_links) {
+    static const char *const bases[] = {"dtype", "8bit", "nf4"};
+    for (size_t i = 0; i < N_OF(bases); i++) {
+        char arguments[256];
+        assert_int_equal(system("rm -rf l1 l2 l_adapter l_merged l_again"), 0);
+        snprintf(arguments, sizeof(arguments), LORA "--lora-base %s ", bases[i]);
+        const char *whole = text(run("l1", arguments), "weights_xxh3");
+        snprintf(arguments, sizeof(arguments),
+                 LORA "--lora-base %s --checkpoint-every 1 --checkpoint-keep 2 --ranks 1",
+                 bases[i]);
+        run("l2", arguments);
+        assert_int_equal(access("l2/step-00000000", F_OK), -1);
+        assert_true(file_of("l2/step-00000002/base-00000.data") ==
+                    file_of("l2/step-00000003/base-00000.data"));
+        assert_int_equal(system("rm -r l2/step-00000003"), 0);
+        expect("verify l2", 0);
+        snprintf(arguments, sizeof(arguments), "--lora-base %s ", bases[i]);
+        assert_string_equal(text(run("l2", arguments), "weights_xxh3"), whole);
+        expect("export l1 --merge -o l_merged", 0);
+        expect("export l2 --merge -o l_again", 0);
+        assert_int_equal(system("diff -r l_merged l_again"), 0);
+    }
+}
+
+/* Where adapters and weights were saved together, they are again. */
+TEST(test_nothing_to_link) {
+    expect_run("", ZERO_TRAIN, TRAIN "--model " MODEL " --checkpoint-dir s --steps 2 " LORA, 0);
+    assert_int_equal(access("s/step-00000002/base-00000.data", F_OK), -1);
+    run("s", "--steps 3");
+    assert_int_equal(access("s/step-00000003/base-00000.data", F_OK), -1);
+    expect_run("", ZERO_TRAIN, TRAIN "--model " MODEL " --checkpoint-dir s2 --lora-base nf4 " LORA,
+               2);
+    expect_err("keeps frozen parameters in nf4_64, which no checkpoint has");
+}
+
 /* ---- there and back ---------------------------------------------------------------------- */
 
 TEST(test_adapters_come_back) {
@@ -139,6 +219,13 @@ TEST(test_options) {
         expect_err(wrong[i][1]);
         expect_err("--lora");
     }
+}
+
+TEST(test_options_that_need_others) {
+    expect_run("", ZERO_TRAIN, TRAIN "--model " MODEL " --lora-base nf4", 2);
+    expect_err("--lora-base nf4: weights that are trained have the dtype of --dtype; add --lora");
+    expect_run("", ZERO_TRAIN, TRAIN "--model " MODEL " --lora rank=2 --freeze layers.0", 2);
+    expect_err("--freeze layers.0: --lora freezes all but its adapters");
 }
 
 TEST(test_commands) {
