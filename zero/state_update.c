@@ -308,24 +308,7 @@ zr_status_t zr_state_begin_update(zr_state_t *state) {
     return queue_grads(state);
 }
 
-zr_status_t zr_state_update_in_backward(zr_state_t *state, zr_unit_t *unit,
-                                        const zr_state_update_t *update) {
-    double begin = zr_base_now(state->base);
-    ZR_TRY(zr_stream_wait(state->base->compute, unit->grads_kept));
-    ZR_TRY(zr_state_update_unit(state, unit, update));
-    state->n_early += state->first_lowered[unit->index + 1] - state->first_lowered[unit->index];
-    state->begin_seconds = zr_base_now(state->base); /* of what is left to the end */
-    state->update_seconds += state->begin_seconds - begin;
-    return ZR_OK;
-}
-
-zr_status_t zr_state_order_params(zr_state_t *state, zr_stream_t *later) {
-    if (!state->copies->are_needed || state->choice.is_on_device)
-        return ZR_OK;
-    ZR_TRY(zr_event_record(state->params_up, state->copies->up));
-    return zr_stream_wait(later, state->params_up);
-}
-
+/* Since it was counted before, or since reading began. */
 static void count_update(zr_state_t *state) {
     zr_store_statistics_t now;
     zr_store_account_statistics(state->store, state->extents.account, &now);
@@ -334,6 +317,27 @@ static void count_update(zr_state_t *state) {
         zr_store_count_add(&state->update_count[d], &moved);
         state->update_wait_seconds[d] += now.wait_seconds[d] - state->before.wait_seconds[d];
     }
+    state->before = now;
+}
+
+zr_status_t zr_state_update_in_backward(zr_state_t *state, zr_unit_t *unit,
+                                        const zr_state_update_t *update) {
+    double begin = zr_base_now(state->base);
+    ZR_TRY(zr_stream_wait(state->base->compute, unit->grads_kept));
+    ZR_TRY(zr_state_update_unit(state, unit, update));
+    state->n_early += state->first_lowered[unit->index + 1] - state->first_lowered[unit->index];
+    state->begin_seconds = zr_base_now(state->base); /* of what is left to the end */
+    state->update_seconds += state->begin_seconds - begin;
+    if (state->swap != NULL)
+        count_update(state);
+    return ZR_OK;
+}
+
+zr_status_t zr_state_order_params(zr_state_t *state, zr_stream_t *later) {
+    if (!state->copies->are_needed || state->choice.is_on_device)
+        return ZR_OK;
+    ZR_TRY(zr_event_record(state->params_up, state->copies->up));
+    return zr_stream_wait(later, state->params_up);
 }
 
 zr_status_t zr_state_end_update(zr_state_t *state) {

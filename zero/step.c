@@ -63,6 +63,16 @@ static zr_status_t update_all(zr_runtime_t *runtime, double lr, double grad_scal
  * the gradients, which are kept, too; one that has to be skipped leaves parameters to be made from
  * their masters again. */
 
+/* What has passed since, without exchanges and waits, which count by themselves. */
+static void count_seconds(zr_runtime_t *runtime, double start, const zr_runtime_time_t *before) {
+    zr_runtime_time_t after;
+    zr_runtime_time(runtime, &after);
+    runtime->optimizer_seconds += zr_base_now(&runtime->base) - start -
+                                  (after.comm_seconds - before->comm_seconds) -
+                                  (after.stall_seconds - before->stall_seconds) -
+                                  (after.io_seconds - before->io_seconds);
+}
+
 static double n_addends(const zr_base_t *base) {
     return (double)base->n_ranks * (double)base->config.grad_accum;
 }
@@ -90,8 +100,13 @@ zr_status_t zr_step_follow(zr_runtime_t *runtime, zr_unit_t *unit) {
     const zr_base_t *base = &runtime->base;
     zr_unit_t *ready = base->transfer != base->compute ? runtime->behind : unit;
     runtime->behind = base->transfer != base->compute ? unit : NULL;
+    zr_runtime_time_t before;
+    zr_runtime_time(runtime, &before);
+    double start = zr_base_now(base);
     ZR_TRY(begin_in_backward(runtime)); /* what the first update needs is read from now on */
-    return ready != NULL ? update_in_backward(runtime, ready) : ZR_OK;
+    ZR_TRY(ready != NULL ? update_in_backward(runtime, ready) : ZR_OK);
+    count_seconds(runtime, start, &before);
+    return ZR_OK;
 }
 
 static zr_status_t end_in_backward(zr_runtime_t *runtime) {
@@ -208,17 +223,14 @@ zr_status_t zr_runtime_step(zr_runtime_t *runtime, zr_step_report_t *report_p) {
     zr_progress_t *progress = &base->progress;
     ZR_TRY(zr_rt_check_ready(runtime, "zr_runtime_step"));
     ZR_TRY(check_complete(runtime));
-    zr_runtime_time_t before, after;
+    zr_runtime_time_t before;
     zr_allocator_mark(base->allocator,
                       &(zr_mark_t){.step = progress->n_steps + 1, .unit = ZR_NO_UNIT});
     zr_runtime_time(runtime, &before);
     double start = zr_base_now(base);
     zr_step_report_t report = {0};
     ZR_TRY(zr_rt_note(runtime, finish_step(runtime, &report)));
-    zr_runtime_time(runtime, &after);
-    runtime->optimizer_seconds +=
-        zr_base_now(base) - start - (after.comm_seconds - before.comm_seconds) -
-        (after.stall_seconds - before.stall_seconds) - (after.io_seconds - before.io_seconds);
+    count_seconds(runtime, start, &before);
     for (size_t i = 0; i < runtime->model.n_units;
          i++) /* the norm was waited for behind all uses */
         zr_unit_drop_gathered(runtime, runtime->model.units[i]);
