@@ -36,7 +36,8 @@ typedef struct running {
     capacity_place_t places[MOST_PLACES];
     capacity_case_t *cases; /* [n_cases] */
     wanted_t *wanted;       /* [n_wanted] */
-    size_t n_places, n_cases, n_wanted, n_ended;
+    size_t n_places, n_cases, n_wanted;
+    atomic_size_t n_ended; /* threads show it */
 } running_t;
 
 /* ---- what is asked for ----------------------------------------------------------------------- */
@@ -144,7 +145,7 @@ static zr_status_t make_case(const running_t *running, size_t index, capacity_ca
 static void show(const running_t *running, const capacity_case_t *its_case,
                  const capacity_place_t *place, const char *what) {
     char bar[BAR_WIDTH + 1];
-    size_t n = running->n_wanted, done = running->n_ended;
+    size_t n = running->n_wanted, done = atomic_load(&running->n_ended);
     if (running->messages == NULL)
         return;
     for (size_t i = 0; i < BAR_WIDTH; i++)
@@ -245,7 +246,7 @@ static zr_status_t add_point(void *context, size_t index, const zr_log_t *log) {
         return fail_memory(log);
     free(wanted->search);
     wanted->search = NULL;
-    running->n_ended++;
+    atomic_fetch_add(&running->n_ended, 1);
     return is_new && running->options->state_path != NULL
                ? capacity_state_write(running->options->state_path, running->question,
                                       running->points, log)
