@@ -485,7 +485,10 @@ class Engine:
                 self._handles.append(p.tensor.register_post_accumulate_grad_hook(self._take_gradient))
         for module in self.module.modules():
             if module._parameters:
-                self._handles.append(module.register_load_state_dict_pre_hook(self._load_values))
+                if hasattr(module, "register_load_state_dict_pre_hook"):  # from torch 2.5 on
+                    self._handles.append(module.register_load_state_dict_pre_hook(self._load_values))
+                else:
+                    self._handles.append(module._register_load_state_dict_pre_hook(self._load_values, with_module=True))
                 self._handles.append(module.register_load_state_dict_post_hook(self._note_loaded))
         if self._moves:
             for module, tensors in self._needs.items():
