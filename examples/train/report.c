@@ -394,6 +394,7 @@ static void put_common(json_t **object_p, const train_options_t *options,
              {"state", json_string(zr_state_form_name(c->state_form))},
              {"micro_batch", json_count(c->micro_batch)}, {"grad_accum", json_count(c->grad_accum)},
              {"order", json_string(c->order == ZR_ORDER_BLOCK ? "block" : "micro-batch")},
+             {"update_at", json_string(c->update_at == ZR_UPDATE_AT_BACKWARD ? "backward" : "end")},
              {"seq", json_count(options->seq)}, {"seq_min", json_count(options->seq_min)},
              {"recompute", json_string(options->recompute ? "unit" : "none")},
              {"model", model_object(options, result)});

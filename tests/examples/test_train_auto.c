@@ -205,6 +205,21 @@ TEST(the_faster_order_that_fits) {
     expect_said(ZERO_TRAIN, 2, MODEL "--order blocks", "the nearest is block");
 }
 
+/* Updates in backward keep no gradients; where the norm decides they keep the old state instead. */
+TEST(the_moment_of_updates_that_fits) {
+    static const char *const ways[] = {"--clip 0 --check-overflow off", "--clip 1"};
+    static const char *const fitting[] = {"backward", "end"};
+    for (size_t i = 0; i < 2; i++) {
+        char run[512];
+        snprintf(run, sizeof(run), MODEL "--stage 2 --ranks 2 %s", ways[i]);
+        json_t *least = run_json(0, "%s --update-at %s", run, fitting[i]);
+        double most = number(least, "planned_peak_bytes.device.reserved");
+        assert_ran(1, "%s --update-at %s --device-memory %.0f", run, fitting[1 - i], most);
+        expect_fields(run_json(0, "%s --update-at auto --device-memory %.0f", run, most),
+                      "update_at=%s weights_xxh3=%s", fitting[i], text(least, "weights_xxh3"));
+    }
+}
+
 /* ---- several machines ----------------------------------------------------------------------- */
 
 /* Four ranks, of which so many are said to be on each machine. The object of rank 0. */
