@@ -688,6 +688,17 @@ class Written(unittest.TestCase):
         torch.manual_seed(seed)
         return models.MODELS[name][0]().state_dict()
 
+    def test_load_with_torch_2_4(self):
+        """There, the hook that load_state_dict needs is not public yet."""
+        name = "register_load_state_dict_pre_hook"
+        self.addCleanup(setattr, torch.nn.Module, name, getattr(torch.nn.Module, name))
+        delattr(torch.nn.Module, name)
+        with libzero.initialize(models.make("mlp"), **HYPER, stage=3) as engine:
+            other = {n: v + 1 for n, v in engine.state_dict().items()}
+            engine.load_state_dict(other)
+            for n, v in engine.state_dict().items():
+                self.assertTrue(torch.equal(v, other[n]), n)
+
     def test_load_state_dict(self):
         """Between steps, of the module or a part of it: moments stay, and all goes on in the same bits."""
         state = self.state_of("odd", 11 + RANK)  # rank 0's it is
