@@ -31,6 +31,7 @@ typedef struct zr_progress {
     bool in_evaluation; /* between steps, until the next micro-batch */
     size_t n_steps;     /* done, with skipped ones */
     size_t n_updates;   /* done */
+    size_t n_apart;     /* steps since groups have met, where they do not in each (outer.c) */
 } zr_progress_t;
 
 typedef struct zr_base {
@@ -89,6 +90,17 @@ static inline bool zr_base_keeps_full_grads(const zr_base_t *base) {
 static inline bool zr_base_reduces_every_micro_batch(const zr_base_t *base) {
     return base->config.stage >= 2 ||
            (base->config.reduce == ZR_REDUCE_EVERY_MICRO_BATCH && base->config.grad_accum > 1);
+}
+
+/** Whether a step's gradients meet those of other groups. */
+static inline bool zr_base_adds_groups(const zr_base_t *base) {
+    return base->sharding.replicas != NULL && base->config.outer_every == 0;
+}
+
+/** What the sum of a step's gradients is divided by. */
+static inline double zr_base_n_addends(const zr_base_t *base) {
+    int n_ranks = base->config.outer_every == 0 ? base->n_ranks : base->sharding.n_shards;
+    return (double)n_ranks * (double)base->config.grad_accum;
 }
 
 /** Whether a unit is updated behind its last reduction of a step. */

@@ -180,6 +180,9 @@ typedef struct zr_config {
                                         gathered; they are added in fp32, in rank order */
     bool error_feedback; /* with groups: what the encoding leaves out of what a rank sends to other
                             groups is added to what it sends in the next step */
+    size_t outer_every;  /* with groups: they take so many steps of their own, and then meet in an
+                            outer step; 0: every step is one of all */
+    double outer_lr, outer_momentum; /* of the outer step's SGD, with Nesterov's momentum */
     bool overlap_comm;   /* gathers and reductions on a stream of their own, beside compute where
                             the device has such (zr_stream_create_beside) */
     bool check_overflow; /* a step whose norm is not finite is skipped; false: it ends the run */
@@ -249,7 +252,8 @@ void zr_config_simulate(zr_config_t *config);
  * digits.
  *
  * DeepSpeed's JSON has no keys for reduce, order, state_form, update_at, gather_encoding,
- * reduce_encoding, error_feedback, device_memory_bytes, host_memory_bytes,
+ * reduce_encoding, error_feedback, outer_every, outer_lr, outer_momentum,
+ * device_memory_bytes, host_memory_bytes,
  * process_memory_bytes, process_ranks, plan_check,
  * offload_optimizer.max_in_cpu_elems, .gradients, .gradients_ratio,
  * .gradients_in_cpu_elems and .update_on, host_threads, plan_memory, and of nvme capacity_bytes,
@@ -275,7 +279,11 @@ ZR_NODISCARD zr_status_t zr_config_resolve(zr_config_t *config, int n_ranks, con
 /** The optimizer, and its hyperparameters in the order of its rule. */
 const zr_optimizer_type_t *zr_config_optimizer(const zr_config_t *config);
 double zr_config_hyper(const zr_config_t *config, size_t index);
-/** Its rule, with the state in the form that is asked for. */
+/** Arrays of the state that outer steps keep: the parameters that groups began with, and their
+ * momentum. */
+#define ZR_N_OUTER_ARRAYS 2
+/** Its rule, with the state in the form that is asked for, and behind it, with outer_every, what
+ * outer steps keep: ZR_N_OUTER_ARRAYS in fp32. */
 zr_update_rule_t zr_config_rule(const zr_config_t *config);
 /** Take an optimizer. Of one of a user's own, hyperparameters get their default values; of one of
  * the library's those that are as the one before has them by default. */
@@ -291,9 +299,10 @@ bool zr_config_takes_back(const zr_config_t *config);
 /** The encoding of messages; NULL: the dtype's own, as with PLAIN. `config` is resolved. */
 const struct zr_encoding *zr_config_message(const zr_config_t *config, zr_message_as_t as);
 
-/** What messages lose, for reports: "parameters in 8bit, gradients in 4bit"; "": nothing. */
+/** What messages lose, for reports: "parameters in 8bit, gradients in 4bit, groups that meet every
+ * 20 steps"; "": nothing. */
 typedef struct zr_messages_text {
-    char text[96];
+    char text[160];
 } zr_messages_text_t;
 zr_messages_text_t zr_config_messages(const zr_config_t *config);
 

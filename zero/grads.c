@@ -163,7 +163,7 @@ static zr_status_t reduce_scatter(zr_unit_t *unit, void *target) {
 /* Add up what the groups have summed for a shard. At the end of the sum, so once per step. */
 static zr_status_t add_replicas(zr_unit_t *unit, void *shard) {
     zr_comm_t *replicas = unit->base->sharding.replicas;
-    if (replicas == NULL || !zr_unit_ends_sum(unit))
+    if (!zr_base_adds_groups(unit->base) || !zr_unit_ends_sum(unit))
         return ZR_OK;
     zr_encoded_t encoded = zr_encoded_grads(unit->base, replicas, unit->grads_tensor);
     return zr_encoded_all_reduce(&encoded, shard, unit->flat[FLAT_TRAINABLE].shard_elems,
@@ -323,7 +323,7 @@ static zr_status_t reduce_to_pieces(zr_grads_t *grads, zr_unit_t *unit) {
     if (!zr_unit_ends_begin(unit))
         return hold(grads, unit);
     zr_free(base->allocator, &unit->grad_held, stream);
-    if (base->sharding.replicas != NULL && zr_unit_ends_sum(unit)) {
+    if (zr_base_adds_groups(base) && zr_unit_ends_sum(unit)) {
         ZR_TRY(order_pieces(grads, stream, base->transfer));
         ZR_TRY(add_replicas(unit, own_slice(unit)));
         ZR_TRY(order_pieces(grads, base->transfer, stream));
@@ -410,7 +410,7 @@ static zr_status_t queue_unit_norm(zr_grads_t *grads, const zr_unit_t *unit) {
 zr_status_t zr_grads_norm(zr_grads_t *grads, double *norm_p) {
     const zr_base_t *base = grads->base;
     size_t n_units = grads->model->n_units, n_norms = (size_t)base->sharding.n_shards * n_units;
-    double sum = 0, n_addends = (double)base->n_ranks * (double)base->config.grad_accum;
+    double sum = 0, n_addends = zr_base_n_addends(base);
     ZR_TRY(zr_base_order(base, base->transfer, base->compute));
     ZR_TRY(zr_copies_order_down(grads->copies, base->compute));
     zr_base_trace(base, "norm", NULL, 0);

@@ -16,11 +16,17 @@ typedef struct chunk {
     size_t n_elems;
 } chunk_t;
 
-static zr_status_t find_values(const zr_restore_t *restore, const zr_param_t *param, size_t array,
+/* Groups that take steps of their own begin with the master. */
+static zr_status_t find_values(const zr_runtime_t *runtime, const zr_param_t *param, size_t array,
                                size_t first, size_t n_elems, float *values) {
-    if (restore->checkpoint != NULL && !param->is_new)
+    const zr_restore_t *restore = &runtime->restore;
+    bool is_saved = restore->checkpoint != NULL && !param->is_new;
+    bool is_there = is_saved && zr_restore_has_array(restore, param->tensor, array);
+    if (array == zr_state_anchor(&runtime->state) && !is_there)
+        return find_values(runtime, param, 0, first, n_elems, values);
+    if (is_there)
         return zr_checkpoint_read(restore->reader, param->tensor, array, first, n_elems, values);
-    if (param->fill != NULL && array == 0)
+    if (!is_saved && param->fill != NULL && array == 0)
         param->fill(param->fill_context, first, n_elems, values);
     return ZR_OK;
 }
@@ -37,7 +43,7 @@ static zr_status_t fill_staging(const chunk_t *chunk, size_t array) {
         begin = begin > chunk->first ? begin : chunk->first;
         end = end < chunk->first + chunk->n_elems ? end : chunk->first + chunk->n_elems;
         if (layout->frozen == (chunk->kind == FLAT_FROZEN) && begin < end)
-            ZR_TRY(find_values(&chunk->runtime->restore, param, array, begin - layout->offset_elems,
+            ZR_TRY(find_values(chunk->runtime, param, array, begin - layout->offset_elems,
                                end - begin, values + (begin - chunk->first)));
     }
     return ZR_OK;
@@ -80,15 +86,20 @@ static zr_status_t place_array(const chunk_t *chunk, size_t array, bool is_last)
     return zr_stream_synchronize(base->compute); /* the staging buffer is filled again */
 }
 
-/* Of a checkpoint all arrays, of what this rank updates. */
+/* Of a checkpoint all arrays, of what this rank updates; else the master, and with outer steps what
+ * groups begin with. */
 static zr_status_t place_chunk(const chunk_t *chunk) {
     const zr_runtime_t *runtime = chunk->runtime;
     zr_state_range_t range = zr_unit_state_range(chunk->unit);
-    bool has_moments = runtime->restore.checkpoint != NULL && chunk->kind == FLAT_TRAINABLE &&
-                       chunk->first >= range.first && chunk->first < range.first + range.n_elems;
-    size_t n_arrays = has_moments ? runtime->state.rule->n_arrays : 1;
-    for (size_t array = 0; array < n_arrays; array++)
-        ZR_TRY(place_array(chunk, array, array == n_arrays - 1));
+    bool is_updated = chunk->kind == FLAT_TRAINABLE && chunk->first >= range.first &&
+                      chunk->first < range.first + range.n_elems;
+    bool has_moments = runtime->restore.checkpoint != NULL && is_updated;
+    bool has_anchor = runtime->base.config.outer_every > 0 && is_updated;
+    size_t anchor = zr_state_anchor(&runtime->state);
+    size_t last = has_moments ? runtime->state.rule->n_arrays - 1 : has_anchor ? anchor : 0;
+    for (size_t array = 0; array <= last; array++)
+        if (array == 0 || has_moments || array == anchor)
+            ZR_TRY(place_array(chunk, array, array == last));
     return ZR_OK;
 }
 

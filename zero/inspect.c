@@ -28,7 +28,7 @@ static zr_status_t stage_piece(zr_runtime_t *runtime, zr_unit_t *unit, int kind,
     const zr_base_t *base = unit->base;
     float *staging = runtime->exchange.staging_device;
     if (kind == FLAT_TRAINABLE)
-        return zr_state_read(&runtime->state, unit, first, n_elems, staging);
+        return zr_state_read(&runtime->state, unit, 0, first, n_elems, staging, NULL);
     first -= zr_base_keeps_full_params(base) ? 0 : zr_unit_own_first(unit, kind);
     if (zr_unit_is_offloaded(unit, kind))
         return stage_offloaded(runtime, unit, kind, first, n_elems, values);
@@ -195,7 +195,7 @@ static zr_status_t check_replicas(zr_runtime_t *runtime, uint64_t xxh3) {
     const zr_base_t *base = &runtime->base;
     const double words[2] = {(double)(uint32_t)xxh3, (double)(uint32_t)(xxh3 >> 32)};
     const double *all = NULL;
-    if (base->sharding.n_groups == 1)
+    if (base->sharding.n_groups == 1 || base->progress.n_apart > 0)
         return ZR_OK;
     ZR_TRY(zr_exchange_values(&runtime->exchange, words, 2, &all));
     for (int rank = 1; rank < base->n_ranks; rank++)

@@ -509,7 +509,8 @@ static zr_status_t rewrite_part(zr_params_t *params, const zr_unit_t *unit, int 
     void *buffer = NULL;
     ZR_TRY(zr_swap_begin(params->swap, ZR_SWAP_UPDATE, part, 1));
     ZR_TRY(zr_swap_next(params->swap, &buffer));
-    encoding->encode(encoding, values, n_elems, (char *)buffer + offset % params->part_bytes);
+    if (zr_base_has_data(params->base))
+        encoding->encode(encoding, values, n_elems, (char *)buffer + offset % params->part_bytes);
     ZR_TRY(zr_swap_done(params->swap));
     return zr_swap_end(params->swap);
 }
@@ -518,6 +519,8 @@ zr_status_t zr_params_write(zr_params_t *params, zr_unit_t *unit, int kind, size
                             size_t n_elems, const float *values) {
     const zr_encoding_t *encoding = zr_base_encoding(params->base);
     size_t part_elems = zr_encoding_elems(encoding, params->part_bytes);
+    if (unit->data[kind].tier == ZR_TIER_HOST && !zr_base_has_data(params->base))
+        return ZR_OK;
     if (unit->data[kind].tier == ZR_TIER_HOST) {
         encoding->encode(encoding, values, n_elems,
                          zr_base_at(params->base, unit->data[kind].own, first));

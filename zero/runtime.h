@@ -279,6 +279,16 @@ ZR_NODISCARD zr_status_t zr_runtime_share(zr_runtime_t *runtime, const double *v
 /** Average of a value over the ranks (losses), summed in rank order. Traffic is control. */
 ZR_NODISCARD zr_status_t zr_runtime_average(zr_runtime_t *runtime, double value, double *average_p);
 
+/**
+ * With outer steps (config's outer_every): groups that have taken steps of their own since they met
+ * meet now, before their number is full. Saving a checkpoint does the same. Collective; outside
+ * micro-batches only.
+ *
+ * @return ZR_OK, also where they have just met, or there are no such steps; ZR_ERR_STATE;
+ *         ZR_ERR_COMM; ZR_ERR_MEMORY and ZR_ERR_BUDGET
+ */
+ZR_NODISCARD zr_status_t zr_runtime_join_groups(zr_runtime_t *runtime);
+
 /** All parameters together. */
 typedef struct zr_weights {
     uint64_t xxh3;       /* as of zr_runtime_weights_xxh3 */
@@ -286,7 +296,8 @@ typedef struct zr_weights {
 } zr_weights_t;
 
 /** Look at all parameters in one pass. Collective; the same on every rank, or else ZR_ERR_STATE
- * where groups of ranks should hold copies of each other. Outside micro-batches only.
+ * where groups of ranks should hold copies of each other; with outer steps that is where they have
+ * just met (zr_runtime_join_groups), else it is the group's own. Outside micro-batches only.
  * ZR_ERR_UNSUPPORTED on a device that stores nothing. */
 ZR_NODISCARD zr_status_t zr_runtime_weights(zr_runtime_t *runtime, zr_weights_t *weights_p);
 

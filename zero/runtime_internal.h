@@ -56,6 +56,9 @@ ZR_NODISCARD zr_status_t zr_rt_check_param(const zr_param_t *param, const char *
 /** inspect.c: how many of n_left elements from `first` are of one shard, and fit staging. */
 size_t zr_unit_piece_length(const zr_unit_t *unit, int kind, size_t first, size_t n_left);
 
+/** write.c: wait until nothing that uses parameters or state is queued any more. */
+ZR_NODISCARD zr_status_t zr_rt_await_all(const zr_runtime_t *runtime);
+
 /** Before commit, of a simulated rank: initial values are not brought to where they live, which
  * takes time and changes no memory. */
 void zr_runtime_leave_out_values(zr_runtime_t *runtime);
@@ -69,6 +72,8 @@ void zr_unit_drop_gathered(zr_runtime_t *runtime, zr_unit_t *unit);
 /** write.c: make this rank's trainable parameters of a unit from their masters. Nothing that uses
  * them is under way. */
 ZR_NODISCARD zr_status_t zr_unit_take_masters(zr_unit_t *unit);
+/** step.c: at stages 1 and 2 all ranks of a group get what each has updated of a unit. */
+ZR_NODISCARD zr_status_t zr_step_publish(zr_state_t *state, const zr_unit_t *unit);
 /** step.c: a unit was reduced for the last time in this step, and is to be updated in backward. */
 ZR_NODISCARD zr_status_t zr_step_follow(zr_runtime_t *runtime, zr_unit_t *unit);
 /** unit.c: logs that a unit with gradients was not reduced in this micro-batch. */

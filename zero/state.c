@@ -162,9 +162,12 @@ zr_status_t zr_state_prepare(zr_state_t *state) {
     const zr_config_t *config = &state->base->config;
     state->own_rule = zr_config_rule(config);
     state->rule = &state->own_rule;
+    state->update_rule = state->own_rule;
+    if (config->outer_every > 0)
+        state->update_rule.n_arrays -= ZR_N_OUTER_ARRAYS;
     state->align_elems = ZR_LAYOUT_ALIGN_ELEMS;
     state->n_sides = zr_config_takes_back(&state->base->config) ? 2 : 1;
-    ZR_TRY(zr_update_rule_check(state->rule, &state->base->log));
+    ZR_TRY(zr_update_rule_check(&state->update_rule, &state->base->log));
     for (size_t i = 0; i < state->rule->n_arrays; i++) {
         const zr_state_array_t *array = &state->rule->arrays[i];
         size_t block = array->encoding->block_elems;
@@ -378,71 +381,83 @@ zr_status_t zr_state_fill(zr_state_t *state, zr_unit_t *unit, const zr_state_val
 
 /* ---- looking at it -------------------------------------------------------------------------- */
 
-/* Bring the master of a piece to a buffer: its first array, to the end of a chunk. */
-static zr_status_t load_master(const zr_state_t *state, const zr_unit_t *unit,
-                               const zr_piece_t *piece, const float **master_p) {
+/* Where values of an array are in the store: the chunks that have them, and where they begin. */
+static zr_swap_item_t find_chunks(const zr_state_t *state, const zr_unit_t *unit,
+                                  const zr_piece_t *piece, size_t array, size_t elem,
+                                  size_t n_elems, size_t *skip_p) {
     size_t chunk = zr_store_info(state->store)->chunk_bytes;
     size_t all = zr_piece_bytes(&state->placement, piece);
-    size_t master_bytes = zr_state_array_offset(state->rule, 1, piece->n_elems);
-    size_t size_bytes = (master_bytes + chunk - 1) / chunk * chunk;
-    zr_swap_item_t item = {.extent = zr_state_first_extent(state) + unit->index,
-                           .offset_bytes = piece->offset_bytes,
-                           .size_bytes = size_bytes < all ? size_bytes : all};
-    const void *buffer = NULL;
-    ZR_TRY(zr_swap_load(state->swap, &item, &buffer));
-    *master_p = buffer;
-    return ZR_OK;
+    const zr_encoding_t *encoding = zr_state_encoding(state, array);
+    size_t begin = zr_state_array_offset(state->rule, array, piece->n_elems) +
+                   zr_encoding_bytes(encoding, elem);
+    size_t item_begin = begin / chunk * chunk;
+    size_t item_end = (begin + zr_encoding_bytes(encoding, n_elems) + chunk - 1) / chunk * chunk;
+    *skip_p = begin - item_begin;
+    return (zr_swap_item_t){.extent = zr_state_first_extent(state) + unit->index,
+                            .offset_bytes = piece->offset_bytes + item_begin,
+                            .size_bytes = (item_end < all ? item_end : all) - item_begin};
 }
 
 static zr_status_t read_piece(const zr_state_t *state, const zr_unit_t *unit,
-                              const zr_piece_t *piece, size_t first, size_t n_elems,
-                              float *device) {
+                              const zr_piece_t *piece, const zr_state_values_t *part, float *device,
+                              float *host) {
     zr_stream_t *stream = state->base->compute;
-    const float *master = NULL;
-    if (piece->tier == ZR_TIER_NVME)
-        ZR_TRY(load_master(state, unit, piece, &master));
-    else
-        master = zr_state_resident(state, unit, piece, state->side);
-    zr_copy_t kind =
-        piece->tier == ZR_TIER_DEVICE ? ZR_COPY_DEVICE_TO_DEVICE : ZR_COPY_HOST_TO_DEVICE;
-    ZR_TRY(zr_copy_async(stream, device, master + (first - piece->first), n_elems * sizeof(float),
-                         kind));
+    const zr_encoding_t *encoding = zr_state_encoding(state, part->array);
+    size_t elem = part->first - piece->first, skip = 0;
+    const void *values = NULL;
+    if (piece->tier == ZR_TIER_NVME) {
+        zr_swap_item_t item =
+            find_chunks(state, unit, piece, part->array, elem, part->n_elems, &skip);
+        ZR_TRY(zr_swap_load(state->swap, &item, &values));
+        values = (const char *)values + skip;
+    } else {
+        values = zr_state_at(state, piece, zr_state_resident(state, unit, piece, state->side),
+                             part->array, elem);
+    }
+    if (piece->tier == ZR_TIER_DEVICE)
+        return encoding->queue_decode(encoding, stream, values, part->n_elems, device,
+                                      ZR_DTYPE_F32);
+    if (encoding != &zr_encoding_fp32) {
+        if (zr_base_has_data(state->base))
+            encoding->decode(encoding, values, part->n_elems, host);
+        values = host;
+    }
+    ZR_TRY(zr_copy_async(stream, device, values, part->n_elems * sizeof(float),
+                         ZR_COPY_HOST_TO_DEVICE));
     /* The next load may take the buffer. */
-    return piece->tier == ZR_TIER_NVME ? zr_stream_synchronize(stream) : ZR_OK;
+    return piece->tier == ZR_TIER_NVME || values == host ? zr_stream_synchronize(stream) : ZR_OK;
 }
 
-zr_status_t zr_state_read(zr_state_t *state, const zr_unit_t *unit, size_t first, size_t n_elems,
-                          float *device) {
-    first -= zr_unit_state_range(unit).first;
-    while (n_elems != 0) {
-        const zr_piece_t *piece = zr_placement_find(&state->placement, unit->index, first);
-        size_t left = piece->first + piece->n_elems - first;
-        size_t length = n_elems < left ? n_elems : left;
-        ZR_TRY(read_piece(state, unit, piece, first, length, device));
-        first += length;
-        device += length;
-        n_elems -= length;
+/* What a load brings at once, at most: a part of a swap buffer, which has whole pieces. */
+zr_status_t zr_state_read(zr_state_t *state, const zr_unit_t *unit, size_t array, size_t first,
+                          size_t n_elems, float *device, float *host) {
+    zr_state_values_t part = {.first = first - zr_unit_state_range(unit).first, .array = array};
+    for (; n_elems != 0; n_elems -= part.n_elems) {
+        const zr_piece_t *piece = zr_placement_find(&state->placement, unit->index, part.first);
+        size_t left = piece->first + piece->n_elems - part.first;
+        part.n_elems = n_elems < left ? n_elems : left;
+        ZR_TRY(read_piece(state, unit, piece, &part, device, host));
+        device += part.n_elems;
+        host = host != NULL ? host + part.n_elems : NULL;
+        part.first += part.n_elems;
     }
     return ZR_OK;
 }
 
 /* ---- changing it ---------------------------------------------------------------------------- */
 
-/* Of a piece in the store: the chunks that have these elements of the master. */
-static zr_status_t rewrite_master(const zr_state_t *state, const zr_unit_t *unit,
-                                  const zr_piece_t *piece, size_t first, size_t n_elems,
-                                  const float *values) {
-    size_t chunk = zr_store_info(state->store)->chunk_bytes;
-    size_t all = zr_piece_bytes(&state->placement, piece);
-    size_t begin = (first - piece->first) * sizeof(float), end = begin + n_elems * sizeof(float);
-    size_t item_begin = begin / chunk * chunk, item_end = (end + chunk - 1) / chunk * chunk;
-    zr_swap_item_t item = {.extent = zr_state_first_extent(state) + unit->index,
-                           .offset_bytes = piece->offset_bytes + item_begin,
-                           .size_bytes = (item_end < all ? item_end : all) - item_begin};
+/* Of a piece in the store: in the chunks that have these elements. */
+static zr_status_t rewrite(const zr_state_t *state, const zr_unit_t *unit, const zr_piece_t *piece,
+                           size_t first, const zr_state_values_t *values) {
+    const zr_encoding_t *encoding = zr_state_encoding(state, values->array);
+    size_t skip = 0;
+    zr_swap_item_t item = find_chunks(state, unit, piece, values->array, first - piece->first,
+                                      values->n_elems, &skip);
     void *buffer = NULL;
     ZR_TRY(zr_swap_begin(state->swap, ZR_SWAP_UPDATE, &item, 1));
     ZR_TRY(zr_swap_next(state->swap, &buffer));
-    memcpy((char *)buffer + (begin - item_begin), values, end - begin);
+    if (zr_base_has_data(state->base))
+        encoding->encode(encoding, values->host, values->n_elems, (char *)buffer + skip);
     ZR_TRY(zr_swap_done(state->swap));
     return zr_swap_end(state->swap);
 }
@@ -459,9 +474,8 @@ zr_status_t zr_state_write(zr_state_t *state, zr_unit_t *unit, const zr_state_va
         if (part.first < range.first || in_range >= range.n_elems)
             continue;
         const zr_piece_t *piece = zr_placement_find(&state->placement, unit->index, in_range);
-        ZR_TRY(piece->tier == ZR_TIER_NVME
-                   ? rewrite_master(state, unit, piece, in_range, part.n_elems, part.host)
-                   : zr_state_fill(state, unit, &part));
+        ZR_TRY(piece->tier == ZR_TIER_NVME ? rewrite(state, unit, piece, in_range, &part)
+                                           : zr_state_fill(state, unit, &part));
     }
     return ZR_OK;
 }

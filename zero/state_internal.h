@@ -53,7 +53,8 @@ typedef struct zr_state {
     zr_grads_t *grads;
     zr_params_t *params;
     zr_update_rule_t own_rule;
-    const zr_update_rule_t *rule; /* of the optimizer */
+    const zr_update_rule_t *rule; /* of the optimizer, with what outer steps keep */
+    zr_update_rule_t update_rule; /* without */
     size_t align_elems;           /* whole blocks of all of its arrays */
     zr_placement_t placement;     /* its tensors are the units, by index */
     size_t *lowered;              /* [n_lowered] pieces that are not on the device, in order */
@@ -147,6 +148,11 @@ static inline const zr_encoding_t *zr_state_encoding(const zr_state_t *state, si
     return state->rule->arrays[array].encoding;
 }
 
+/** With outer steps: the first of their arrays. */
+static inline size_t zr_state_anchor(const zr_state_t *state) {
+    return state->update_rule.n_arrays;
+}
+
 /** Elements of the largest piece that is not on the device. */
 static inline size_t zr_state_largest_moved(const zr_state_t *state) {
     size_t on_host = state->placement.largest_elems[ZR_TIER_HOST];
@@ -159,15 +165,19 @@ static inline size_t zr_state_largest_moved(const zr_state_t *state) {
 ZR_NODISCARD zr_status_t zr_state_fill(zr_state_t *state, zr_unit_t *unit,
                                        const zr_state_values_t *values);
 
-/** New values of the master, outside of updates. Elements that are not this rank's are passed over.
+/** New values of an array, outside of updates. Elements that are not this rank's are passed over.
  * Nothing that uses them is queued; work on the device is queued on the compute stream. */
 ZR_NODISCARD zr_status_t zr_state_write(zr_state_t *state, zr_unit_t *unit,
                                         const zr_state_values_t *values);
 
-/** Queue copies of the master of elements [first, first + n_elems) of the flat buffer, which are
- * this rank's, to device memory, on the compute stream. */
-ZR_NODISCARD zr_status_t zr_state_read(zr_state_t *state, const zr_unit_t *unit, size_t first,
-                                       size_t n_elems, float *device);
+/**
+ * Queue the values of an array of elements [first, first + n_elems) of the flat buffer, which are
+ * this rank's, to device memory, on the compute stream.
+ *
+ * @param host  [n_elems] what is not in fp32 may pass through; NULL: the array is
+ */
+ZR_NODISCARD zr_status_t zr_state_read(zr_state_t *state, const zr_unit_t *unit, size_t array,
+                                       size_t first, size_t n_elems, float *device, float *host);
 
 /** Before it is known whether there will be an update: what the first pieces have in a store is
  * read, as far as there are buffers. zr_state_begin_update or zr_state_skip_update follows.

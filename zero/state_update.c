@@ -107,7 +107,7 @@ static zr_status_t update_run(const zr_state_t *state, const piece_work_t *work,
     args.rounding[0] = (uint32_t)work->unit->index * 0x9e3779b9u;
     args.rounding[1] = (uint32_t)args.step * 0x85ebca6bu;
     args.first = run->first;
-    return zr_kernel_update(work->stream, state->rule, &args);
+    return zr_kernel_update(work->stream, &state->update_rule, &args);
 }
 
 /* As many of a run's elements as have their parameters in one place. */

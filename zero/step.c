@@ -2,6 +2,7 @@
  * The end of a step: global norm (grads.c), clip, update where the state lives (state_update.c),
  * publish. Reading the norm back is the one place where a step waits for the device.
  */
+#include "zero/outer_internal.h"
 #include "zero/runtime_internal.h"
 
 #include <math.h>
@@ -19,7 +20,7 @@ static zr_update_t update_args(const zr_runtime_t *runtime, double grad_scale) {
 }
 
 /* Stages 1 and 2: every rank has updated its slice of the full parameters. */
-static zr_status_t publish_unit(zr_state_t *state, const zr_unit_t *unit) {
+zr_status_t zr_step_publish(zr_state_t *state, const zr_unit_t *unit) {
     const zr_base_t *base = unit->base;
     if (base->config.stage == 0 || base->config.stage == 3)
         return ZR_OK;
@@ -45,7 +46,7 @@ static zr_status_t update_all(zr_runtime_t *runtime, double lr, double grad_scal
         if (units[i]->flat[FLAT_TRAINABLE].padded_elems == 0)
             continue;
         ZR_TRY(zr_state_update_unit(state, units[i], &update));
-        ZR_TRY(publish_unit(state, units[i]));
+        ZR_TRY(zr_step_publish(state, units[i]));
     }
     zr_base_trace(base, "update", NULL, 0);
     ZR_TRY(zr_state_end_update(state));
@@ -63,6 +64,7 @@ static zr_status_t update_all(zr_runtime_t *runtime, double lr, double grad_scal
  * the gradients, which are kept, too; one that has to be skipped leaves parameters to be made from
  * their masters again. */
 
+<<<<<<< HEAD
 /* What has passed since, without exchanges and waits, which count by themselves. */
 static void count_seconds(zr_runtime_t *runtime, double start, const zr_runtime_time_t *before) {
     zr_runtime_time_t after;
@@ -77,6 +79,8 @@ static double n_addends(const zr_base_t *base) {
     return (double)base->n_ranks * (double)base->config.grad_accum;
 }
 
+=======
+>>>>>>> 7130623 (--outer-every: groups of ranks take steps of their own and meet in outer steps (DiLoCo))
 static zr_status_t begin_in_backward(zr_runtime_t *runtime) {
     if (runtime->is_updating)
         return ZR_OK;
@@ -88,12 +92,12 @@ static zr_status_t begin_in_backward(zr_runtime_t *runtime) {
 
 static zr_status_t update_in_backward(zr_runtime_t *runtime, zr_unit_t *unit) {
     zr_base_t *base = &runtime->base;
-    zr_state_update_t update = {.args = update_args(runtime, 1 / n_addends(base)),
+    zr_state_update_t update = {.args = update_args(runtime, 1 / zr_base_n_addends(base)),
                                 .lr = zr_config_lr(&base->config, base->progress.n_updates)};
     ZR_TRY(zr_state_update_in_backward(&runtime->state, unit, &update));
     unit->grads_in_bucket = false;
     zr_free(base->allocator, &unit->grad_full, base->compute);
-    return publish_unit(&runtime->state, unit);
+    return zr_step_publish(&runtime->state, unit);
 }
 
 zr_status_t zr_step_follow(zr_runtime_t *runtime, zr_unit_t *unit) {
@@ -189,7 +193,7 @@ static zr_status_t skip(zr_runtime_t *runtime) {
         return zr_state_skip_update(state);
     for (size_t i = 0; i < n_units; i++) {
         ZR_TRY(zr_unit_take_masters(units[i]));
-        ZR_TRY(publish_unit(state, units[i]));
+        ZR_TRY(zr_step_publish(state, units[i]));
     }
     return ZR_OK;
 }
@@ -200,7 +204,8 @@ static zr_status_t update(zr_runtime_t *runtime, const zr_step_report_t *report)
     if (is_made && report->clip_factor < 1)
         ZR_TRY(zr_state_read_ahead(&runtime->state, false));
     if (!is_made || report->clip_factor < 1)
-        ZR_TRY(update_all(runtime, report->lr, report->clip_factor / n_addends(&runtime->base)));
+        ZR_TRY(update_all(runtime, report->lr,
+                          report->clip_factor / zr_base_n_addends(&runtime->base)));
     zr_state_turn(&runtime->state);
     runtime->base.progress.n_updates++;
     return ZR_OK;
@@ -239,6 +244,7 @@ zr_status_t zr_runtime_step(zr_runtime_t *runtime, zr_step_report_t *report_p) {
     progress->in_micro_batch = false;
     zr_trace_at(zr_device_trace(base->device), zr_base_now(base), &(zr_trace_place_t){0});
     progress->n_steps++;
+    ZR_TRY(zr_rt_note(runtime, zr_outer_step(runtime)));
     report.step = progress->n_steps;
     report.n_skipped = progress->n_steps - progress->n_updates;
     if (report_p != NULL)

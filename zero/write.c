@@ -17,8 +17,7 @@ typedef struct piece {
     size_t n_elems;
 } piece_t;
 
-/* Nothing that uses parameters or state is queued any more. */
-static zr_status_t await_all(const zr_runtime_t *runtime) {
+zr_status_t zr_rt_await_all(const zr_runtime_t *runtime) {
     const zr_base_t *base = &runtime->base;
     zr_stream_t *streams[] = {base->compute, base->transfer, runtime->copies.down,
                               runtime->copies.up};
@@ -103,7 +102,7 @@ static zr_status_t write_param(zr_param_t *param, size_t first, size_t n_elems, 
                      .kind = param->layout.frozen ? FLAT_FROZEN : FLAT_TRAINABLE,
                      .first = param->layout.offset_elems + first};
     size_t end = piece.first + n_elems;
-    ZR_TRY(await_all(runtime));
+    ZR_TRY(zr_rt_await_all(runtime));
     for (size_t done = 0; piece.first < end; piece.first += piece.n_elems, done += piece.n_elems) {
         piece.n_elems =
             zr_unit_piece_length(piece.unit, piece.kind, piece.first, end - piece.first);
@@ -119,11 +118,11 @@ zr_status_t zr_unit_take_masters(zr_unit_t *unit) {
     zr_state_range_t range = zr_unit_state_range(unit);
     piece_t piece = {.unit = unit, .kind = FLAT_TRAINABLE, .first = range.first};
     size_t end = range.first + range.n_elems;
-    ZR_TRY(await_all(runtime));
+    ZR_TRY(zr_rt_await_all(runtime));
     for (; piece.first < end; piece.first += piece.n_elems) {
         piece.n_elems = zr_unit_piece_length(unit, piece.kind, piece.first, end - piece.first);
-        ZR_TRY(zr_state_read(&runtime->state, unit, piece.first, piece.n_elems,
-                             exchange->staging_device));
+        ZR_TRY(zr_state_read(&runtime->state, unit, 0, piece.first, piece.n_elems,
+                             exchange->staging_device, NULL));
         ZR_TRY(zr_copy_async(compute, exchange->staging_host, exchange->staging_device,
                              piece.n_elems * sizeof(float), ZR_COPY_DEVICE_TO_HOST));
         ZR_TRY(zr_stream_synchronize(compute));

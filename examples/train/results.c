@@ -87,6 +87,7 @@ void train_results_times(rank_t *rank) {
 }
 
 zr_status_t train_results_finish(rank_t *rank) {
+    ZR_TRY(zr_runtime_join_groups(rank->runtime));
     for (int level = 0; level < ZR_N_LEVELS; level++) {
         zr_comm_statistics_t statistics;
         zr_runtime_comm_statistics(rank->runtime, (zr_level_t)level, &statistics);

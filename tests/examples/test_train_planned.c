@@ -152,6 +152,8 @@ static void choose(uint64_t seed, char *text) {
         if (seed % 3 == 0)
             add(text, " --error-feedback on");
     }
+    if (seed % 3 == 0 && throw(&messages, 3) == 0)
+        add(text, " --outer-every %zu", 1 + throw(&messages, 3));
     uint64_t order = seed * 7000003;
     if (throw(&order, 2))
         add(text, " --order %s", throw(&order, 4) ? "block" : "auto");

@@ -252,6 +252,8 @@ static sim_case_t choose(uint64_t seed) {
         if (c.config.reduce == ZR_REDUCE_AUTO)
             c.config.reduce_encoding = (zr_message_as_t) throw(&messages, 4);
         c.config.error_feedback = throw(&messages, 2);
+        if (c.config.shard_group_size > 0 && throw(&messages, 2))
+            c.config.outer_every = 1 + throw(&messages, 3);
     }
     assert_true(c.b * c.t <= MOST_TOKENS);
     assert_ok(zr_config_resolve(&c.config, c.n_ranks, NULL));

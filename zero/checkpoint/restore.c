@@ -153,19 +153,27 @@ static bool has_state(const zr_checkpoint_t *checkpoint, size_t n_tensors) {
     return false;
 }
 
+/* What outer steps keep may be there or not: they begin anew. */
 static bool has_arrays(const zr_checkpoint_t *checkpoint, const zr_update_rule_t *rule,
                        size_t n_arrays) {
-    for (size_t i = 0; i < rule->n_arrays && n_arrays == rule->n_arrays; i++)
+    size_t n = rule->n_arrays < n_arrays ? rule->n_arrays : n_arrays;
+    for (size_t i = 0; i < n; i++)
         if (strcmp(zr_checkpoint_array_name(checkpoint, i), rule->arrays[i].name) != 0)
             return false;
-    return n_arrays == rule->n_arrays;
+    for (size_t i = n; i < n_arrays; i++)
+        if (strncmp(zr_checkpoint_array_name(checkpoint, i), "outer_", 6) != 0)
+            return false;
+    for (size_t i = n; i < rule->n_arrays; i++)
+        if (strncmp(rule->arrays[i].name, "outer_", 6) != 0)
+            return false;
+    return true;
 }
 
 /* The first array that was kept in another way. */
 static void note_encodings(const zr_checkpoint_t *checkpoint, const zr_base_t *base,
                            const zr_checkpoint_info_t *info) {
     const zr_update_rule_t rule = zr_config_rule(&base->config);
-    for (size_t i = 1; i < rule.n_arrays; i++) {
+    for (size_t i = 1; i < rule.n_arrays && i < info->n_arrays; i++) {
         const zr_encoding_t *was = zr_checkpoint_array_encoding(checkpoint, i);
         if (was == rule.arrays[i].encoding)
             continue;
@@ -182,6 +190,7 @@ static void note_encodings(const zr_checkpoint_t *checkpoint, const zr_base_t *b
 static zr_status_t check_optimizer(const zr_checkpoint_t *checkpoint, const zr_base_t *base,
                                    const zr_checkpoint_info_t *info) {
     const zr_optimizer_type_t *optimizer = zr_config_optimizer(&base->config);
+    const zr_update_rule_t rule = zr_config_rule(&base->config);
     if (!has_state(checkpoint, info->n_tensors))
         return ZR_OK;
     if (strcmp(info->optimizer, optimizer->name) != 0)
@@ -189,7 +198,7 @@ static zr_status_t check_optimizer(const zr_checkpoint_t *checkpoint, const zr_b
                        "checkpoint %s has the state of optimizer \"%s\", and this run's is \"%s\": "
                        "go on with optimizer.type \"%s\" (--optimizer)",
                        info->path, info->optimizer, optimizer->name, info->optimizer);
-    if (!has_arrays(checkpoint, &optimizer->rule, info->n_arrays))
+    if (!has_arrays(checkpoint, &rule, info->n_arrays))
         return zr_fail(&base->log, ZR_ERR_ARGUMENT,
                        "checkpoint %s has the state of an optimizer \"%s\" with other arrays than "
                        "this run's",
@@ -201,10 +210,10 @@ static zr_status_t check_optimizer(const zr_checkpoint_t *checkpoint, const zr_b
 static void note_messages(const zr_base_t *base, const zr_checkpoint_info_t *info) {
     zr_messages_text_t messages = zr_config_messages(&base->config);
     if (base->rank == 0 && strcmp(info->messages, messages.text) != 0)
-        zr_log_write(&base->log, ZR_LOG_INFO,
-                     "checkpoint %s is of a run that sent %s; this one sends %s", info->path,
-                     info->messages[0] != '\0' ? info->messages : "values as they are",
-                     messages.text[0] != '\0' ? messages.text : "values as they are");
+        zr_log_write(&base->log, ZR_LOG_INFO, "checkpoint %s is of a run with %s; this one has %s",
+                     info->path,
+                     info->messages[0] != '\0' ? info->messages : "messages as they are",
+                     messages.text[0] != '\0' ? messages.text : "messages as they are");
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
@@ -230,6 +239,15 @@ zr_status_t zr_restore_begin(zr_restore_t *restore, const zr_units_t *model, zr_
     base->progress.n_steps = info.step;
     base->progress.n_updates = info.n_updates;
     return ZR_OK;
+}
+
+bool zr_restore_has_array(const zr_restore_t *restore, size_t tensor, size_t array) {
+    zr_checkpoint_info_t info;
+    if (restore->checkpoint == NULL)
+        return false;
+    zr_checkpoint_info(restore->checkpoint, &info);
+    return array == 0 || (array < info.n_arrays &&
+                          zr_checkpoint_tensor(restore->checkpoint, tensor)->has_moments);
 }
 
 void zr_restore_end(zr_restore_t *restore) {

@@ -19,6 +19,8 @@ typedef struct zr_restore {
  * zr_restore_end, do nothing. */
 ZR_NODISCARD zr_status_t zr_restore_begin(zr_restore_t *restore, const zr_units_t *model,
                                           zr_base_t *base);
+/** Whether there is a checkpoint, and it has this array of a parameter. */
+bool zr_restore_has_array(const zr_restore_t *restore, size_t tensor, size_t array);
 void zr_restore_end(zr_restore_t *restore);
 
 /* Checkpoints to come: what they need is held (save_memory.c). And the one that was begun. */

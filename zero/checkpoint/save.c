@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "zero/checkpoint/folder_internal.h"
+#include "zero/outer_internal.h"
 #include "zero/runtime_internal.h"
 
 /* Of the words that ranks tell each other of their files. */
@@ -166,7 +167,8 @@ static void list_files(const zr_saving_t *saving, zr_manifest_t *manifest) {
 
 /* AdamW in fp32 needs no words: its checkpoints are as they were when there was nothing else. */
 static bool is_usual(const zr_config_t *config) {
-    return zr_config_optimizer(config) == &zr_adamw && config->state_form == ZR_STATE_FP32;
+    return zr_config_optimizer(config) == &zr_adamw && config->state_form == ZR_STATE_FP32 &&
+           config->outer_every == 0;
 }
 
 static zr_status_t list_arrays(const zr_saving_t *saving, zr_manifest_t *manifest) {
@@ -420,6 +422,7 @@ zr_status_t zr_runtime_save_begin(zr_runtime_t *runtime, const zr_save_options_t
     zr_saving_t *saving = NULL;
     ZR_TRY(check_options(runtime, options));
     /* A run that goes on from the checkpoint has none: this one has the same bits. */
+    ZR_TRY(zr_rt_note(runtime, zr_outer_settle(runtime)));
     ZR_TRY(zr_rt_note(runtime, zr_grads_forget_errors(&runtime->grads)));
     zr_status_t status = create(runtime, options, &saving);
     ZR_THEN(status, make_folder(saving));

@@ -26,6 +26,8 @@ zr_config_t zr_config_default(void) {
         .max_live_elems = 1000000000,
         .sub_group_elems = 1000000000,
         .shard_group_size = -1,
+        .outer_lr = 0.7,
+        .outer_momentum = 0.9,
         .overlap_comm = true,
         .check_overflow = true,
         .device_memory_bytes = ZR_CONFIG_NO_BUDGET,
@@ -65,7 +67,13 @@ const zr_optimizer_type_t *zr_config_optimizer(const zr_config_t *config) {
 }
 
 zr_update_rule_t zr_config_rule(const zr_config_t *config) {
-    return zr_update_rule_in(&zr_config_optimizer(config)->rule, config->state_form);
+    static const char *const names[ZR_N_OUTER_ARRAYS] = {"outer_params", "outer_momentum"};
+    zr_update_rule_t rule =
+        zr_update_rule_in(&zr_config_optimizer(config)->rule, config->state_form);
+    bool has_room = rule.n_arrays + ZR_N_OUTER_ARRAYS <= ZR_MAX_STATE_ARRAYS;
+    for (size_t i = 0; config->outer_every > 0 && has_room && i < ZR_N_OUTER_ARRAYS; i++)
+        rule.arrays[rule.n_arrays++] = (zr_state_array_t){names[i], &zr_encoding_fp32};
+    return rule;
 }
 
 /* Where a hyperparameter of the library's optimizers is, which is a number. NULL: none is. */
@@ -298,6 +306,25 @@ static zr_status_t check_messages(const zr_config_t *config, const zr_log_t *log
                    "gradients differ between stages; leave one out");
 }
 
+/** Outer steps are of several groups, and have two arrays of the state. */
+static zr_status_t check_outer(const zr_config_t *config, int n_ranks, const zr_log_t *log) {
+    size_t most = ZR_MAX_STATE_ARRAYS - ZR_N_OUTER_ARRAYS;
+    if (config->outer_every == 0)
+        return ZR_OK;
+    if (config->shard_group_size <= 0 || config->shard_group_size >= n_ranks)
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "configuration: outer_every (--outer-every) is %zu, and all %s are one "
+                       "group, which has no steps of its own: add --shard-group-size with less "
+                       "than %d",
+                       config->outer_every, zr_count_text((uint64_t)n_ranks, "rank").text, n_ranks);
+    if (zr_config_optimizer(config)->rule.n_arrays > most)
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "configuration: outer_every (--outer-every) with an optimizer of %zu "
+                       "arrays; at most %zu are possible",
+                       zr_config_optimizer(config)->rule.n_arrays, most);
+    return ZR_OK;
+}
+
 /** What is moved at a time may not be less than can be: it would not be what was asked for. */
 static zr_status_t check_least(const zr_config_t *config, const zr_log_t *log) {
     size_t elem_bytes = zr_dtype_size(config->dtype);
@@ -441,15 +468,18 @@ const zr_encoding_t *zr_config_message(const zr_config_t *config, zr_message_as_
 }
 
 zr_messages_text_t zr_config_messages(const zr_config_t *config) {
-    bool has_gathers = zr_config_message(config, config->gather_encoding) != NULL;
-    bool has_sums = zr_config_message(config, config->reduce_encoding) != NULL;
-    zr_messages_text_t messages;
-    snprintf(messages.text, sizeof(messages.text), "%s%s%s%s%s%s",
-             has_gathers ? "parameters in " : "",
-             has_gathers ? messages_as[config->gather_encoding].word : "",
-             has_gathers && has_sums ? ", " : "", has_sums ? "gradients in " : "",
-             has_sums ? messages_as[config->reduce_encoding].word : "",
-             has_sums && config->error_feedback ? " with error feedback" : "");
+    const zr_message_as_t as[] = {config->gather_encoding, config->reduce_encoding};
+    static const char *const what[] = {"parameters", "gradients"};
+    zr_messages_text_t messages = {""};
+    size_t n = 0;
+    for (size_t i = 0; i < 2; i++)
+        if (zr_config_message(config, as[i]) != NULL)
+            n += (size_t)snprintf(messages.text + n, sizeof(messages.text) - n, "%s%s in %s%s",
+                                  n > 0 ? ", " : "", what[i], messages_as[as[i]].word,
+                                  i == 1 && config->error_feedback ? " with error feedback" : "");
+    if (config->outer_every > 0)
+        snprintf(messages.text + n, sizeof(messages.text) - n, "%sgroups that meet every %s",
+                 n > 0 ? ", " : "", zr_count_text(config->outer_every, "step").text);
     return messages;
 }
 
@@ -482,6 +512,7 @@ zr_status_t zr_config_resolve(zr_config_t *config, int n_ranks, const zr_log_t *
     keep_first(&status, check_update_at(config, log));
     keep_first(&status, check_messages(config, log));
     keep_first(&status, check_process(config, log));
+    keep_first(&status, check_outer(config, n_ranks, log));
     keep_first(&status, check_least(config, log));
     keep_first(&status, check_nvme(config, log));
     keep_first(&status, check_schedule(&config->schedule, log));

@@ -128,6 +128,9 @@ static bool gathers_params(const zr_config_t *config) {
 static bool feeds_errors_back(const zr_config_t *config) {
     return config->reduce_encoding != ZR_MESSAGE_PLAIN && config->shard_group_size > 0;
 }
+static bool takes_outer_steps(const zr_config_t *config) {
+    return config->outer_every > 0;
+}
 static bool shards_gradients(const zr_config_t *config) {
     return config->stage >= 2;
 }
@@ -186,6 +189,8 @@ static const zr_option_when_t between_groups = {
     feeds_errors_back,
     "nothing is encoded between groups of ranks; add --reduce-encoding and --shard-group-size",
     false};
+static const zr_option_when_t with_outer_steps = {
+    takes_outer_steps, "there are no outer steps; add --outer-every and --shard-group-size", false};
 static const zr_option_when_t at_stages_2_3 = {
     shards_gradients,
     "below stage 2 every rank adds up all gradients on the device; only shards of them can be "
@@ -276,6 +281,17 @@ static const zr_option_t rows[] = {
      .help = "with --reduce-encoding and groups: what encoding leaves out of what is sent between "
              "groups is added to what is sent in the next step",
      .more = "[lean.md](lean.md#on-the-wire)", .when = {&between_groups}, .idle = "off"},
+    {"outer-every", NULL, FIELD(outer_every), .type = ZR_OPTION_COUNT, .flags = AGREE,
+     .arg = "STEPS", .group = RANKS,
+     .help = "with --shard-group-size: groups take so many steps of their own, and then meet in an "
+             "outer step (DiLoCo), which changes the result; 0: every step is one of all ranks",
+     .more = "[lean.md](lean.md#local-steps)"},
+    {"outer-lr", NULL, FIELD(outer_lr), .type = ZR_OPTION_NUMBER, .flags = AGREE,
+     .most = LARGEST_RATE, .arg = "RATE", .group = RANKS, .when = {&with_outer_steps},
+     .help = "learning rate of outer steps"},
+    {"outer-momentum", NULL, FIELD(outer_momentum), .type = ZR_OPTION_NUMBER, .flags = AGREE,
+     .most = LARGEST_BETA, .arg = "BETA", .group = RANKS, .when = {&with_outer_steps},
+     .help = "Nesterov's momentum of outer steps"},
     {"overlap-comm", ZERO "overlap_comm", FIELD(overlap_comm), .type = ZR_OPTION_SWITCH,
      .flags = FILE_AUTO, .group = RANKS, .usual = "null",
      .help = "compute while ranks gather and reduce, on GPUs and between hosts",

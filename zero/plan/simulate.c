@@ -168,7 +168,7 @@ static zr_status_t run(planned_rank_t *rank, zr_run_plan_t *plan) {
         ZR_TRY(evaluate(rank));
     while (!is_last)
         ZR_TRY(go_on(rank, plan, &is_last));
-    return ZR_OK;
+    return zr_runtime_join_groups(rank->runtime);
 }
 
 static void note_drives(const planned_rank_t *rank, zr_run_plan_t *plan) {
