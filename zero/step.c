@@ -64,7 +64,6 @@ static zr_status_t update_all(zr_runtime_t *runtime, double lr, double grad_scal
  * the gradients, which are kept, too; one that has to be skipped leaves parameters to be made from
  * their masters again. */
 
-<<<<<<< HEAD
 /* What has passed since, without exchanges and waits, which count by themselves. */
 static void count_seconds(zr_runtime_t *runtime, double start, const zr_runtime_time_t *before) {
     zr_runtime_time_t after;
@@ -75,12 +74,6 @@ static void count_seconds(zr_runtime_t *runtime, double start, const zr_runtime_
                                   (after.io_seconds - before->io_seconds);
 }
 
-static double n_addends(const zr_base_t *base) {
-    return (double)base->n_ranks * (double)base->config.grad_accum;
-}
-
-=======
->>>>>>> 7130623 (--outer-every: groups of ranks take steps of their own and meet in outer steps (DiLoCo))
 static zr_status_t begin_in_backward(zr_runtime_t *runtime) {
     if (runtime->is_updating)
         return ZR_OK;
