@@ -41,9 +41,23 @@ static inline ZR_HOST_DEVICE int zr_code_scale_bytes(zr_code_t code) {
 static inline ZR_HOST_DEVICE int zr_code_block_bytes(zr_code_t code) {
     return zr_code_is_small(code) ? 2 + 64 / 2 : 4 + 256;
 }
+/* Small floats: bits of a level's fraction, and the largest code without the sign. */
+static inline ZR_HOST_DEVICE int zr_code_shift(zr_code_t code) {
+    return code == ZR_CODE_UFLOAT8 ? 23 - 4 : 23 - 3;
+}
+static inline ZR_HOST_DEVICE uint32_t zr_code_last(zr_code_t code) {
+    return code == ZR_CODE_UFLOAT8 ? 255 : 127;
+}
+/* Code c is a float with these bits + (c << shift), less the one of code 0: equally far from each
+ * other near 0, and relatively so above. */
+static inline ZR_HOST_DEVICE uint32_t zr_code_base(zr_code_t code) {
+    return 0x3f800000u - (zr_code_last(code) << zr_code_shift(code));
+}
 /** The largest level of a code; the scale is what it stands for, divided by it. */
 static inline ZR_HOST_DEVICE float zr_code_most(zr_code_t code) {
-    return code == ZR_CODE_INT8 ? 127.0f : code == ZR_CODE_INT4 ? 7.0f : 1.0f;
+    if (code == ZR_CODE_INT8 || code == ZR_CODE_INT4)
+        return code == ZR_CODE_INT8 ? 127.0f : 7.0f;
+    return code == ZR_CODE_NF4 ? 1.0f : 1.0f - zr_float_of_bits(zr_code_base(code));
 }
 /** The code of 0. */
 static inline ZR_HOST_DEVICE uint32_t zr_code_of_zero(zr_code_t code) {
@@ -54,7 +68,7 @@ static inline ZR_HOST_DEVICE uint32_t zr_code_of_zero(zr_code_t code) {
 
 /* The least of a block that is not all 0, so that each level is a normal number: what is decoded is
  * then encoded as it was. */
-#define ZR_CODE_LEAST_SCALE 0x1p-110f
+#define ZR_CODE_LEAST_SCALE 0x1p-100f
 /* 127 times more would be infinite. */
 #define ZR_CODE_MOST_SCALE_INT8 0x1.020406p+121f
 
@@ -70,13 +84,15 @@ static inline ZR_HOST_DEVICE uint32_t zr_code_magnitude(zr_code_t code, float va
     return code == ZR_CODE_UFLOAT8 && is_below ? 0 : magnitude;
 }
 
+/* Of small floats to 16 bits, which is where a scale comes out again when its largest element, as it
+ * was rounded, is divided by the largest level. */
 static inline ZR_HOST_DEVICE float zr_code_round_scale(zr_code_t code, float scale) {
     if (code == ZR_CODE_INT8)
         return scale < ZR_CODE_MOST_SCALE_INT8 ? scale : ZR_CODE_MOST_SCALE_INT8;
-    if (!zr_code_is_small(code))
-        return scale;
-    zr_bf16_t word = zr_bf16_from_f32(scale);
-    return zr_bf16_to_f32(word == 0x7f80 ? 0x7f7f : word); /* numbers remain numbers */
+    uint32_t dropped = zr_code_is_small(code) ? 16 : 8, bits = zr_float_bits(scale);
+    uint32_t rounded = (bits + (1u << (dropped - 1))) >> dropped << dropped;
+    uint32_t last = 0x7f7fffffu >> dropped << dropped; /* numbers remain numbers */
+    return zr_float_of_bits(rounded < last ? rounded : last);
 }
 
 /** @param most  the largest magnitude: bits of a float */
@@ -88,7 +104,8 @@ static inline ZR_HOST_DEVICE zr_code_scale_t zr_code_scale(zr_code_t code, uint3
     scale.scale = zr_code_round_scale(code, exact < ZR_CODE_LEAST_SCALE ? ZR_CODE_LEAST_SCALE
                                                                        : exact);
     /* A little more, so that the largest element has the last code in spite of rounding. */
-    scale.inverse = 1.0f / scale.scale * 1.000001f;
+    bool is_float = code == ZR_CODE_FLOAT8 || code == ZR_CODE_UFLOAT8;
+    scale.inverse = 1.0f / scale.scale * (is_float ? 1.00004f : 1.000001f);
     return scale;
 }
 
@@ -135,27 +152,11 @@ static inline ZR_HOST_DEVICE zr_bf16_t zr_bf16_at_random(float value, uint32_t r
 /** Of zr_code_of: to the nearest level. */
 #define ZR_CODE_NEAREST 0x8000u
 
-/* Of the codes that are small floats: bits of a level's fraction, and codes without the sign. */
-static inline ZR_HOST_DEVICE int zr_code_shift(zr_code_t code) {
-    return code == ZR_CODE_UFLOAT8 ? 23 - 4 : 23 - 3;
-}
-static inline ZR_HOST_DEVICE uint32_t zr_code_last(zr_code_t code) {
-    return code == ZR_CODE_UFLOAT8 ? 255 : 127;
-}
-/* The bits of code c's level are this + (c << shift), but for 0. */
-static inline ZR_HOST_DEVICE uint32_t zr_code_base(zr_code_t code) {
-    return 0x3f800000u - (zr_code_last(code) << zr_code_shift(code));
-}
-
-/* Of 0 <= x: levels are equally far from each other between powers of two, and up to the first. */
+/* Of 0 <= x. */
 static inline ZR_HOST_DEVICE uint32_t zr_code_of_float(zr_code_t code, float x, uint32_t random) {
-    int shift = zr_code_shift(code);
-    uint32_t first = zr_code_base(code) + (1u << shift), bits = zr_float_bits(x);
-    float per_first = (float)(1 << shift) / zr_float_of_bits(first);
-    float below = (int32_t)bits < (int32_t)first ? x * per_first : 0.0f;
-    uint32_t steps =
-        (int32_t)bits < (int32_t)first ? (uint32_t)(int32_t)below : bits - zr_code_base(code);
-    uint32_t result = (steps + (random << (shift - 16))) >> shift;
+    const uint32_t base = zr_code_base(code);
+    uint32_t steps = zr_float_bits(x + zr_float_of_bits(base)) - base;
+    uint32_t result = (steps + (random << (zr_code_shift(code) - 16))) >> zr_code_shift(code);
     return (int32_t)result < (int32_t)zr_code_last(code) ? result : zr_code_last(code);
 }
 
@@ -226,7 +227,7 @@ static inline ZR_HOST_DEVICE float zr_code_level(zr_code_t code, uint32_t word) 
         return (float)((int32_t)(word << 28) >> 28);
     if (code == ZR_CODE_NF4)
         return zr_code_nf4_level(word & 15);
-    uint32_t magnitude = word & zr_code_last(code);
-    uint32_t bits = magnitude == 0 ? 0 : zr_code_base(code) + (magnitude << zr_code_shift(code));
-    return zr_float_of_bits(code == ZR_CODE_FLOAT8 ? bits | (word & 128) << 24 : bits);
+    uint32_t bits = zr_code_base(code) + ((word & zr_code_last(code)) << zr_code_shift(code));
+    float level = zr_float_of_bits(bits) - zr_float_of_bits(zr_code_base(code));
+    return code == ZR_CODE_FLOAT8 && (word & 128) != 0 ? -level : level;
 }

@@ -59,14 +59,14 @@ extern const zr_encoding_t zr_encoding_bf16;
  * elements are represented to the nearest level of their code; a block of zeros is one of zeros.
  *
  *             elements   bytes   scale   levels, of the block's largest magnitude
- * float8_256     256      260     fp32   0 and +-[2^-15.75, 1], 8 between powers of two
- * ufloat8_256    256      260     fp32   0 and [2^-15.88, 1], 16 between powers of two: of elements
- *                                        >= 0, others are 0; what is more than 0 stays so
+ * float8_256     256      260     fp32   +-127: 8 between powers of two, near 0 2^-19 apart
+ * ufloat8_256    256      260     fp32   255: 16 between powers of two, near 0 2^-20 apart; of
+ *                                        elements >= 0, others are 0; what is more than 0 stays so
  * int8_256       256      260     fp32   -127/127, ..., 127/127
  * int4_64         64       34     bf16   -7/7, ..., 7/7
  * nf4_64          64       34     bf16   16 quantiles of a normal distribution
  *
- * Scales are at least 2^-110, so that elements of smaller blocks are represented as if that were the
+ * Scales are at least 2^-100, so that elements of smaller blocks are represented as if that were the
  * largest. A trailing block of fewer elements has codes of 0 for those that are not there. But for
  * the two of integers, what was decoded is encoded and decoded as it was.
  */

@@ -31,12 +31,16 @@ static uint64_t of_tag(const zr_run_plan_t *plan, int tier, zr_tag_t tag) {
     return tier == ZR_TIER_NVME ? plan->nvme_by_tag[tag] : plan->tiers[tier].by_tag[tag].peak;
 }
 
+/* Elements that have whole bytes, in any form of the state. */
+#define BLOCK ((size_t)256)
+
 capacity_bytes_t capacity_bytes_of(const train_options_t *run, const zr_hardware_t *hardware,
                                    const zr_run_plan_t *plan, bool has_drives) {
     capacity_bytes_t bytes = {.states = 0};
     const zr_model_size_t *size = &plan->size;
     uint64_t n_ranks = (uint64_t)run->n_ranks, all_states = 0, used = 0;
-    uint64_t per_elem = 2 * zr_dtype_size(run->config.dtype) + 3 * sizeof(float);
+    const zr_update_rule_t rule = zr_config_rule(&run->config);
+    uint64_t per_block = BLOCK * 2 * zr_dtype_size(run->config.dtype) + zr_state_bytes(&rule, BLOCK);
     count_budgets(run, hardware, has_drives, &bytes);
     for (int tier = 0; tier < ZR_N_TIERS; tier++) {
         bool is_nvme = tier == ZR_TIER_NVME;
@@ -50,8 +54,8 @@ capacity_bytes_t capacity_bytes_of(const train_options_t *run, const zr_hardware
         bytes.holes[tier] = n_ranks * (reserved - live);
         used += n_ranks * reserved;
     }
-    bytes.states = size->trainable_elems * per_elem;
-    bytes.padding = (size->trainable_padded_elems - size->trainable_elems) * per_elem;
+    bytes.states = size->trainable_elems * per_block / BLOCK;
+    bytes.padding = size->trainable_padded_elems * per_block / BLOCK - bytes.states;
     bytes.replicas = all_states - bytes.states - bytes.padding;
     bytes.unused = (int64_t)(bytes.all_budgets - used);
     return bytes;

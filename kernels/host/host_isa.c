@@ -308,20 +308,25 @@ static void fill(void *x, zr_dtype_t dtype, size_t n_elems, float value) {
 
 /* ---- blocks with a scale ------------------------------------------------------------ */
 
-/* A block's elements, with zeros for those that are not there; their largest magnitude. */
-ZR_INLINE uint32_t load_block(zr_code_t code, const void *values, zr_dtype_t dtype, size_t n_elems,
-                              float *block) {
-    const size_t all = (size_t)zr_code_block_elems(code);
+ZR_INLINE uint32_t largest_of(zr_code_t code, const void *values, zr_dtype_t dtype,
+                              size_t n_elems, float *block) {
     int32_t most = 0;
-    if (n_elems < all)
-        memset(block, 0, all * sizeof(float));
-    for (size_t i = 0; i < n_elems; i++)
+    for (size_t i = 0; i < n_elems; i++) {
         block[i] = load(values, dtype, i);
-    for (size_t i = 0; i < all; i++) {
         int32_t magnitude = (int32_t)zr_code_magnitude(code, block[i]);
         most = magnitude > most ? magnitude : most;
     }
     return (uint32_t)most;
+}
+
+/* A block's elements, with zeros for those that are not there; their largest magnitude. */
+ZR_INLINE uint32_t load_block(zr_code_t code, const void *values, zr_dtype_t dtype, size_t n_elems,
+                              float *block) {
+    const size_t all = (size_t)zr_code_block_elems(code);
+    if (n_elems == all)
+        return largest_of(code, values, dtype, all, block);
+    memset(block, 0, all * sizeof(float));
+    return largest_of(code, values, dtype, n_elems, block);
 }
 
 ZR_INLINE void store_codes(zr_code_t code, const uint8_t *words, uint8_t *codes) {

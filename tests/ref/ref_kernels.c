@@ -163,16 +163,21 @@ uint16_t ref_bf16_nearest(float value) {
     return (uint16_t)(sign | (below + up));
 }
 
-/* Below 1: `per_octave` levels to each power of two, until all of `n` are used up; and 0. */
-static size_t float_levels(int n, int per_octave, int with_sign, double *levels) {
+/* The float of code 0, with so many fractions of an octave from it to 1. */
+static double first_float(int last, int per_octave) {
+    int octave = (last + per_octave - 1) / per_octave;
+    return ldexp(1 + (double)(octave * per_octave - last) / per_octave, -octave);
+}
+
+/* How far floats are from that of code 0, of the farthest. */
+static size_t float_levels(int last, int per_octave, int with_sign, double *levels) {
+    double first = first_float(last, per_octave);
     size_t count = 0;
-    levels[count++] = 0;
-    for (int below = n - 2; below >= 0; below--) {
-        int octave = (below + per_octave - 1) / per_octave;
-        double fraction = (double)(octave * per_octave - below) / per_octave;
-        levels[count++] = ldexp(1 + fraction, -octave);
-        if (with_sign)
-            levels[count++] = -ldexp(1 + fraction, -octave);
+    for (int code = 0; code <= last; code++) {
+        double level = (first_float(last - code, per_octave) - first) / (1 - first);
+        levels[count++] = level;
+        if (with_sign && code > 0)
+            levels[count++] = -level;
     }
     return count;
 }
@@ -196,9 +201,9 @@ size_t ref_code_levels(const char *encoding, double *levels) {
                                  0.7229568362236023,
                                  1.0};
     if (strcmp(encoding, "float8_256") == 0)
-        return float_levels(128, 8, 1, levels);
+        return float_levels(127, 8, 1, levels);
     if (strcmp(encoding, "ufloat8_256") == 0)
-        return float_levels(256, 16, 0, levels);
+        return float_levels(255, 16, 0, levels);
     if (strcmp(encoding, "nf4_64") == 0) {
         memcpy(levels, nf4, sizeof(nf4));
         return 16;
@@ -210,5 +215,9 @@ size_t ref_code_levels(const char *encoding, double *levels) {
 }
 
 double ref_code_most(const char *encoding) {
+    if (strcmp(encoding, "float8_256") == 0)
+        return 1 - first_float(127, 8);
+    if (strcmp(encoding, "ufloat8_256") == 0)
+        return 1 - first_float(255, 16);
     return strcmp(encoding, "int8_256") == 0 ? 127 : strcmp(encoding, "int4_64") == 0 ? 7 : 1;
 }
