@@ -70,6 +70,22 @@ TEST(by_hand_as_threads) {
     assert_string_equal(out, "");
 }
 
+/* Messages in other encodings, and groups that meet seldom: other weights, and the same on any
+ * transport. */
+TEST(encoded_as_threads) {
+    static const char *const ways[] = {
+        RUN "--stage 3 --gather-encoding 8bit --reduce-encoding 4bit",
+        RUN "--stage 1 --shard-group-size 2 --reduce-encoding 8bit --error-feedback on",
+        RUN "--stage 2 --shard-group-size 2 --outer-every 2 --gather-encoding 8bit"};
+    char plain[17], expected[17];
+    hash_of(run_threads, 4, RUN "--stage 1", plain);
+    for (size_t i = 0; i < N_OF(ways); i++) {
+        hash_of(run_threads, 4, ways[i], expected);
+        assert_string_not_equal(expected, plain);
+        assert_same_hash(run_by_hand, 4, ways[i], expected);
+    }
+}
+
 /* Numbers of bytes, and of whatever else is counted: what is not a time, or where something is. */
 static void assert_same_counts(const char *name, json_t *a, json_t *b) {
     const char *key;
