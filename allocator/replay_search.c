@@ -7,8 +7,8 @@
 #include "allocator/replay_search_internal.h"
 
 struct zr_replay_search {
-    zr_heap_t *heap; /* that it is in; borrowed */
-    zr_heap_t *counts; /* empty; all that the search has counts in it */
+    zr_heap_t *heap; /* where what it finds is counted then; borrowed */
+    zr_heap_t *counts; /* of the search itself; all that it has counts in it */
     pthread_t thread;
     atomic_bool is_cancelled, is_done;
     zr_tape_t tape;
@@ -22,6 +22,11 @@ bool zr_replay_plan_can_improve(const zr_replay_made_t *plan) {
             return true;
     }
     return false;
+}
+
+/* One that needs more memory than it may have finds nothing, which is no error. */
+static void say_nothing(void *context, zr_log_level_t level, int rank, const char *message) {
+    (void)context, (void)level, (void)rank, (void)message;
 }
 
 static bool is_cancelled(void *context) {
@@ -44,16 +49,17 @@ size_t zr_replay_search_bytes(const zr_replay_search_t *search) {
 zr_replay_search_t *zr_replay_search_start(zr_heap_t *heap, const zr_tape_t *tape,
                                            const zr_replay_planning_t *planning, double seconds,
                                            size_t most_bytes) {
-    zr_replay_search_t *search = zr_heap_alloc(heap, 1, sizeof(*search));
     zr_heap_t *counts = zr_heap_create(NULL);
-    zr_heap_t *own = counts != NULL ? zr_heap_create(counts) : NULL;
-    if (search == NULL || own == NULL)
+    zr_replay_search_t *search =
+        counts != NULL ? zr_heap_alloc(counts, 1, sizeof(*search)) : NULL;
+    zr_heap_t *own = search != NULL ? zr_heap_create(counts) : NULL;
+    if (own == NULL)
         goto err_free;
     zr_heap_limit(counts, most_bytes);
     search->heap = heap;
     search->counts = counts;
     search->planning = *planning;
-    search->planning.search = (zr_plan_options_t){.log = planning->log,
+    search->planning.search = (zr_plan_options_t){.log = {.sink = say_nothing},
                                                   .max_seconds = seconds,
                                                   .is_cancelled = is_cancelled,
                                                   .context = search};
@@ -63,7 +69,6 @@ zr_replay_search_t *zr_replay_search_start(zr_heap_t *heap, const zr_tape_t *tap
 err_free:
     zr_heap_destroy(&own);
     zr_heap_destroy(&counts);
-    zr_heap_free(heap, search);
     return NULL;
 }
 
@@ -79,10 +84,10 @@ zr_replay_made_t *zr_replay_search_stop(zr_replay_search_t **search, size_t *pea
     zr_replay_made_t *made = (*search)->made;
     if (made != NULL)
         zr_heap_count_in(made->heap, (*search)->heap);
-    size_t peak = zr_heap_count((*search)->counts).peak;
+    zr_heap_t *counts = (*search)->counts; /* it is in it */
+    size_t peak = zr_heap_count(counts).peak;
     *peak_bytes = peak > *peak_bytes ? peak : *peak_bytes;
-    zr_heap_destroy(&(*search)->counts);
-    zr_heap_free((*search)->heap, *search);
+    zr_heap_destroy(&counts);
     *search = NULL;
     return made;
 }

@@ -14,8 +14,8 @@ bool zr_replay_plan_can_improve(const zr_replay_made_t *plan);
  * Search for a plan of the same tape.
  *
  * @param tape        copied
- * @param heap        of the search itself, and where what it finds is counted then. What it works
- *                    with is not: when it ends depends on time
+ * @param heap        where what it finds is counted then. What it works with is not: when it ends
+ *                    depends on time
  * @param most_bytes  that it may have; it ends where it needs more
  * @return NULL: no memory, or no thread
  */

@@ -210,16 +210,19 @@ int program_check_output(int code, bool printed, const zr_log_t *log) {
 }
 
 /* Memory that was given back is soon asked for again, as by the next plan of a search: telling the
- * kernel of it took 8 % of a search's time. */
-static void keep_freed_memory(void) {
+ * kernel of it took 8 % of a search's time. A run has a budget (--memory), and gives it back. */
+static void keep_freed_memory(const char *program) {
 #ifdef ZR_HAVE_MIMALLOC
-    mi_option_disable(mi_option_allow_decommit);
+    if (strcmp(program, "zero-train") != 0)
+        mi_option_disable(mi_option_allow_decommit);
+#else
+    (void)program;
 #endif
 }
 
 /* A file that is larger than the limit of the process is an error of its write, which is told. */
 static messages_t *open_messages(const char *program) {
-    keep_freed_memory();
+    keep_freed_memory(program);
     (void)signal(SIGXFSZ, SIG_IGN);
     messages_hold_standard_files();
     messages_t *messages = messages_create(program);

@@ -73,11 +73,15 @@ static zr_status_t settle(const zero_train_t *run, train_options_t *options, con
     return ZR_OK;
 }
 
+/* Of plans of memory: what one rank, or the plan of the run, has made, others take. */
+#define KEPT_PLAN_BYTES ((size_t)16 << 20)
+
 static int train(train_options_t *options, messages_t *messages, zr_log_t log) {
     train_result_t result;
     zero_train_t *run = NULL;
     log.level = options->quiet ? ZR_LOG_WARNING : ZR_LOG_INFO;
     options->stop = signals_watch();
+    options->plans = zr_plan_cache_create(KEPT_PLAN_BYTES); /* NULL: each rank makes its own */
     if (zero_train_open(options, &log, &run, &result) == ZR_OK) {
         zr_status_t status = settle(run, options, &log);
         if (status == ZR_OK)
@@ -87,6 +91,7 @@ static int train(train_options_t *options, messages_t *messages, zr_log_t log) {
     }
     int code = report(options, run, &result, messages, &log);
     zero_train_close(&run);
+    zr_plan_cache_destroy(&options->plans);
     return code;
 }
 

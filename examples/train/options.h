@@ -133,7 +133,7 @@ typedef struct train_options {
     bool is_launched;   /* this process is one rank, and finds the others by `launch` */
     zr_launch_t launch;
     char launched_device[16]; /* what `device` is then, unless it was written */
-    zr_plan_cache_t *plans;   /* where the run is planned: of memory, made before; NULL: none */
+    zr_plan_cache_t *plans;   /* of memory, made before, for plans and ranks; NULL: none */
     const atomic_bool *stop;  /* end after the step under way once this is set; NULL: never */
 
     train_checkpoint_options_t checkpoint;
