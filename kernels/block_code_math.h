@@ -84,8 +84,8 @@ static inline ZR_HOST_DEVICE uint32_t zr_code_magnitude(zr_code_t code, float va
     return code == ZR_CODE_UFLOAT8 && is_below ? 0 : magnitude;
 }
 
-/* Of small floats to 16 bits, which is where a scale comes out again when its largest element, as it
- * was rounded, is divided by the largest level. */
+/* Of small floats to 16 bits, which is where a scale comes out again when its largest element, as
+ * it was rounded, is divided by the largest level. */
 static inline ZR_HOST_DEVICE float zr_code_round_scale(zr_code_t code, float scale) {
     if (code == ZR_CODE_INT8)
         return scale < ZR_CODE_MOST_SCALE_INT8 ? scale : ZR_CODE_MOST_SCALE_INT8;
@@ -101,8 +101,8 @@ static inline ZR_HOST_DEVICE zr_code_scale_t zr_code_scale(zr_code_t code, uint3
     if (most == 0 || most >= 0x7f800000u)
         return scale;
     float exact = zr_float_of_bits(most) / zr_code_most(code);
-    scale.scale = zr_code_round_scale(code, exact < ZR_CODE_LEAST_SCALE ? ZR_CODE_LEAST_SCALE
-                                                                       : exact);
+    scale.scale =
+        zr_code_round_scale(code, exact < ZR_CODE_LEAST_SCALE ? ZR_CODE_LEAST_SCALE : exact);
     /* A little more, so that the largest element has the last code in spite of rounding. */
     bool is_float = code == ZR_CODE_FLOAT8 || code == ZR_CODE_UFLOAT8;
     scale.inverse = 1.0f / scale.scale * (is_float ? 1.00004f : 1.000001f);
@@ -143,7 +143,8 @@ static inline ZR_HOST_DEVICE uint32_t zr_random_of(const zr_rounding_t *rounding
 /** A bf16 next to the value, by 16 random bits; a NaN as of zr_bf16_from_f32. */
 static inline ZR_HOST_DEVICE zr_bf16_t zr_bf16_at_random(float value, uint32_t random) {
     uint32_t bits = zr_float_bits(value);
-    uint32_t result = (int32_t)(bits & 0x7fffffffu) > 0x7f800000 ? bits | 0x00400000u : bits + random;
+    uint32_t result =
+        (int32_t)(bits & 0x7fffffffu) > 0x7f800000 ? bits | 0x00400000u : bits + random;
     return (zr_bf16_t)(result >> 16);
 }
 
@@ -182,8 +183,8 @@ static inline ZR_HOST_DEVICE float zr_code_nf4_level(uint32_t code) {
     float level_1011 = zr_code_pick(a, 0.24611230f, 0.33791524f);
     float level_1213 = zr_code_pick(a, 0.44070983f, 0.56261700f);
     float level_1415 = zr_code_pick(a, 0.72295684f, 1.0f);
-    float low = zr_code_pick(c, zr_code_pick(b, level_01, level_23),
-                             zr_code_pick(b, level_45, level_67));
+    float low =
+        zr_code_pick(c, zr_code_pick(b, level_01, level_23), zr_code_pick(b, level_45, level_67));
     float high = zr_code_pick(c, zr_code_pick(b, level_89, level_1011),
                               zr_code_pick(b, level_1213, level_1415));
     return zr_code_pick(code & 8, low, high);

@@ -61,7 +61,8 @@ const zr_encoding_t zr_encoding_bf16 = {.name = "bf16",
                                         .queue_encode = queue_encode_cast,
                                         .queue_decode = queue_decode_cast};
 
-/* ---- blocks with a scale: what devices have kernels for --------------------------------------- */
+/* ---- blocks with a scale: what devices have kernels for ---------------------------------------
+ */
 
 /* All instruction sets give the same bits. */
 static const zr_host_isa_t *best_isa(void) {

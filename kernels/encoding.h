@@ -66,9 +66,9 @@ extern const zr_encoding_t zr_encoding_bf16;
  * int4_64         64       34     bf16   -7/7, ..., 7/7
  * nf4_64          64       34     bf16   16 quantiles of a normal distribution
  *
- * Scales are at least 2^-100, so that elements of smaller blocks are represented as if that were the
- * largest. A trailing block of fewer elements has codes of 0 for those that are not there. But for
- * the two of integers, what was decoded is encoded and decoded as it was.
+ * Scales are at least 2^-100, so that elements of smaller blocks are represented as if that were
+ * the largest. A trailing block of fewer elements has codes of 0 for those that are not there. But
+ * for the two of integers, what was decoded is encoded and decoded as it was.
  */
 extern const zr_encoding_t zr_encoding_float8;  /* "float8_256": running means */
 extern const zr_encoding_t zr_encoding_ufloat8; /* "ufloat8_256": running squares */

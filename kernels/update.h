@@ -88,7 +88,7 @@ enum { ZR_ISA_BASELINE = 0, ZR_ISA_AVX2 = 1, ZR_ISA_AVX512 = 2 };
 typedef struct zr_update_rule {
     const char *name; /* of the kernel, in traces, reports and messages; static, as all here */
     zr_state_array_t arrays[ZR_MAX_STATE_ARRAYS];
-    size_t n_arrays; /* at least 1: the first is the master, in fp32 */
+    size_t n_arrays;         /* at least 1: the first is the master, in fp32 */
     uint32_t never_negative; /* bit i: array i's values never are */
     zr_state_form_t form;    /* of a description fp32; zr_update_rule_in gives others */
     uint32_t formed;         /* bit i: array i is kept in that form, and computed in fp32 */

@@ -181,15 +181,15 @@ static json_t *describe(adam_bench_t *bench, const adam_options_t *options) {
     const zr_device_info_t *info = zr_device_info(bench->on.device);
     double adam = bench_times_median(&bench->works[0].times);
     double stream = bench_times_median(&bench->works[1].times);
-    json_t *object = JSON_OBJECT(
-        {"command", json_string("adam")}, {"device", json_string(info->description)},
-        {"threads", json_count((uint64_t)info->n_threads)},
-        {"dtype", json_string(zr_dtype_name(options->dtype))},
-        {"optimizer", json_string(options->type->name)},
-        {"state", json_string(zr_state_form_name(options->state))},
-        {"elems", json_count(options->n_elems)},
-        {"rounds", json_count(bench->works[0].times.n_times)},
-        {"adam", describe_loop(adam, bench)});
+    json_t *object =
+        JSON_OBJECT({"command", json_string("adam")}, {"device", json_string(info->description)},
+                    {"threads", json_count((uint64_t)info->n_threads)},
+                    {"dtype", json_string(zr_dtype_name(options->dtype))},
+                    {"optimizer", json_string(options->type->name)},
+                    {"state", json_string(zr_state_form_name(options->state))},
+                    {"elems", json_count(options->n_elems)},
+                    {"rounds", json_count(bench->works[0].times.n_times)},
+                    {"adam", describe_loop(adam, bench)});
     /* What the step is measured against: the host's loop, or a device's own copy. */
     JSON_PUT(&object, {bench->copy_from != NULL ? "copy" : "stream", describe_loop(stream, bench)},
              {"ratio", json_number(stream / adam)});

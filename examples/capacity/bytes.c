@@ -40,7 +40,8 @@ capacity_bytes_t capacity_bytes_of(const train_options_t *run, const zr_hardware
     const zr_model_size_t *size = &plan->size;
     uint64_t n_ranks = (uint64_t)run->n_ranks, all_states = 0, used = 0;
     const zr_update_rule_t rule = zr_config_rule(&run->config);
-    uint64_t per_block = BLOCK * 2 * zr_dtype_size(run->config.dtype) + zr_state_bytes(&rule, BLOCK);
+    uint64_t per_block =
+        BLOCK * 2 * zr_dtype_size(run->config.dtype) + zr_state_bytes(&rule, BLOCK);
     count_budgets(run, hardware, has_drives, &bytes);
     for (int tier = 0; tier < ZR_N_TIERS; tier++) {
         bool is_nvme = tier == ZR_TIER_NVME;

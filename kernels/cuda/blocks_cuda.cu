@@ -5,9 +5,8 @@ template <zr_code_t C, typename T>
 static __global__ void __launch_bounds__(ZR_CUDA_THREADS)
     encode_kernel(unsigned char *__restrict__ blocks, const T *__restrict__ values, size_t n_elems,
                   bool wide) {
-    zr_for_warps(n_elems, wide, [&](auto place) {
-        zr_store_blocks<C>(blocks, place, place.load(values), NULL);
-    });
+    zr_for_warps(n_elems, wide,
+                 [&](auto place) { zr_store_blocks<C>(blocks, place, place.load(values), NULL); });
 }
 
 template <zr_code_t C, typename T>

@@ -66,9 +66,9 @@ static __device__ inline zr_pack_t zr_load_blocks(const unsigned char *blocks, c
         }
 #pragma unroll
         for (int k = 0; k < 4; k++)
-            pack.value[i + k] = zr_code_level(C, words >> (k * zr_code_bits(C)) &
-                                                     ((1u << zr_code_bits(C)) - 1)) *
-                                scale;
+            pack.value[i + k] =
+                zr_code_level(C, words >> (k * zr_code_bits(C)) & ((1u << zr_code_bits(C)) - 1)) *
+                scale;
     }
     return pack;
 }
@@ -82,8 +82,8 @@ static __device__ inline void zr_store_quad(zr_quad_t<C, unsigned char> quad, bo
     uint32_t words = 0;
 #pragma unroll
     for (int k = 0; k < 4; k++) {
-        uint32_t word = scale.scale > 0 ? zr_code_of(C, &scale, values[k], random[k])
-                                        : zr_code_of_zero(C);
+        uint32_t word =
+            scale.scale > 0 ? zr_code_of(C, &scale, values[k], random[k]) : zr_code_of_zero(C);
         words |= (word & ((1u << zr_code_bits(C)) - 1)) << (k * zr_code_bits(C));
     }
     if (zr_code_is_small(C))

@@ -27,8 +27,9 @@ template <zr_state_form_t F, typename G, typename P>
 static void launch(cudaStream_t queue, const zr_update_t *update) {
     ZR_CUDA_LAUNCH((sgd_kernel<F, G, P>), zr_cuda_blocks(update->n_elems), ZR_CUDA_THREADS, 0,
                    queue, zr_sgd_factors(update), update->n_elems,
-                   static_cast<float *>(update->arrays[ZR_SGD_MASTER]), update->arrays[ZR_SGD_MOMENTUM_BUFFER],
-                   static_cast<const G *>(update->grad), static_cast<P *>(update->param),
+                   static_cast<float *>(update->arrays[ZR_SGD_MASTER]),
+                   update->arrays[ZR_SGD_MOMENTUM_BUFFER], static_cast<const G *>(update->grad),
+                   static_cast<P *>(update->param),
                    zr_update_rounding(update, ZR_SGD_MOMENTUM_BUFFER),
                    zr_update_is_wide(update, ZR_SGD_N_ARRAYS));
 }

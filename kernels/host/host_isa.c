@@ -308,8 +308,8 @@ static void fill(void *x, zr_dtype_t dtype, size_t n_elems, float value) {
 
 /* ---- blocks with a scale ------------------------------------------------------------ */
 
-ZR_INLINE uint32_t largest_of(zr_code_t code, const void *values, zr_dtype_t dtype,
-                              size_t n_elems, float *block) {
+ZR_INLINE uint32_t largest_of(zr_code_t code, const void *values, zr_dtype_t dtype, size_t n_elems,
+                              float *block) {
     int32_t most = 0;
     for (size_t i = 0; i < n_elems; i++) {
         block[i] = load(values, dtype, i);
@@ -390,8 +390,8 @@ ZR_INLINE void decode_loop(zr_code_t code, const uint8_t *in, size_t n_elems, vo
         const uint8_t *codes = in + zr_code_scale_bytes(code);
         void *out = (char *)values + first * zr_dtype_size(dtype);
         for (size_t i = 0; i < n; i++) {
-            uint32_t word = zr_code_is_small(code) ? (uint32_t)codes[i / 2] >> (i % 2 * 4) & 15u
-                                                   : codes[i];
+            uint32_t word =
+                zr_code_is_small(code) ? (uint32_t)codes[i / 2] >> (i % 2 * 4) & 15u : codes[i];
             store(out, dtype, i, zr_code_level(code, word) * scale);
         }
         in += zr_code_block_bytes(code);

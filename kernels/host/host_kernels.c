@@ -101,8 +101,8 @@ static void update_piece(void *context, size_t index) {
     }
     for (size_t first = 0; first < n_elems; first += FORMED_ELEMS) {
         size_t left = n_elems - first;
-        zr_update_t part = part_of(work, work->update, begin + first,
-                                   left < FORMED_ELEMS ? left : FORMED_ELEMS);
+        zr_update_t part =
+            part_of(work, work->update, begin + first, left < FORMED_ELEMS ? left : FORMED_ELEMS);
         update_formed(work, &part);
     }
 }
@@ -220,8 +220,8 @@ static void code_piece(void *context, size_t index) {
     const elements_work_t *work = context;
     const zr_kernel_work_t *args = work->args;
     size_t first = index * ZR_PIECE, n = piece_elems(index, args->n_elems);
-    size_t offset = first / (size_t)zr_code_block_elems(args->code) *
-                    (size_t)zr_code_block_bytes(args->code);
+    size_t offset =
+        first / (size_t)zr_code_block_elems(args->code) * (size_t)zr_code_block_bytes(args->code);
     if (args->kernel == ZR_KERNEL_ENCODE)
         work->isa->encode(args->code, at_const(args->src, args->src_dtype, first), args->src_dtype,
                           n, (char *)args->dst + offset, NULL);

@@ -63,8 +63,10 @@ TEST(host_and_stream_agree) {
         float *result = fixture_take(f, sizeof(values), 0);
         encoding->encode(encoding, values, N_ELEMS, blocks);
         encoding->decode(encoding, blocks, N_ELEMS, decoded);
-        assert_ok(encoding->queue_encode(encoding, f->stream, source, ZR_DTYPE_F32, N_ELEMS, target));
-        assert_ok(encoding->queue_decode(encoding, f->stream, target, N_ELEMS, result, ZR_DTYPE_F32));
+        assert_ok(
+            encoding->queue_encode(encoding, f->stream, source, ZR_DTYPE_F32, N_ELEMS, target));
+        assert_ok(
+            encoding->queue_decode(encoding, f->stream, target, N_ELEMS, result, ZR_DTYPE_F32));
         fixture_download(f, encoded, target, n_bytes);
         fixture_download(f, back, result, sizeof(back));
         assert_memory_equal(encoded, blocks, n_bytes);
@@ -127,8 +129,8 @@ static void check_block(const zr_encoding_t *encoding, const float *values, size
     uint16_t narrow;
     memcpy(&scale, block, sizeof(scale));
     memcpy(&narrow, block, sizeof(narrow));
-    double top = (has_bf16 ? ref_bf16_value(narrow) : (double)scale) *
-                 ref_code_most(encoding->name);
+    double top =
+        (has_bf16 ? ref_bf16_value(narrow) : (double)scale) * ref_code_most(encoding->name);
     assert_true(fabs(top - want) <= want * (has_bf16 ? 0x1p-8 : 0x1p-14));
     for (size_t i = 0; i < n_elems; i++) {
         double value = values[i], nearest = INFINITY, of_levels = INFINITY;
@@ -199,8 +201,8 @@ static void check_stream(fixture_t *f, const zr_encoding_t *encoding, const floa
     memcpy(narrow, own, n_elems * sizeof(uint16_t));
     for (size_t i = 0; i < n_elems; i++) {
         float is = dtype == ZR_DTYPE_F32 ? own[i] : zr_bf16_to_f32(narrow[i]);
-        float want = dtype == ZR_DTYPE_F32 ? decoded[i]
-                                           : zr_bf16_to_f32(ref_bf16_nearest(decoded[i]));
+        float want =
+            dtype == ZR_DTYPE_F32 ? decoded[i] : zr_bf16_to_f32(ref_bf16_nearest(decoded[i]));
         assert_true(isnan(want) ? isnan(is) != 0 : is == want);
     }
     free(blocks), free(got), free(own), free(decoded), free(narrow);

@@ -36,8 +36,9 @@ static void make(work_t *w, fixture_t *f, const zr_optimizer_type_t *type, zr_st
         const zr_encoding_t *encoding = w->rule.arrays[a].encoding;
         for (size_t i = 0; i < N_ELEMS; i++) {
             float value = ldexpf(fixture_random_float(&random), -(int)(random_bits(&random) % 8));
-            w->before[a][i] = i / 256 == 2 ? 0 : type->rule.never_negative >> a & 1 ? value * value
-                                                                                   : value;
+            w->before[a][i] = i / 256 == 2                         ? 0
+                              : type->rule.never_negative >> a & 1 ? value * value
+                                                                   : value;
         }
         w->n_bytes[a] = zr_encoding_bytes(encoding, N_ELEMS);
         encoding->encode(encoding, w->before[a], N_ELEMS, w->start[a]);
