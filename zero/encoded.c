@@ -1,8 +1,9 @@
 /* See encoded_internal.h. */
 #include "zero/encoded_internal.h"
 
-/* Elements that are added in fp32 at once. */
-#define CHUNK_ELEMS ((size_t)1 << 17)
+/* Elements that are added in fp32 at once: kernels of fewer would be too many, for each rank of
+ * thousands two. */
+#define CHUNK_ELEMS ((size_t)1 << 20)
 
 static zr_message_t message_of(const zr_encoded_t *encoded) {
     const zr_encoding_t *own = zr_base_encoding(encoded->base);
@@ -20,8 +21,9 @@ static void give_back(const zr_encoded_t *encoded, void **pointer) {
     zr_free(encoded->base->allocator, pointer, encoded->base->transfer);
 }
 
-static size_t chunk_of(size_t n_elems) {
-    return n_elems < CHUNK_ELEMS ? n_elems : CHUNK_ELEMS;
+static size_t chunk_of(const zr_encoded_t *encoded, size_t n_elems) {
+    size_t most = encoded->chunk_elems > 0 ? encoded->chunk_elems : CHUNK_ELEMS;
+    return n_elems < most ? n_elems : most;
 }
 
 static void *block_at(const zr_encoded_t *encoded, void *blocks, size_t elem) {
@@ -90,10 +92,10 @@ static zr_status_t encode_with(const zr_encoded_t *encoded, void *values, size_t
     void *chunk = NULL;
     if (error == NULL || n_elems == 0)
         return encode(encoded, values, encoded->base->config.dtype, n_elems, blocks);
-    ZR_TRY(take(encoded, chunk_of(n_elems) * sizeof(float), &chunk));
+    ZR_TRY(take(encoded, chunk_of(encoded, n_elems) * sizeof(float), &chunk));
     zr_status_t status = ZR_OK;
     for (size_t i = 0, n = 0; i < n_elems && status == ZR_OK; i += n) {
-        n = chunk_of(n_elems - i);
+        n = chunk_of(encoded, n_elems - i);
         status = encode_chunk_with(encoded, zr_base_at(encoded->base, values, i), n, error + i,
                                    block_at(encoded, blocks, i), chunk);
     }
@@ -122,12 +124,12 @@ static zr_status_t add_chunk(const zr_encoded_t *encoded, void *blocks, size_t s
 static zr_status_t add_up(const zr_encoded_t *encoded, void *blocks, size_t slice_elems,
                           size_t n_elems, void *target) {
     void *chunks[2] = {NULL, NULL};
-    size_t chunk_bytes = chunk_of(n_elems) * sizeof(float);
+    size_t chunk_bytes = chunk_of(encoded, n_elems) * sizeof(float);
     bool is_float = encoded->base->config.dtype == ZR_DTYPE_F32;
     zr_status_t status = take(encoded, chunk_bytes, &chunks[0]);
     ZR_THEN(status, is_float ? ZR_OK : take(encoded, chunk_bytes, &chunks[1]));
     for (size_t i = 0, n = 0; i < n_elems && status == ZR_OK; i += n) {
-        n = chunk_of(n_elems - i);
+        n = chunk_of(encoded, n_elems - i);
         status = add_chunk(encoded, blocks, slice_elems, i, n, (float *[2]){chunks[0], chunks[1]},
                            zr_base_at(encoded->base, target, i));
     }

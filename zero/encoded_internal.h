@@ -18,6 +18,7 @@ typedef struct zr_encoded {
     zr_comm_t *comm;
     const char *tensor;            /* for messages */
     const zr_encoding_t *encoding; /* of messages; NULL: as tensors are */
+    size_t chunk_elems;            /* that are added in fp32 at once: whole blocks; 0: a million */
 } zr_encoded_t;
 
 /** Of a unit's parameters, over the ranks of a group. */

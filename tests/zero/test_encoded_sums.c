@@ -157,7 +157,8 @@ static zr_status_t with_base(test_rank_t *rank,
     const zr_encoded_t encoded = {.base = &base,
                                   .comm = rank->comm,
                                   .tensor = "values",
-                                  .encoding = ((const sums_t *)rank->context)->encoding};
+                                  .encoding = ((const sums_t *)rank->context)->encoding,
+                                  .chunk_elems = 512};
     ZR_THEN(status, check(rank, &encoded));
     zr_base_destroy(&base);
     zr_heap_destroy(&heap);

@@ -20,7 +20,7 @@ has() {
     grep -nE "^[[:space:]]+(@!?%p[0-9]+[[:space:]]+)?($1)" "$ptx"
 }
 
-for source in adamw lion sgd elementwise spread sum_of_squares; do
+for source in adamw lion sgd blocks elementwise spread sum_of_squares; do
     compile "kernels/cuda/${source}_cuda.cu"
     # Instructions on floating point values that compute: not moves, loads, stores, comparisons.
     used=$(grep -oE '^[[:space:]]+(@!?%p[0-9]+[[:space:]]+)?[a-z][a-z0-9_.]*\.(f32|f64|f16|bf16)[a-z0-9_.]*' "$ptx" |
@@ -28,7 +28,8 @@ for source in adamw lion sgd elementwise spread sum_of_squares; do
     [ -n "$used" ] || { echo "$source: no floating point instruction was found"; status=1; }
     for instruction in $used; do
         case $instruction in
-        add.rn.f32 | mul.rn.f32 | fma.rn.f32 | div.rn.f32 | sqrt.rn.f32) ;;
+        add.rn.f32 | mul.rn.f32 | fma.rn.f32 | div.rn.f32 | rcp.rn.f32 | sqrt.rn.f32) ;;
+        neg.f32 | min.f32 | max.f32 | cvt.rn.f32.s16 | cvt.rn.f32.s32) ;; # exact, of codes
         add.rn.f64 | fma.rn.f64 | cvt.f64.f32) ;; # the norm; a float is exact in double
         *) echo "$source: $instruction is not allowed"; status=1 ;;
         esac
