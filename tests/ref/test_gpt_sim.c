@@ -245,6 +245,10 @@ static sim_case_t choose(uint64_t seed) {
         c.config.order = throw(&order, 3) ? ZR_ORDER_BLOCK : ZR_ORDER_MICRO_BATCH;
         c.varies = throw(&order, 2);
     }
+    /* Where it is faster is measured, and the simulated machine is another one. */
+    dice_t place = {seed * 7000003};
+    c.config.offload_optimizer.update_on =
+        throw(&place, 2) ? ZR_UPDATE_ON_HOST : ZR_UPDATE_ON_DEVICE;
     dice_t messages = {seed * 9000011};
     if (throw(&messages, 3) == 0) {
         if (c.config.stage > 0)
