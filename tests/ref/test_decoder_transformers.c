@@ -41,6 +41,16 @@ static int set_up(void **state) {
     reference = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
     if (reference == NULL)
         fail_msg("%s:%d: %s", path, error.line, error.text);
+#if defined(__SANITIZE_ADDRESS__) /* it makes them five times slower: every third goes through all */
+    const char *name;
+    json_t *model;
+    void *next;
+    size_t i = 0;
+    json_object_foreach_safe(json_object_get(reference, "models"), next, name, model) {
+        if (i++ % 3 != 0)
+            json_object_del(json_object_get(reference, "models"), name);
+    }
+#endif
     return 0;
 }
 
