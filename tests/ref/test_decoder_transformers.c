@@ -41,7 +41,8 @@ static int set_up(void **state) {
     reference = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
     if (reference == NULL)
         fail_msg("%s:%d: %s", path, error.line, error.text);
-#if defined(__SANITIZE_ADDRESS__) /* it makes them five times slower: every third goes through all */
+#if defined(__SANITIZE_ADDRESS__) /* it makes them five times slower: every third goes through all \
+                                   */
     const char *name;
     json_t *model;
     void *next;
