@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "tests/common/one_thing.h"
+#include "tests/common/test.h"
 
 #define ARENA_BYTES ((size_t)96 << 20)
 
@@ -107,4 +108,26 @@ void fixture_random_values(void *values, zr_dtype_t dtype, size_t n, float scale
         else
             ((zr_bf16_t *)values)[i] = zr_bf16_from_f32(value);
     }
+}
+
+static const char *device_of_tests;
+
+static int open_fixture(void **state) {
+    fixture_t *f = calloc(1, sizeof(*f));
+    fixture_open(f, device_of_tests, 2, NULL);
+    *state = f;
+    return 0;
+}
+
+static int close_fixture(void **state) {
+    fixture_close(*state);
+    free(*state);
+    return 0;
+}
+
+int fixture_run_tests(int argc, char **argv) {
+    device_of_tests = fixture_device_name(argc, argv);
+    if (fixture_probe(device_of_tests) != 0)
+        return FIXTURE_SKIPPED;
+    return run_all_tests(open_fixture, close_fixture);
 }

@@ -27,6 +27,9 @@ const char *fixture_device_name(int argc, char **argv);
 const char *fixture_backend(const char *device_name);
 /** 0, or FIXTURE_SKIPPED, having said why, when this build or machine has no such device. */
 int fixture_probe(const char *device_name);
+/** The program's tests on the device that its arguments name: each has a fixture for its state,
+ * with two threads. @return the program's exit code */
+int fixture_run_tests(int argc, char **argv);
 
 /** Open; n_threads and isa as in zr_device_options_t. Fails the test when it cannot. */
 void fixture_open(fixture_t *fixture, const char *device_name, int n_threads, const char *isa);

@@ -250,24 +250,6 @@ TEST(bad_arguments_are_refused) {
                    e->queue_decode(e, f->stream, blocks, 9, values, ZR_DTYPE_U8));
 }
 
-static const char *device_name;
-
-static int setup(void **state) {
-    fixture_t *f = calloc(1, sizeof(*f));
-    fixture_open(f, device_name, 2, NULL);
-    *state = f;
-    return 0;
-}
-
-static int teardown(void **state) {
-    fixture_close(*state);
-    free(*state);
-    return 0;
-}
-
 int main(int argc, char **argv) {
-    device_name = fixture_device_name(argc, argv);
-    if (fixture_probe(device_name) != 0)
-        return FIXTURE_SKIPPED;
-    return run_all_tests(setup, teardown);
+    return fixture_run_tests(argc, argv);
 }

@@ -233,24 +233,6 @@ TEST(small_changes_are_not_lost) {
     }
 }
 
-static const char *device_name;
-
-static int setup(void **state) {
-    fixture_t *f = calloc(1, sizeof(*f));
-    fixture_open(f, device_name, 2, NULL);
-    *state = f;
-    return 0;
-}
-
-static int teardown(void **state) {
-    fixture_close(*state);
-    free(*state);
-    return 0;
-}
-
 int main(int argc, char **argv) {
-    device_name = fixture_device_name(argc, argv);
-    if (fixture_probe(device_name) != 0)
-        return FIXTURE_SKIPPED;
-    return run_all_tests(setup, teardown);
+    return fixture_run_tests(argc, argv);
 }
