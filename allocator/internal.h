@@ -92,7 +92,7 @@ static inline void zr_count_up(zr_byte_count_t *count, size_t size_bytes) {
 
 /* ---- pressure.c ------------------------------------------------------------------ */
 
-/** What the rank may still have of its part of the process; ZR_NO_BUDGET: there is none. */
+/** What the rank may still have of its part of the process; ZR_NO_BUDGET: no limit. */
 size_t zr_process_headroom(const zr_allocator_t *allocator);
 /** Whether that is nearer to its limit than a tier is to its budget. */
 bool zr_process_is_tighter(const zr_allocator_t *allocator, const zr_tier_memory_t *memory);

@@ -24,7 +24,8 @@ typedef struct args_known {
  *
  * @param argp   its options have long names; its parser returns 0, or EINVAL after it has
  *               logged what is wrong
- * @param known  of other programs; rows whose option here is none of argp's are ignored; NULL: none
+ * @param known  of other programs; rows whose option argp does not have here are ignored; may be
+ *               NULL
  * @param input  handed to the parser
  * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_MEMORY. What is wrong has been logged.
  */

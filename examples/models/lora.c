@@ -235,7 +235,7 @@ bool zr_lora_has_target(const zr_lora_t *lora, const char *layer) {
     return false;
 }
 
-/* The length of the layer's name in that of a factor; 0: it is none. */
+/* The length of the layer's name in that of a factor; 0: the name is no factor's. */
 static size_t length_before(const char *name, const char *factor) {
     size_t n = strlen(name), end = strlen(factor);
     return n > end + 1 && name[n - end - 1] == '.' && strcmp(name + n - end, factor) == 0

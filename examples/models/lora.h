@@ -43,6 +43,8 @@ ZR_NODISCARD zr_status_t zr_lora_read(const char *text, const zr_log_t *log, zr_
 typedef struct zr_lora_text {
     char text[ZR_LORA_TARGETS_BYTES + 96];
 } zr_lora_text_t;
+/** Of that text in what a trainer keeps in checkpoints, where there are adapters. */
+#define ZR_LORA_KEY "lora"
 /** As zr_lora_read reads it back. */
 zr_lora_text_t zr_lora_text(const zr_lora_t *lora);
 

@@ -19,7 +19,7 @@ const plan_band_t *plan_bands(size_t *n_p);
 /**
  * The band of a plan.
  *
- * @param text  set to a sentence that says where it is from, or, where there is none, why
+ * @param text  set to a sentence that says where the band is from, or why no band is known
  * @return NULL: none
  */
 const plan_band_t *plan_band_of(const plan_options_t *options, const zr_run_row_t *row, char *text,

@@ -17,8 +17,6 @@
 #include "examples/common/model_json.h"
 #include "examples/train/evaluate.h"
 
-#define LORA_KEY "lora" /* --lora, where there are adapters */
-
 /* ---- what is kept ---------------------------------------------------------------------------- */
 
 uint64_t train_checkpoint_step_sequences(const train_options_t *options) {
@@ -43,7 +41,7 @@ static char *trainer_text(const train_options_t *options, const data_t *data,
         JSON_OBJECT({"model", model_json(&options->shape)}, {"data", data_object(options, data)},
                     {"sequences", json_count(place->n_sequences)});
     if (options->lora_text != NULL)
-        json_put(&object, LORA_KEY, json_string(zr_lora_text(&options->lora).text));
+        json_put(&object, ZR_LORA_KEY, json_string(zr_lora_text(&options->lora).text));
     if (place->gain.has_any)
         json_put(&object, "evaluation", train_gain_json(options, place->val, &place->gain));
     char *text = json_dumps(object, JSON_COMPACT);
@@ -131,7 +129,7 @@ static zr_status_t check_model(const opening_t *opening, const json_t *trainer) 
 
 /* Adapters may be new, but those that are there stay as they are. */
 static zr_status_t check_lora(const opening_t *opening, const json_t *trainer) {
-    const char *saved = json_string_value(json_object_get(trainer, LORA_KEY));
+    const char *saved = json_string_value(json_object_get(trainer, ZR_LORA_KEY));
     zr_lora_text_t now = zr_lora_text(&opening->options->lora);
     if (saved == NULL || (opening->options->lora_text != NULL && strcmp(saved, now.text) == 0))
         return ZR_OK;
@@ -159,8 +157,8 @@ void train_checkpoint_said(const char *dir, char **model_p, char **lora_p) {
         const char *name = zr_model_shape_name(&shape);
         *model_p = strdup(name != NULL ? name : zr_model_shape_text(&shape).text);
     }
-    if (json_is_string(json_object_get(trainer, LORA_KEY)))
-        *lora_p = strdup(json_string_value(json_object_get(trainer, LORA_KEY)));
+    if (json_is_string(json_object_get(trainer, ZR_LORA_KEY)))
+        *lora_p = strdup(json_string_value(json_object_get(trainer, ZR_LORA_KEY)));
     json_decref(trainer);
     zr_checkpoint_close(&checkpoint);
 }

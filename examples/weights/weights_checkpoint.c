@@ -17,7 +17,6 @@
 
 /* Of the trainer's object. */
 #define MODEL_KEY "model"
-#define LORA_KEY "lora"
 
 /* ---- the shape --------------------------------------------------------------------------- */
 
@@ -43,7 +42,7 @@ static zr_status_t read_shape(const zr_checkpoint_t *checkpoint, const zr_model_
                          path);
     if (status == ZR_OK && model != NULL)
         status = weights_expect_shape(model, "--model", &shape, path, log);
-    ZR_THEN(status, read_lora(json_string_value(json_object_get(trainer, LORA_KEY)), log, weights));
+    ZR_THEN(status, read_lora(json_string_value(json_object_get(trainer, ZR_LORA_KEY)), log, weights));
     json_decref(trainer);
     if (status == ZR_OK)
         weights->shape = shape;
@@ -222,7 +221,7 @@ static char *trainer_text(const weights_t *weights) {
     json_t *trainer = json_object();
     json_put(&trainer, MODEL_KEY, model_json(&weights->shape));
     if (weights->has_lora)
-        json_put(&trainer, LORA_KEY, json_string(zr_lora_text(&weights->lora).text));
+        json_put(&trainer, ZR_LORA_KEY, json_string(zr_lora_text(&weights->lora).text));
     char *text = json_dumps(trainer, JSON_COMPACT);
     json_decref(trainer);
     return text;
