@@ -42,7 +42,8 @@ static zr_status_t read_shape(const zr_checkpoint_t *checkpoint, const zr_model_
                          path);
     if (status == ZR_OK && model != NULL)
         status = weights_expect_shape(model, "--model", &shape, path, log);
-    ZR_THEN(status, read_lora(json_string_value(json_object_get(trainer, ZR_LORA_KEY)), log, weights));
+    ZR_THEN(status,
+            read_lora(json_string_value(json_object_get(trainer, ZR_LORA_KEY)), log, weights));
     json_decref(trainer);
     if (status == ZR_OK)
         weights->shape = shape;
@@ -176,6 +177,8 @@ static zr_status_t add_tensors(weights_t *weights, const weights_import_t *optio
         filling.tensor = &weights->tensors.all[i];
         zr_param_desc_t desc = {.name = filling.tensor->name,
                                 .n_dims = filling.tensor->n_dims,
+                                .frozen =
+                                    weights->has_lora && !zr_lora_is_factor(filling.tensor->name),
                                 .fill = fill,
                                 .fill_context = &filling};
         memcpy(desc.dims, filling.tensor->dims, sizeof(filling.tensor->dims));

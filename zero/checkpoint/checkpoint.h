@@ -133,8 +133,9 @@ ZR_NODISCARD zr_status_t zr_checkpoint_writer_create(const zr_save_options_t *op
  * Write a tensor: its values, from the first to the last, in pieces. It has no other arrays: they
  * read as 0.
  *
- * @param desc     name, dims and fill are read; fill is called in order, once for each element;
- *                 it may return no error: whoever reads a file keeps its own
+ * @param desc     name, dims, frozen and fill are read; fill is called in order, once for each
+ *                 element; it may return no error: whoever reads a file keeps its own. Frozen
+ *                 tensors are written to files of their own, which zr_runtime_link_frozen links
  * @return ZR_OK; ZR_ERR_ARGUMENT for a name that was written before, or a size that overflows;
  *         ZR_ERR_IO
  */

@@ -20,6 +20,7 @@ Low-rank adapters of PEFT go in beside a model, are trained as there, come back,
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -312,9 +313,9 @@ def generate(folder, dtype):
     return text, load_decoder(folder, dtype).generate(ids, max_new_tokens=8, do_sample=False)[0].tolist()
 
 
-def check_training(name, model, folder, work, more=()):
+def check_training(name, model, folder, work, more=(), steps=3):
     """Steps on sequences that are all the same, so that their order does not matter."""
-    steps, seq = 3, 16
+    seq = 16
     text = work / "as"
     text.write_bytes(b"a" * 2000)
     params = [param for param in model.parameters() if param.requires_grad]
@@ -396,6 +397,38 @@ def check_merged(what, name, checkpoint, folder, model):
           max((tensors[key].double() - wanted[key].double()).abs().max().item() for key in wanted), 1e-6)
 
 
+NF4_LEVELS = [-1.0, -0.6961928, -0.52507305, -0.3949175, -0.28444138, -0.18477343, -0.09105004, 0.0, 0.0795803,
+              0.1609302, 0.2461123, 0.33791524, 0.44070983, 0.562617, 0.72295684, 1.0]  # QLoRA, appendix E
+
+
+def decoded_bf16(weight):
+    return weight.bfloat16().float()
+
+
+def decoded_nf4(weight):
+    """Blocks of 64 elements in the order of the file, each with its largest magnitude in bf16."""
+    flat = weight.flatten()
+    blocks = torch.nn.functional.pad(flat, (0, -flat.numel() % 64)).view(-1, 64)
+    scales = blocks.abs().amax(dim=1, keepdim=True).bfloat16().float()
+    levels = torch.tensor(NF4_LEVELS)
+    codes = (blocks[..., None] / scales[..., None] - levels).abs().argmin(dim=-1)
+    return (levels[codes] * scales).flatten()[:flat.numel()].view_as(weight)
+
+
+def check_base(name, base, decoded, checkpoint, work):
+    """Adapters train beside weights in fewer bits as they do in PEFT beside what those are decoded to."""
+    model = make_adapters(name, 11)
+    linears = (torch.nn.Linear, transformers.pytorch_utils.Conv1D)
+    with torch.no_grad():
+        for module_name, module in model.named_modules():
+            if isinstance(module, linears) and "lora_" not in module_name and "lm_head" not in module_name:
+                module.weight.copy_(decoded(module.weight))
+    copy = work / f"ck_lora_{name}_{base}"
+    shutil.copytree(checkpoint, copy)
+    check_training(f"{name} with adapters, base in {base}", model, copy, work,
+                   ["--stage", 3, "--ranks", 2, "--micro-batch", 1, "--lora-base", base], steps=20)
+
+
 def check_adapters(name, work):
     came, adapters, checkpoint = work / f"base_{name}", work / f"lora_{name}", work / f"ck_lora_{name}"
     make_base(name).save_pretrained(came)
@@ -407,6 +440,8 @@ def check_adapters(name, work):
     if set(a) != set(b) or any(not torch.equal(a[key], b[key]) for key in a):
         sys.exit(f"{name}: adapters have come back otherwise")
     check_merged("imported", name, checkpoint, work / f"merged_{name}", make_adapters(name, 11))
+    for base, decoded in {"bf16": decoded_bf16, "nf4": decoded_nf4}.items():
+        check_base(name, base, decoded, checkpoint, work)
     check_training(f"{name} with adapters", model, checkpoint, work, ["--stage", 3, "--ranks", 2, "--micro-batch", 1])
     run(BIN / "zero-checkpoint", "export", checkpoint, "--adapter", "-o", work / f"lora_{name}_tuned")
     tuned = peft.PeftModel.from_pretrained(make_base(name), work / f"lora_{name}_tuned")

@@ -160,6 +160,9 @@ TEST(test_adapters_come_back) {
     expect("export b --merge -o b_merged --dtype fp32", 0);
     expect("export b2 --merge -o b2_merged --dtype fp32", 0);
     assert_int_equal(system("diff -r b_merged b2_merged"), 0);
+    run("b2", "--lora-base nf4"); /* saves links to the weights that were imported */
+    assert_true(file_of("b2/step-00000000/base-00000.data") ==
+                file_of("b2/step-00000003/base-00000.data"));
 }
 
 /* It goes on with the adapters that it finds; others are refused. */
