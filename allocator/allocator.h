@@ -6,7 +6,7 @@
  * granule by granule as it is needed and kept for reuse. What counts against the
  * budget is what is mapped ("reserved"), so that holes count too. When a request
  * would exceed the budget, pending frees are waited for, and idle granules of any class
- * are moved to where they are needed. docs/allocator.md tells how to read its error.
+ * are moved to where they are needed. docs/internals/allocator.md tells how to read its error.
  */
 #pragma once
 

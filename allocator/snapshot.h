@@ -5,7 +5,8 @@
  *   .json    Chrome's trace format, as ui.perfetto.dev opens it
  *   .pickle  what torch.cuda.memory._dump_snapshot writes, as pytorch.org/memory_viz opens it
  *
- * All three are in the recording's virtual time. docs/allocator.md tells what to see in them.
+ * All three are in the recording's virtual time. docs/internals/allocator.md tells what to see in
+ * them.
  */
 #pragma once
 

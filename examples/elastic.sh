@@ -28,7 +28,7 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 
 mkdir "$work/data" "$work/drive"
-cp docs/*.md "$work/data" || exit 1
+cp docs/*/*.md "$work/data" || exit 1
 model=layers=2,channels=64,heads=4,seq=64,vocab=256
 options=(--device host --threads 1 --model "$model"
     --data "$work/data" --stage 3 --checkpoint-dir "$work/run" --checkpoint-every 5

@@ -52,8 +52,8 @@ documents() {
         zr_die "$(tail -n 1 $work/data.txt)"
 }
 # shellcheck disable=SC2046
-documents $work/train.bin $(ls docs/*.md | grep -v scaling.md)
-documents $work/val.bin docs/scaling.md
+documents $work/train.bin $(ls docs/*/*.md | grep -v scaling.md)
+documents $work/val.bin docs/internals/scaling.md
 
 # ---- train --------------------------------------------------------------------------------------
 rm -rf $work/run $work/tuned

@@ -21,7 +21,7 @@ trap 'rm -rf "$work"' EXIT
 if [ -n "${LEAN_TEXT:-}" ]; then
     cat "$LEAN_TEXT" >"$work/all" || exit 1
 else
-    cat docs/*.md README.md >"$work/all"
+    cat docs/*/*.md README.md >"$work/all"
 fi
 size=$(wc -c <"$work/all")
 head -c $((size * 9 / 10)) "$work/all" >"$work/text"

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # How GPTs of 1.5, 13 and 175 billion parameters scale from 8 to 1,024 simulated ranks, and what was
 # measured of other programs beside what is planned of the same runs: zero-plan makes one plan of
-# each. Writes the tables of docs/scaling.md anew, and docs/scaling.svg.
+# each. Writes the tables of docs/internals/scaling.md anew, and docs/internals/scaling.svg.
 # Installs what is missing on Debian 12 and Ubuntu 22.04 or later, and builds zero-plan; or takes
 # the one that ZERO_PLAN names. Some minutes of one core.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 . cmake/install.sh
 
-document=docs/scaling.md
-picture=docs/scaling.svg
+document=docs/internals/scaling.md
+picture=docs/internals/scaling.svg
 work=build/scaling
 if [ -z "${ZERO_PLAN:-}" ]; then
     packages=jq

@@ -223,7 +223,7 @@ zr_config_t zr_config_default(void);
 /**
  * Read DeepSpeed's JSON over what `config` holds. Keys that are absent, "auto" or null where
  * that is DeepSpeed's default leave it as it is, and so do two different nvme_path where paths were
- * set before; where none were they are refused. docs/config.md tables all keys.
+ * set before; where none were they are refused. docs/reference/config.md tables all keys.
  *
  * @param path    file to read
  * @param log     NULL: default; every wrong key of the file is logged, not only the first
@@ -321,7 +321,7 @@ int zr_config_n_shards(const zr_config_t *config, int n_ranks);
  * Learning rate of a step, counted from 0. `config` is resolved.
  *
  * Source: DeepSpeed's deepspeed/runtime/lr_schedules.py with `step` for its
- * last_batch_iteration; docs/config.md has the formulas.
+ * last_batch_iteration; docs/reference/config.md has the formulas.
  */
 double zr_config_lr(const zr_config_t *config, size_t step);
 

@@ -2,7 +2,7 @@
  * Options of a run, as rows of a table: a row says what an option is called, on a command line and
  * in DeepSpeed's JSON, which field of zr_config_t it sets, which values it takes and when it
  * applies. Parsing, messages, help, files, the agreement of ranks, commands that repeat a run and
- * docs/config.md read the row: an option is added by adding one (zero/config/rows.c).
+ * docs/reference/config.md read the row: an option is added by adding one (zero/config/rows.c).
  *
  * A program's own options are rows of the same type, of a struct of its own.
  */
@@ -83,7 +83,7 @@ struct zr_option {
 
     const char *arg;     /* what --help calls the value: "ELEMS"; NULL: the choices */
     const char *help;    /* what it means, in a line or two */
-    const char *more;    /* what the table of docs/config.md says beyond; NULL: nothing */
+    const char *more;    /* what the table of docs/reference/config.md says beyond; NULL: nothing */
     const char *initial; /* the default in words; NULL: what the field holds then */
     const char *usual;   /* JSON of DeepSpeed's default; "null" may be written; NULL: it has none */
     const char *note;    /* what the table of keys says beyond `help`; NULL: nothing */

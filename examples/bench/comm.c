@@ -51,7 +51,7 @@ static const zr_option_t rows[] = {
     {"comm", AT(choice), .type = ZR_OPTION_CHOICE, .choices = comms,
      .arg = "threads|nccl|processes",
      .help = "the communicator; processes: those that mpirun, or you, have "
-             "started (docs/clusters.md)"},
+             "started (docs/guide/clusters.md)"},
     {"ranks", AT(n_ranks), .type = ZR_OPTION_COUNT, .least = 2, .most = ZR_MAX_SUM_SOURCES,
      .arg = "N", .initial = "2; of processes those that were started", .help = "ranks, 2 or more"},
     {"threads", AT(n_threads), .type = ZR_OPTION_COUNT, .least = 1, .most = 1024, .arg = "N",
@@ -83,7 +83,7 @@ static zr_status_t count_ranks(options_t *o) {
     if (!is_launched || (o->n_ranks > 0 && o->n_ranks != (size_t)launch.n_ranks))
         return zr_fail(o->common.log, ZR_ERR_ARGUMENT,
                        "--comm %s: ranks are processes, 2 or more, and started are %d; start it "
-                       "with mpirun -n N and without --ranks (docs/clusters.md)",
+                       "with mpirun -n N and without --ranks (docs/guide/clusters.md)",
                        o->comm.comm->name, is_launched ? launch.n_ranks : 1);
     o->n_ranks = (size_t)launch.n_ranks;
     o->is_silent = launch.rank > 0;

@@ -1,5 +1,5 @@
 /*
- * What zero-bench comm has measured, for people and as JSON (docs/bench.md).
+ * What zero-bench comm has measured, for people and as JSON (docs/internals/bench.md).
  */
 #pragma once
 

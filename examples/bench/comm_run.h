@@ -42,7 +42,7 @@ typedef struct comm_options {
 
 /**
  * Bytes that all ranks together have to read from and write to memory for a collective on tensors
- * of tensor_bytes on each: every input once, and every output once (docs/bench.md).
+ * of tensor_bytes on each: every input once, and every output once (docs/internals/bench.md).
  */
 double comm_least_bytes(zr_collective_t collective, bool in_place, double tensor_bytes,
                         int n_ranks);

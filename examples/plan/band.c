@@ -9,11 +9,11 @@ enum { MEASURED_HOST, ONE_NODE, SEVERAL_NODES };
 
 static const plan_band_t bands[] = {
     [MEASURED_HOST] = {0.96, 1.15, 24, "runs on the host with rates measured there",
-                       "docs/simulation.md"},
+                       "docs/internals/simulation.md"},
     [ONE_NODE] = {1.11, 1.62, 9, "published runs of other programs on one node of GPUs",
-                  "docs/scaling.md"},
+                  "docs/internals/scaling.md"},
     [SEVERAL_NODES] = {1.20, 3.04, 18, "published runs of other programs on several nodes of GPUs",
-                       "docs/scaling.md"}};
+                       "docs/internals/scaling.md"}};
 
 const plan_band_t *plan_bands(size_t *n_p) {
     *n_p = sizeof(bands) / sizeof(bands[0]);

@@ -104,7 +104,7 @@ void plan_words_why(const zr_run_rows_t *rows, plan_words_t *words) {
     if (rows->encoded_gain >= 1.1)
         plan_words_add(words,
                        " With %s--reduce-encoding 4bit it would be %.1f times as fast, with other "
-                       "results (docs/lean.md).",
+                       "results (docs/guide/lean.md).",
                        best->stage > 0 ? "--gather-encoding 8bit " : "", rows->encoded_gain);
 }
 

@@ -207,11 +207,12 @@ static zr_status_t check_data(const opening_t *opening, const json_t *saved) {
 static void warn_of_bytes(const opening_t *opening) {
     size_t vocab = zr_model_shape_sizes(&opening->options->shape).vocab;
     if (vocab > 256 && strcmp(data_kind(opening->data), "text") == 0)
-        zr_log_write(opening->log, ZR_LOG_WARNING,
-                     "%s has weights of another tool with a vocabulary of %zu, and --data is text, "
-                     "of which every byte is a token: what the weights have learnt of their "
-                     "tokenizer's tokens is lost; give token files (docs/config.md, \"Data\")",
-                     opening->info.path, vocab);
+        zr_log_write(
+            opening->log, ZR_LOG_WARNING,
+            "%s has weights of another tool with a vocabulary of %zu, and --data is text, "
+            "of which every byte is a token: what the weights have learnt of their "
+            "tokenizer's tokens is lost; give token files (docs/reference/config.md, \"Data\")",
+            opening->info.path, vocab);
 }
 
 /* Weights from elsewhere have no place in any data. */

@@ -66,14 +66,14 @@ static zr_status_t check_alone(train_options_t *options, const zr_log_t *log) {
         return zr_fail(
             log, ZR_ERR_ARGUMENT,
             "--comm processes: ranks are processes, and this one was started alone: start it "
-            "with mpirun -n %d and without --ranks (docs/clusters.md); allowed with "
+            "with mpirun -n %d and without --ranks (docs/guide/clusters.md); allowed with "
             "--ranks are threads, nccl",
             options->n_ranks);
     if (options->use_processes && options->launch.n_ranks == 0)
         zr_log_write(
             log, ZR_LOG_WARNING,
             "--comm processes: this process was started alone, and is the only rank; several "
-            "are started with mpirun -n N, or by hand (docs/clusters.md)");
+            "are started with mpirun -n N, or by hand (docs/guide/clusters.md)");
     if (options->use_processes)
         options->device = "host";
     return ZR_OK;

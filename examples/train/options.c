@@ -165,7 +165,7 @@ static const zr_option_t own[] = {
      .help = "gpt2, llama-3.2-1b and other usual names, a config.json of Hugging Face or a folder "
              "with one, or sizes such as " DEFAULT_MODEL " (default with --resume: that of the "
              "checkpoint)",
-     .more = "[all names and sizes](config.md#models)"},
+     .more = "[all names and sizes](../reference/config.md#models)"},
     {"data", .type = ZR_OPTION_STRING, .flags = ZR_OPTION_SEVERAL, .group = MODEL, .arg = "PATH...",
      .initial = "", .take = take_data,
      .help = "text files or folders (a token is a byte), llm.c's token files, or documents, as "
@@ -195,13 +195,13 @@ static const zr_option_t own[] = {
      .help = "train low-rank adapters beside these linear layers, and nothing else; names as in "
              "PEFT (q_proj,v_proj or all-linear). What is left out is rank 8, alpha 8, all-linear; "
              "with --resume: as in the checkpoint",
-     .more = "[lean.md](lean.md#adapters)"},
+     .more = "[lean.md](../guide/lean.md#adapters)"},
     {"lora-base", AT(lora_base), .type = ZR_OPTION_CHOICE, .flags = AGREE, .choices = lora_bases,
      .group = MODEL,
      .help =
          "with --lora: how the layers' weights are kept, gathered and offloaded; they are decoded "
          "to --dtype for their layer",
-     .more = "[lean.md](lean.md#weights-in-fewer-bits)"},
+     .more = "[lean.md](../guide/lean.md#weights-in-fewer-bits)"},
 
     {"hardware", AT(hardware_path), .type = ZR_OPTION_STRING, .group = RANKS, .arg = "FILE",
      .initial = "those of an assumed one",
@@ -215,13 +215,14 @@ static const zr_option_t own[] = {
      .help =
          "order of summation over ranks: rank-order, the same bits wherever they are made; any: "
          "with --comm nccl, NCCL's order and rounding, which sends less between nodes",
-     .more = "without NCCL `any` is warned of ([gpu.md](gpu.md))"},
+     .more = "without NCCL `any` is warned of ([gpu.md](../internals/gpu.md))"},
     {"overlap-comm", AT(overlap), .type = ZR_OPTION_CHOICE, .flags = AGREE, .choices = overlaps,
      .group = RANKS, .take = take_overlap,
      .help =
          "compute while ranks gather and reduce; auto: on GPUs, and on the host where ranks are "
          "on several machines",
-     .more = "those of one machine share its cores and memory ([clusters.md](clusters.md)). The "
+     .more = "those of one machine share its cores and memory "
+             "([clusters.md](../guide/clusters.md)). The "
              "weights are the same bits. `zero_optimization.overlap_comm`: false is `off`"},
     {"recompute", AT(recompute), .type = ZR_OPTION_SWITCH, .flags = AGREE, .choices = recomputes,
      .group = RANKS,
@@ -231,36 +232,39 @@ static const zr_option_t own[] = {
      .take = take_device, .help = "where it runs",
      .more =
          "`auto` takes the first GPU, or the host if no GPU can be used, and says which and why; "
-         "`cuda` without a GPU ends with 2 ([gpu.md](gpu.md)). All ranks use the same GPU"},
+         "`cuda` without a GPU ends with 2 ([gpu.md](../internals/gpu.md)). All ranks use the same "
+         "GPU"},
     {"threads", AT(n_threads), .type = ZR_OPTION_COUNT, .most = MOST_THREADS, .group = MACHINE,
      .arg = "N", .help = "of each rank; 0: the cores, divided by the ranks",
      .more = "Another number gives other bits, as matrix products add in another order "
-             "([clusters.md](clusters.md))"},
+             "([clusters.md](../guide/clusters.md))"},
     {"comm", .type = ZR_OPTION_STRING, .group = MACHINE, .arg = "threads|nccl|processes",
      .initial = "threads", .take = take_comm,
      .help = "how ranks exchange data: threads of this process; nccl: with a GPU each; "
              "processes: on the host, as mpirun or you start them, and by default there",
-     .more = "`mpi` is the former name of `processes`. Of processes with GPUs the default is "
-             "`nccl`, each with one from that of `--device` on ([clusters.md](clusters.md))"},
+     .more =
+         "`mpi` is the former name of `processes`. Of processes with GPUs the default is "
+         "`nccl`, each with one from that of `--device` on ([clusters.md](../guide/clusters.md))"},
     {"comm-timeout", .type = ZR_OPTION_STRING, .group = MACHINE, .arg = "SECONDS", .initial = "60",
      .take = take_comm_timeout, .help = "how long a rank waits for another",
      .more = "or for a collective that has begun; who is silent for 0.6 of it is lost "
-             "([clusters.md](clusters.md))"},
+             "([clusters.md](../guide/clusters.md))"},
     {"comm-secret", AT(comm_secret), .type = ZR_OPTION_STRING, .group = MACHINE, .arg = "FILE",
      .initial = "",
      .help = "of ranks that are processes, and of --checkpoint-sign: what only they know, at least "
              "16 bytes",
      .more = "who does not know it is no rank; also the variable `ZR_COMM_SECRET` "
-             "([clusters.md](clusters.md#who-may-join))"},
+             "([clusters.md](../guide/clusters.md#who-may-join))"},
     {"comm-bind", AT(comm_bind), .type = ZR_OPTION_STRING, .group = MACHINE, .arg = "ADDRESS",
      .initial = "the one that leads to MASTER_ADDR",
      .help = "of ranks that are processes: listen at this address of the machine, a number",
-     .more = "`0.0.0.0` or `::`: at all of them ([clusters.md](clusters.md#who-may-join))"},
+     .more =
+         "`0.0.0.0` or `::`: at all of them ([clusters.md](../guide/clusters.md#who-may-join))"},
 
     {"offload-activations", AT(offload_activations), .type = ZR_OPTION_CHOICE, .flags = AGREE,
      .choices = places, .group = OFFLOAD,
      .help = "with --recompute unit: where each layer's input waits for backward",
-     .more = "[offload.md](offload.md)"},
+     .more = "[offload.md](../guide/offload.md)"},
     {"io-settings", AT(io_settings_path), .type = ZR_OPTION_STRING, .group = OFFLOAD, .arg = "FILE",
      .help = "read and write on the drives as zero-bench io --save-settings FILE has found best; "
              "also in its folders, without --nvme-path",
@@ -302,7 +306,7 @@ static const zr_option_t own[] = {
      .group = CHECKPOINTS, .arg = "DIR",
      .help = "save the run in this folder: at its end, and when it is asked to end (SIGTERM, "
              "SIGUSR1, SIGINT)",
-     .more = "[checkpoints.md](checkpoints.md)"},
+     .more = "[checkpoints.md](../guide/checkpoints.md)"},
     {"checkpoint-every", AT(checkpoint.every), .type = ZR_OPTION_COUNT, .flags = AGREE, .least = 1,
      .group = CHECKPOINTS, .arg = "STEPS", .initial = "never", .needs = "checkpoint-dir",
      .help = "save after each so many steps as well"},
@@ -318,7 +322,7 @@ static const zr_option_t own[] = {
      .choices = signatures, .group = CHECKPOINTS, .needs = "checkpoint-dir",
      .help = "sign checkpoints with the secret of --comm-secret; require: and go on from those "
              "alone that are signed with it",
-     .more = "See [checkpoints.md](checkpoints.md#signed-checkpoints)"},
+     .more = "See [checkpoints.md](../guide/checkpoints.md#signed-checkpoints)"},
     {"resume", AT(checkpoint.resume), .type = ZR_OPTION_FLAG, .group = CHECKPOINTS,
      .needs = "checkpoint-dir",
      .help = "go on from the newest complete checkpoint of --checkpoint-dir, if there is one; any "
@@ -331,7 +335,7 @@ static const zr_option_t own[] = {
      .group = CHECKPOINTS, .needs = "resume",
      .help = "with --resume: of a checkpoint whose data is damaged, refuse it, or set it aside and "
              "go on from the one before; that reads all data twice",
-     .more = "See [checkpoints.md](checkpoints.md)"},
+     .more = "See [checkpoints.md](../guide/checkpoints.md)"},
 
     {"log", AT(log_path), .type = ZR_OPTION_STRING, .group = OUTPUT, .arg = "FILE",
      .help = "write each step to this file: FILE.csv as a row of CSV, any other as a line of JSON",
@@ -343,7 +347,7 @@ static const zr_option_t own[] = {
          "of these, empty where a row has none. A file that is there is "
          "replaced; a run that goes "
          "on (`--resume`) writes behind the lines of steps that are done "
-         "([checkpoints.md](checkpoints.md))"},
+         "([checkpoints.md](../guide/checkpoints.md))"},
     {"memory-snapshot", AT(memory_snapshot_path), .type = ZR_OPTION_STRING, .group = OUTPUT,
      .arg = "FILE",
      .help =
@@ -352,14 +356,14 @@ static const zr_option_t own[] = {
          "ui.perfetto.dev) or FILE.pickle (for pytorch.org/memory_viz); rank N > 0 writes "
          "FILE.rankN.csv and so on. Of a single step, all since the start; of a run that fails, "
          "the last as far as it came",
-     .more =
-         "([allocator.md](allocator.md)). A run that does no step, as the checkpoint has them all, "
-         "warns, and leaves the file as it is"},
+     .more = "([allocator.md](../internals/allocator.md)). A run that does no step, as the "
+             "checkpoint has them all, "
+             "warns, and leaves the file as it is"},
     {"trace", AT(trace_path), .type = ZR_OPTION_STRING, .group = OUTPUT, .arg = "FILE",
      .help = "write what ran when on every rank, for ui.perfetto.dev or chrome://tracing: kernels, "
              "collectives, copies, transfers of drives, what a rank waited for, and memory (of "
              "ranks that are processes, rank N > 0 writes NAME.rankN.json)",
-     .more = "[trace.md](trace.md)"},
+     .more = "[trace.md](../internals/trace.md)"},
     {"trace-steps", .type = ZR_OPTION_STRING, .group = OUTPUT, .arg = "FIRST:LAST",
      .initial = "the first ten of the run", .needs = "trace", .take = take_trace_steps,
      .help = "with --trace: of these steps",

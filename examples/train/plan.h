@@ -30,7 +30,7 @@ typedef struct train_plan {
  * less time than the run's first three steps, since nothing is moved.
  *
  * Lengths of sequences are those that the run will draw (--seq-min), from the millionth
- * micro-batch on as long as any can be; some steps stand for all (docs/plan.md).
+ * micro-batch on as long as any can be; some steps stand for all (docs/guide/plan.md).
  *
  * What keeps a run from being planned keeps it from being made, and is said by it: nothing is
  * logged.

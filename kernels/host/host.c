@@ -89,10 +89,11 @@ static void share_memory(zr_host_device_t *host, const zr_log_t *log) {
     host->share = zr_host_share_create(host->base.info.memory_bytes, why, sizeof(why));
     host->base.info.shares_memory = host->share != NULL;
     if (host->share == NULL)
-        zr_log_write(log, ZR_LOG_INFO,
-                     "host device: its memory cannot be mapped by other processes: %s; ranks of "
-                     "this machine copy it through the kernel, which is slower (docs/clusters.md)",
-                     why);
+        zr_log_write(
+            log, ZR_LOG_INFO,
+            "host device: its memory cannot be mapped by other processes: %s; ranks of "
+            "this machine copy it through the kernel, which is slower (docs/guide/clusters.md)",
+            why);
 }
 
 static zr_status_t host_open(const zr_device_options_t *options, zr_device_t **device_p) {

@@ -6,7 +6,7 @@
         engine.backward(loss)
         engine.step()
 
-docs/python.md says more. `print(libzero.options())` lists all keywords.
+docs/guide/python.md says more. `print(libzero.options())` lists all keywords.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def plan(model: Any = None, batch: Any = None, **options: Any) -> Result | Modul
 
     model: a name or config.json of a family that the library has. No torch is needed, and other keywords are zero-plan's
         options, such as ranks=8, hardware="8x-a100-80g", stage=3, config=... The result is what `zero-plan --json` prints, and
-        as a string its table: docs/plan.md explains both.
+        as a string its table: docs/guide/plan.md explains both.
     model: an nn.Module, with or without values. Keywords are those of `initialize`, and
         batch: inputs of one micro-batch, a dictionary, a tuple or a tensor
         ranks: how many; hardware: a file, or one that comes with the package (None: this kind of machine)
@@ -120,7 +120,7 @@ def plan(model: Any = None, batch: Any = None, **options: Any) -> Result | Modul
 
 
 def capacity(**options: Any) -> Result:
-    """The largest model that memory and drives train. Keywords are zero-capacity's options: docs/capacity.md."""
+    """The largest model that memory and drives train. Keywords are zero-capacity's options: docs/guide/capacity.md."""
     return Result("capacity", options)
 
 

@@ -4,7 +4,7 @@
 # of values as they are and encoded, at stage 3, and of groups that meet once in 20 steps.
 #
 # slow_links.sh TRAIN [RATE [STEPS [MODEL]]]      RATE as tc has it: 1gbit, 200mbit
-# A measure, no test: its figures are for docs/lean.md. Ways are measured in turns, twice each.
+# A measure, no test: its figures are for docs/guide/lean.md. Ways are measured in turns, twice each.
 # 77: skipped, where such hosts are not to be had.
 set -u
 if [ "${ZR_SLOW_LINKS:-}" != inside ]; then

@@ -137,7 +137,7 @@ TEST(table) {
     expect_out("budgets   of a rank: device 23.0 GiB, host 60.0 GiB (assumption: 256 GiB; a quarter"
                "|nvme 884.8 GiB (assumption: a drive of 4 TB|(8 of |placements; --top 0 prints all)"
                "|->|  error band: |times as long as planned were the steps of 9 published runs of "
-               "other programs on one node of GPUs (docs/scaling.md)");
+               "other programs on one node of GPUs (docs/internals/scaling.md)");
     assert_int_equal(plan("--model gpt2 --hardware 4x-rtx4090 --dtype bf16 --quiet --top 0"), 0);
     assert_null(strstr(out, "prints all"));
     assert_int_equal(plan("--model gpt2 --device host --quiet --top 1 --host-memory 7GiB"), 0);
@@ -148,7 +148,7 @@ TEST(table) {
                                   "--stage 1 --offload-optimizer none --micro-batch 1");
     json_t *band = field(object, "recommended.error_band");
     double planned = number(recommended_plan(object), "step_ms");
-    expect_fields(band, "runs=18 source=docs/scaling.md");
+    expect_fields(band, "runs=18 source=docs/internals/scaling.md");
     assert_float_equal(number(band, "least_ms") / planned, 1.2, 1e-6);
     assert_float_equal(number(band, "most_ms") / planned, 3.04, 1e-6);
     assert_true(number(object, "budget_bytes.device") > 7e10);

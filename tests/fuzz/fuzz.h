@@ -1,7 +1,7 @@
 /*
  * Fuzzing of what reads files of others. A target is a file fuzz_NAME.c with the two functions that
  * libFuzzer calls; replay.c calls them as well, where there is no libFuzzer: with the files of
- * corpus/NAME, and with changes of them that follow from a seed. See docs/checkpoints.md.
+ * corpus/NAME, and with changes of them that follow from a seed. See docs/guide/checkpoints.md.
  */
 #pragma once
 

@@ -5,6 +5,7 @@
 # Usage: test_docs.sh SOURCE
 set -u
 cd "$1" || exit 1
+documents=(README.md docs/*.md docs/*/*.md)
 failed=0
 
 complain() {
@@ -29,7 +30,8 @@ named() {
         }
         pass == 1 { next }
         {
-            folder = FILENAME ~ /\// ? "docs/" : ""
+            folder = FILENAME
+            sub(/[^\/]*$/, "", folder)
             for (rest = $0; match(rest, /\]\([^)]*\)/); rest = substr(rest, RSTART + RLENGTH)) {
                 link = substr(rest, RSTART + 2, RLENGTH - 3)
                 if (link ~ /^http/)
@@ -37,6 +39,8 @@ named() {
                 file = heading = link
                 sub(/#.*/, "", file)
                 file = file == "" ? FILENAME : folder file
+                while (sub(/[^\/.]+\/\.\.\//, "", file)) {
+                }
                 has = sub(/^[^#]*#/, "", heading) == 0 || (file "#" heading) in headings
                 print FILENAME, link, file, has ? "yes" : "no"
             }
@@ -46,7 +50,7 @@ named() {
                 if (path ~ /^(allocator|cmake|docs|examples|hardware|kernels|offload|tests|zero)\//)
                     print FILENAME, path, path, "yes"
             }
-        }' README.md docs/*.md README.md docs/*.md
+        }' "${documents[@]}" "${documents[@]}"
 }
 
 n_named=0

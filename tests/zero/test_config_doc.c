@@ -1,7 +1,8 @@
 /*
- * The tables of docs/config.md are printed from the table of keys that the reader walks, and those
- * of options there, in docs/plan.md and docs/capacity.md from the rows, so that the documents
- * cannot say anything else than the programs do. Without arguments this compares; `test_config_doc
+ * The tables of docs/reference/config.md are printed from the table of keys that the reader walks,
+ * and those of options there, in docs/guide/plan.md and docs/guide/capacity.md from the rows, so
+ * that the documents cannot say anything else than the programs do. Without arguments this
+ * compares; `test_config_doc
  * --write` writes the tables into the documents.
  */
 #include <math.h>
@@ -317,13 +318,13 @@ typedef struct part {
 #define OPTIONS_BEGIN "<!-- options: begin (build/tests/test_config_doc --write) -->\n"
 #define OPTIONS_END "<!-- options: end -->\n"
 static const part_t parts[] = {
-    {DOCS "config.md", "<!-- tables: begin (build/tests/test_config_doc --write) -->\n",
+    {DOCS "reference/config.md", "<!-- tables: begin (build/tests/test_config_doc --write) -->\n",
      "<!-- tables: end -->\n", print_keys},
-    {DOCS "config.md", OPTIONS_BEGIN, OPTIONS_END, print_train_options},
-    {DOCS "plan.md", OPTIONS_BEGIN, OPTIONS_END, print_plan_options},
-    {DOCS "plan.md", "<!-- estimates: begin (build/tests/test_config_doc --write) -->\n",
+    {DOCS "reference/config.md", OPTIONS_BEGIN, OPTIONS_END, print_train_options},
+    {DOCS "guide/plan.md", OPTIONS_BEGIN, OPTIONS_END, print_plan_options},
+    {DOCS "guide/plan.md", "<!-- estimates: begin (build/tests/test_config_doc --write) -->\n",
      "<!-- estimates: end -->\n", print_estimates},
-    {DOCS "capacity.md", OPTIONS_BEGIN, OPTIONS_END, print_capacity_options},
+    {DOCS "guide/capacity.md", OPTIONS_BEGIN, OPTIONS_END, print_capacity_options},
 };
 #define N_PARTS (N_OF(parts))
 
@@ -414,8 +415,8 @@ static void add_run(plan_band_t *band, double ratio) {
  * of runs on the host with the error of the plan, those of other programs with both rates. */
 static void bands_are_those_of_documents(void **state) {
     plan_band_t found[3] = {{.n_runs = 0}, {.n_runs = 0}, {.n_runs = 0}};
-    char *simulation = read_document(DOCS "simulation.md"),
-         *scaling = read_document(DOCS "scaling.md");
+    char *simulation = read_document(DOCS "internals/simulation.md"),
+         *scaling = read_document(DOCS "internals/scaling.md");
     char *cells[16], *rest = strstr(simulation, "| measured ms | predicted ms | error |");
     assert_non_null(rest);
     for (char *line; (line = strsep(&rest, "\n")) != NULL && *line == '|';)

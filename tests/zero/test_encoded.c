@@ -169,7 +169,7 @@ static uint64_t bytes_of(zr_message_as_t as, uint64_t n_elems, uint64_t width) {
     return width * n_elems;
 }
 
-/* The tables of docs/architecture.md, of one unit's parameters with padding. */
+/* The tables of docs/internals/architecture.md, of one unit's parameters with padding. */
 static void expect_traffic(const toy_options_t *options) {
     toy_result_t result;
     toy_train_well(options, &result);

@@ -12,7 +12,7 @@
 #define FOLDER ZR_SOURCE_DIR "/hardware/"
 enum { MOST_FILES = 64, SHORTEST_SOURCE = 5 };
 
-static const char doc_path[] = ZR_SOURCE_DIR "/docs/plan.md";
+static const char doc_path[] = ZR_SOURCE_DIR "/docs/guide/plan.md";
 
 static int is_description(const struct dirent *entry) {
     const char *end = strrchr(entry->d_name, '.');

@@ -479,7 +479,7 @@ static zr_status_t open_hub(const zr_launch_t *launch, int listener, const zr_lo
     if (!launch->secret.is_given)
         zr_log_write(log, ZR_LOG_INFO,
                      "%s is open: whoever reaches this port can join the run, or end it; give all "
-                     "ranks the same --comm-secret FILE (docs/clusters.md)",
+                     "ranks the same --comm-secret FILE (docs/guide/clusters.md)",
                      options.place);
     return zr_hub_start(&options, &line->hub, &line->socket);
 }

@@ -23,14 +23,14 @@ typedef struct launcher {
  * under Slurm starts its helpers with srun, and who sets WORLD_SIZE means it. */
 static const launcher_t launchers[] = {
     {"WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", NULL, NULL,
-     "torchrun sets it, or set it by hand for each process (docs/clusters.md)", false},
+     "torchrun sets it, or set it by hand for each process (docs/guide/clusters.md)", false},
     {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK",
-     "OMPI_COMM_WORLD_LOCAL_SIZE", NULL, NULL, "mpirun of Open MPI sets it (docs/clusters.md)",
-     true},
+     "OMPI_COMM_WORLD_LOCAL_SIZE", NULL, NULL,
+     "mpirun of Open MPI sets it (docs/guide/clusters.md)", true},
     {"PMI_SIZE", "PMI_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", NULL, NULL,
-     "mpirun of MPICH sets it (docs/clusters.md)", true},
+     "mpirun of MPICH sets it (docs/guide/clusters.md)", true},
     {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID", NULL, "SLURM_NODEID",
-     "SLURM_STEP_TASKS_PER_NODE", "srun sets it (docs/clusters.md)", true},
+     "SLURM_STEP_TASKS_PER_NODE", "srun sets it (docs/guide/clusters.md)", true},
 };
 
 static bool is_set(const char *name) {

@@ -196,7 +196,8 @@ static const zr_key_rule_t rules[] = {
  * an effect while it is off. */
 static const zr_key_section_t sections[] = {
     {"", .note = "The top of the file"},
-    {"optimizer", .note = "AdamW, unless it says another; docs/architecture.md says how to add one",
+    {"optimizer",
+     .note = "AdamW, unless it says another; docs/internals/architecture.md says how to add one",
      .may_be_null = true},
     {"optimizer.params", .note = "the optimizer's parameters", .may_be_null = true},
     {"scheduler", .note = "how the learning rate moves", .may_be_null = true},
@@ -216,10 +217,10 @@ static const zr_key_section_t sections[] = {
     {"data_types", .note = "types other than bf16 says"},
     {"zero_optimization", .note = "what is sharded and how it moves", .may_be_auto = true},
     {"zero_optimization.offload_param",
-     .note = "where the shards of parameters live (docs/offload.md)", .may_be_null = true,
+     .note = "where the shards of parameters live (docs/guide/offload.md)", .may_be_null = true,
      .may_be_auto = true},
     {"zero_optimization.offload_optimizer",
-     .note = "where the optimizer state lives (docs/offload.md)", .may_be_null = true,
+     .note = "where the optimizer state lives (docs/guide/offload.md)", .may_be_null = true,
      .may_be_auto = true},
     {"aio", .note = "how files of a drive are read and written"},
     {"activation_checkpointing", .note = "the trainer recomputes"},

@@ -1,7 +1,7 @@
 /*
  * The keys of DeepSpeed's configuration: those of options (zero/options.h), and those that no field
- * stands for, in sections. The reader, the writer, docs/config.md and the tests walk these tables.
- * Internal to zero/.
+ * stands for, in sections. The reader, the writer, docs/reference/config.md and the tests walk
+ * these tables. Internal to zero/.
  */
 #pragma once
 

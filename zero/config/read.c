@@ -427,7 +427,8 @@ static void refuse_unknown(reader_t *reader, const char *section, const char *na
                shown.text, likeness.n_elsewhere == 1 ? likeness.elsewhere : likeness.nearest);
     else
         report(reader, ZR_ERR_ARGUMENT,
-               "%s is not a key of DeepSpeed's, nor like one; docs/config.md has all of them",
+               "%s is not a key of DeepSpeed's, nor like one; docs/reference/config.md has all of "
+               "them",
                shown.text);
 }
 

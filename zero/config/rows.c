@@ -236,7 +236,7 @@ static const zr_option_t rows[] = {
      .flags = AGREE | AUTO | FILE_AUTO | SAID, .choices = stages, .group = RANKS, .usual = "0",
      .help = "what is sharded: nothing, optimizer state, gradients too, parameters too; auto: the "
              "fastest that fits, by planning all",
-     .more = "[plan.md](plan.md#let-zero-train-choose)"},
+     .more = "[plan.md](../guide/plan.md#let-zero-train-choose)"},
     {"shard-group-size", ZERO "mics_shard_size", FIELD(shard_group_size), .type = ZR_OPTION_INT,
      .flags = AGREE | AUTO | FILE_AUTO | ZR_OPTION_OR_ALL, .least = 1, .most = ZR_MAX_SUM_SOURCES,
      .arg = "RANKS|all|auto", .group = RANKS, .usual = "-1",
@@ -244,7 +244,8 @@ static const zr_option_t rows[] = {
              "groups of so many, in order of rank, and gradients are added between them once per "
              "step; auto, and the default with --stage auto: what a plan finds best, which on one "
              "machine is all",
-     .more = "has to divide the ranks ([clusters.md](clusters.md#groups-hybrid-sharding))"},
+     .more =
+         "has to divide the ranks ([clusters.md](../guide/clusters.md#groups-hybrid-sharding))"},
     {"dtype", "bf16.enabled", FIELD(dtype), .type = ZR_OPTION_CHOICE,
      .flags = AGREE | FILE_AUTO | SAID, .choices = dtypes, .group = RANKS, .usual = "false",
      .help = "of parameters and gradients", .note = "true: bf16; false: fp32"},
@@ -270,22 +271,22 @@ static const zr_option_t rows[] = {
      .choices = gathered, .group = RANKS,
      .help = "what parameters are sent in when ranks gather them, which loses some of their bits: "
              "ranks compute with what is left, equal on all; masters stay as they are",
-     .more = "[lean.md](lean.md#on-the-wire)", .when = {&at_stages_1_3}, .idle = "none"},
+     .more = "[lean.md](../guide/lean.md#on-the-wire)", .when = {&at_stages_1_3}, .idle = "none"},
     {"reduce-encoding", NULL, FIELD(reduce_encoding), .type = ZR_OPTION_CHOICE, .flags = AGREE,
      .choices = reduced, .group = RANKS,
      .help = "what gradients are sent in when ranks add them, which loses some of their bits; sums "
              "are made in fp32",
-     .more = "[lean.md](lean.md#on-the-wire)"},
+     .more = "[lean.md](../guide/lean.md#on-the-wire)"},
     {"error-feedback", NULL, FIELD(error_feedback), .type = ZR_OPTION_SWITCH, .flags = AGREE,
      .group = RANKS,
      .help = "with --reduce-encoding and groups: what encoding leaves out of what is sent between "
              "groups is added to what is sent in the next step",
-     .more = "[lean.md](lean.md#on-the-wire)", .when = {&between_groups}, .idle = "off"},
+     .more = "[lean.md](../guide/lean.md#on-the-wire)", .when = {&between_groups}, .idle = "off"},
     {"outer-every", NULL, FIELD(outer_every), .type = ZR_OPTION_COUNT, .flags = AGREE,
      .arg = "STEPS", .group = RANKS,
      .help = "with --shard-group-size: groups take so many steps of their own, and then meet in an "
              "outer step (DiLoCo), which changes the result; 0: every step is one of all ranks",
-     .more = "[lean.md](lean.md#local-steps)"},
+     .more = "[lean.md](../guide/lean.md#local-steps)"},
     {"outer-lr", NULL, FIELD(outer_lr), .type = ZR_OPTION_NUMBER, .flags = AGREE,
      .most = LARGEST_RATE, .arg = "RATE", .group = RANKS, .when = {&with_outer_steps},
      .help = "learning rate of outer steps"},
@@ -307,14 +308,14 @@ static const zr_option_t rows[] = {
      .group = MACHINE, .initial = "no limit", .least = 1,
      .help = "host memory of the whole process: tensors of all its ranks, pinned ones too, the "
              "library's tables, and 64 MiB for the program and the stacks of its threads",
-     .more = "[offload.md](offload.md#the-memory-of-the-process)"},
+     .more = "[offload.md](../guide/offload.md#the-memory-of-the-process)"},
     {"plan-check", NULL, FIELD(plan_check), .type = ZR_OPTION_SWITCH, .group = MACHINE,
      .help = "plan the run before it begins, and refuse one that does not fit; off: begin it, and "
              "let it end where memory does",
-     .more = "[plan.md](plan.md#the-run-itself)"},
+     .more = "[plan.md](../guide/plan.md#the-run-itself)"},
     {"memory-plan", NULL, FIELD(plan_memory), .type = ZR_OPTION_SWITCH, .group = MACHINE,
      .help = "place what lives within a step by a plan of the step before",
-     .more = "[allocator.md](allocator.md)"},
+     .more = "[allocator.md](../internals/allocator.md)"},
     {NULL, NULL, FIELD(host_threads), .type = ZR_OPTION_INT,
      .help = "threads of the host's updates, where the device is not the host; 0: all cores"},
 
@@ -323,7 +324,7 @@ static const zr_option_t rows[] = {
      .flags = AGREE | AUTO | FILE_AUTO, .choices = places, .group = OFFLOAD, .usual = "\"none\"",
      .help = "where the optimizer's state lives: on the device, in host memory, or in files of "
              "drives; auto: in parts, in all tiers at once",
-     .more = "[offload.md](offload.md)"},
+     .more = "[offload.md](../guide/offload.md)"},
     {"offload-ratio", STATE "ratio", FIELD(offload_optimizer.ratio), .type = ZR_OPTION_NUMBER,
      .flags = FILE_AUTO, .most = 1, .arg = "RATIO", .group = OFFLOAD, .usual = "1.0",
      .help =
@@ -339,24 +340,25 @@ static const zr_option_t rows[] = {
      .flags = AGREE, .choices = places, .group = OFFLOAD,
      .help = "with --offload-optimizer, at stages 2 and 3: where gradients of what is offloaded "
              "wait for the update",
-     .more = "[offload.md](offload.md#gradients)", .when = {&state_offloaded, &at_stages_2_3},
-     .idle = "none"},
+     .more = "[offload.md](../guide/offload.md#gradients)",
+     .when = {&state_offloaded, &at_stages_2_3}, .idle = "none"},
     {"offload-gradients-ratio", NULL, FIELD(offload_optimizer.gradients_ratio),
      .type = ZR_OPTION_NUMBER, .flags = AGREE, .most = 1, .arg = "RATIO", .group = OFFLOAD,
      .help = "with --offload-gradients cpu or nvme: how much of these gradients waits there, at "
              "least, in whole sub-groups; the rest waits on the device",
-     .more = "[offload.md](offload.md#gradients)", .when = {&state_offloaded, &at_stages_2_3},
-     .idle = "0"},
+     .more = "[offload.md](../guide/offload.md#gradients)",
+     .when = {&state_offloaded, &at_stages_2_3}, .idle = "0"},
     {"gradients-in-host", NULL, FIELD(offload_optimizer.gradients_in_cpu_elems),
      .type = ZR_OPTION_COUNT, .arg = "ELEMS", .group = OFFLOAD,
      .help = "with --offload-gradients nvme: gradients of as many parameters, in whole sub-groups, "
              "wait in host memory",
-     .more = "[offload.md](offload.md#gradients)", .when = {&grads_on_nvme}, .idle = "0"},
+     .more = "[offload.md](../guide/offload.md#gradients)", .when = {&grads_on_nvme}, .idle = "0"},
     {"update-on", NULL, FIELD(offload_optimizer.update_on), .type = ZR_OPTION_CHOICE,
      .choices = updates, .group = OFFLOAD,
      .help = "with --offload-optimizer: where what is offloaded is updated; auto: the faster, "
              "measured at the start",
-     .more = "[offload.md](offload.md)", .when = {&state_offloaded}, .idle = "auto device"},
+     .more = "[offload.md](../guide/offload.md)", .when = {&state_offloaded},
+     .idle = "auto device"},
     {"sub-group", ZERO "sub_group_size", FIELD(sub_group_elems), .type = ZR_OPTION_COUNT,
      .flags = AGREE | FILE_AUTO, .least = 1, .arg = "ELEMS", .group = OFFLOAD,
      .usual = "1000000000",
@@ -367,7 +369,7 @@ static const zr_option_t rows[] = {
      .flags = AGREE | AUTO | FILE_AUTO, .choices = places, .group = OFFLOAD, .usual = "\"none\"",
      .help = "at stage 3: where each rank's shards of parameters live; auto: in parts, in all "
              "tiers at once",
-     .more = "[offload.md](offload.md)"},
+     .more = "[offload.md](../guide/offload.md)"},
     {"offload-param-ratio", PARAM "ratio", FIELD(offload_param.ratio), .type = ZR_OPTION_NUMBER,
      .flags = FILE_AUTO, .most = 1, .arg = "RATIO", .group = OFFLOAD,
      .help = "with --offload-params: how much of each rank's parameters is offloaded, at least, in "
@@ -451,7 +453,7 @@ static const zr_option_t rows[] = {
      .help = "of a step with several micro-batches: each of them through all blocks, or each block "
              "for all of them, which gathers and reads its parameters once per pass and holds "
              "the activations of all; auto: the faster that fits",
-     .more = "[architecture.md](architecture.md#the-order-of-a-step)"},
+     .more = "[architecture.md](../internals/architecture.md#the-order-of-a-step)"},
     {"schedule", "scheduler.type", FIELD(schedule.kind), .type = ZR_OPTION_CHOICE, .flags = AGREE,
      .choices = schedules, .refused = "LRRangeTest OneCycle", .group = STEP, .usual = "null",
      .help =
@@ -492,13 +494,13 @@ static const zr_option_t rows[] = {
          "in how many bits the optimizer keeps what it adds up (m and v of AdamW, 8 bits with a "
          "scale for 256 of them), rounded at random; the master stays fp32. Other than fp32 "
          "change the result",
-     .more = "[lean.md](lean.md)"},
+     .more = "[lean.md](../guide/lean.md)"},
     {"update-at", NULL, FIELD(update_at), .type = ZR_OPTION_CHOICE, .flags = AGREE | AUTO,
      .choices = moments, .group = STEP,
      .help = "at stages 2 and 3: update all parameters at the end of the step, or each unit behind "
              "the reduction of its gradients; with --clip or --check-overflow on, the old state is "
              "then kept until the norm is known; auto: the faster that fits",
-     .more = "[offload.md](offload.md#updates-in-backward)"},
+     .more = "[offload.md](../guide/offload.md#updates-in-backward)"},
     {"check-overflow", "bf16.check_grad_overflow", FIELD(check_overflow), .type = ZR_OPTION_SWITCH,
      .flags = AGREE | FILE_AUTO, .group = STEP, .usual = "true",
      .help = "skip steps whose norm is not finite; off: such a step ends the run"},

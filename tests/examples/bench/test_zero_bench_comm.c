@@ -1,6 +1,6 @@
 /*
- * zero-bench comm: the object of --json fits the formulas of docs/bench.md, bad usage is refused,
- * and wrong results are found. How fast it is says nothing here.
+ * zero-bench comm: the object of --json fits the formulas of docs/internals/bench.md, bad usage is
+ * refused, and wrong results are found. How fast it is says nothing here.
  */
 #include <pthread.h>
 
@@ -14,7 +14,7 @@ static void assert_near(double value, double expected) {
         fail_msg("%.9g instead of %.9g", value, expected);
 }
 
-/* Of the table in docs/bench.md. */
+/* Of the table in docs/internals/bench.md. */
 static double least_bytes(const char *collective, bool in_place, double tensor, double n_ranks) {
     if (strcmp(collective, "all_gather") == 0)
         return in_place ? n_ranks * tensor : (n_ranks + 1) * tensor;

@@ -1,6 +1,7 @@
 /*
  * zero-bench comm --comm processes, started by MPI's launchers: MPI's own collectives are measured
- * beside ours, checked, and reported as docs/bench.md says. How fast they are says nothing here.
+ * beside ours, checked, and reported as docs/internals/bench.md says. How fast they are says
+ * nothing here.
  */
 #include "tests/examples/bench/run_bench.h"
 

@@ -1,6 +1,6 @@
 /*
  * zero-checkpoint export and import as their users meet them: what goes in comes out bit for bit,
- * with which exit status, and what is said; docs/checkpoints.md has every option and field.
+ * with which exit status, and what is said; docs/guide/checkpoints.md has every option and field.
  */
 #include "tests/common/test.h"
 #include "tests/examples/run_program.h"
@@ -214,7 +214,8 @@ TEST(test_checkpoints_that_are_not_quite_one) {
     write_some("short", 27, 99);
     refuse("export short -o x --model " MODEL, "it has 27 tensors; a model with " MODEL " has 28");
     write_some("odd", 28, 3);
-    refuse("export odd -o x --model " MODEL, "\"h.0.ln_1.bias\" has another shape than in a model with");
+    refuse("export odd -o x --model " MODEL,
+           "\"h.0.ln_1.bias\" has another shape than in a model with");
     write_some("whole", 28, 99);
     expect("export whole -o x --model " MODEL, 0);
     expect("import x --checkpoint-dir whole_again", 0);

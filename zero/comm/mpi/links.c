@@ -238,7 +238,7 @@ static zr_status_t connect_to(joining_t *self, const zr_card_t *card,
     zr_control_kill(self->control,
                     "cannot connect to %s at %s:%d for data: %s; ranks of several machines have to "
                     "reach each other at all ports, or be started by MPI's launcher "
-                    "(docs/clusters.md)",
+                    "(docs/guide/clusters.md)",
                     other, address, place->port, detail != NULL ? detail : strerror(error));
     return ZR_ERR_COMM;
 }

@@ -61,12 +61,13 @@ static zr_status_t find_module(const zr_log_t *log, const zr_mpi_module_t **modu
     for (const char *const *name = module_names(); *name != NULL; name++)
         if ((*module_p = load_module(*name, error, sizeof(error))) != NULL)
             return ZR_OK;
-    return zr_fail(log, ZR_ERR_UNSUPPORTED,
-                   "this process was started by MPI's launcher, and no module "
-                   "for MPI is here (%s; in this build MPI is %s). Install Open MPI "
-                   "(libopenmpi-dev) and build again; or start the ranks by hand "
-                   "with WORLD_SIZE and its like (docs/clusters.md), or as threads with --ranks",
-                   error, ZR_MPI_REASON);
+    return zr_fail(
+        log, ZR_ERR_UNSUPPORTED,
+        "this process was started by MPI's launcher, and no module "
+        "for MPI is here (%s; in this build MPI is %s). Install Open MPI "
+        "(libopenmpi-dev) and build again; or start the ranks by hand "
+        "with WORLD_SIZE and its like (docs/guide/clusters.md), or as threads with --ranks",
+        error, ZR_MPI_REASON);
 }
 
 /* ---- meeting --------------------------------------------------------------------------------- */
