@@ -16,11 +16,10 @@ static const comm_choice_t choices[] = {
     {.name = "processes", .device = "host", .is_launched = true},
 };
 
-static const zr_option_choice_t collectives[] = {{"all_gather", ZR_ALL_GATHER, NULL},
-                                                 {"reduce_scatter", ZR_REDUCE_SCATTER, NULL},
-                                                 {"all_reduce", ZR_ALL_REDUCE, NULL},
-                                                 {"broadcast", ZR_BROADCAST, NULL},
-                                                 {NULL, 0, NULL}};
+static const zr_option_choice_t collectives[] = {
+    {"all_gather", ZR_ALL_GATHER, NULL}, {"reduce_scatter", ZR_REDUCE_SCATTER, NULL},
+    {"all_reduce", ZR_ALL_REDUCE, NULL}, {"broadcast", ZR_BROADCAST, NULL},
+    {"all_to_all", ZR_ALL_TO_ALL, NULL}, {NULL, 0, NULL}};
 
 typedef struct options {
     command_common_t common;
@@ -36,12 +35,11 @@ typedef struct options {
 
 /* ---- options -------------------------------------------------------------------------- */
 
-static const zr_option_choice_t comms[] = {
-    {"threads", 0, NULL},
-    {"nccl", 1, NULL},
-    {"processes", 2, NULL},
-    {"mpi", 2, NULL}, /* its former name */
-    {NULL, 0, NULL}};
+static const zr_option_choice_t comms[] = {{"threads", 0, NULL},
+                                           {"nccl", 1, NULL},
+                                           {"processes", 2, NULL},
+                                           {"mpi", 2, NULL}, /* its former name */
+                                           {NULL, 0, NULL}};
 static const zr_option_choice_t in_places[] = {
     {"both", 0, NULL}, {"on", 1, NULL}, {"off", 2, NULL}, {NULL, 0, NULL}};
 
@@ -115,8 +113,10 @@ static zr_status_t complete(options_t *o) {
 
 /* ---- what is measured ---------------------------------------------------------------------- */
 
-static bool is_always_in_place(zr_collective_t collective) {
-    return collective == ZR_ALL_REDUCE || collective == ZR_BROADCAST;
+/* Whether a collective can be measured there. */
+static bool has_place(zr_collective_t collective, bool in_place) {
+    return in_place ? collective != ZR_ALL_TO_ALL
+                    : collective != ZR_ALL_REDUCE && collective != ZR_BROADCAST;
 }
 
 /* The rows of one collective and one place; how many they are, also without `rows`. */
@@ -141,7 +141,8 @@ static size_t list_rows(const options_t *o, comm_row_t *rows) {
             continue;
         for (int in_place = 0; in_place < 2; in_place++) {
             bool is_measured = o->in_place == 0 || in_place == (o->in_place == 1);
-            if (is_always_in_place(collective) ? in_place : is_measured)
+            if (has_place(collective, in_place) &&
+                (is_measured || !has_place(collective, !in_place)))
                 n_rows += list_sizes(o, collective, in_place, rows != NULL ? rows + n_rows : NULL);
         }
     }

@@ -14,6 +14,10 @@ static float expected_at(const comm_rank_t *rank, const comm_row_t *row, size_t 
     unsigned sum = 0;
     if (row->collective == ZR_ALL_GATHER)
         return (float)value_of((int)(index / row->block_elems), index);
+    if (row->collective == ZR_ALL_TO_ALL)
+        return (float)value_of((int)(index / row->block_elems),
+                               (size_t)rank->of->rank * row->block_elems +
+                                   index % row->block_elems);
     if (row->collective == ZR_BROADCAST)
         return (float)value_of(n_ranks - 1, index);
     for (int other = 0; other < n_ranks; other++)
@@ -98,6 +102,8 @@ zr_status_t comm_check(comm_rank_t *rank, const comm_row_t *row, int work) {
     part_t result = whole_tensor(rank, row);
     if (row->collective == ZR_REDUCE_SCATTER)
         result = own_block(rank, row);
+    if (row->collective == ZR_ALL_TO_ALL)
+        result.data = rank->other;
     if (row->collective == ZR_REDUCE_SCATTER && row->in_place && work >= COMM_WORK_MPI)
         result.data = rank->whole; /* where MPI has it */
     ZR_TRY(check_values(rank, row, work, result));

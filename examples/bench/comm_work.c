@@ -13,7 +13,8 @@ double comm_least_bytes(zr_collective_t collective, bool in_place, double tensor
         return 2.0 * n * tensor_bytes;
     case ZR_BROADCAST: /* root's is read, the others' are written */
         return n * tensor_bytes;
-    case ZR_ALL_TO_ALL:
+    case ZR_ALL_TO_ALL: /* all are read and written */
+        return 2.0 * n * tensor_bytes;
     case ZR_BARRIER:
     case ZR_SPLIT:
         break;
@@ -51,6 +52,7 @@ static zr_status_t call(comm_rank_t *rank, const comm_row_t *row) {
         return zr_comm_broadcast(rank->of->comm, &message, rank->whole, n_all,
                                  rank->options->n_ranks - 1, stream);
     case ZR_ALL_TO_ALL:
+        return zr_comm_all_to_all(rank->of->comm, &message, rank->whole, rank->other, n, stream);
     case ZR_BARRIER:
     case ZR_SPLIT:
         break;

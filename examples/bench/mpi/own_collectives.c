@@ -56,6 +56,7 @@ static const char *name(const comm_mpi_call_t *call, int way) {
     case ZR_BROADCAST:
         return "MPI_Bcast";
     case ZR_ALL_TO_ALL:
+        return "MPI_Alltoall";
     case ZR_BARRIER:
     case ZR_SPLIT:
         break;
@@ -92,6 +93,8 @@ static bool call_mpi(void *argument, const comm_mpi_call_t *call, int way, char 
         code = MPI_Bcast(call->whole, n_all, type, call->root, comm);
         break;
     case ZR_ALL_TO_ALL:
+        code = MPI_Alltoall(call->whole, n, type, call->block, n, type, comm);
+        break;
     case ZR_BARRIER:
     case ZR_SPLIT:
         break;

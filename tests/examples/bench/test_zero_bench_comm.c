@@ -20,7 +20,7 @@ static double least_bytes(const char *collective, bool in_place, double tensor, 
         return in_place ? n_ranks * tensor : (n_ranks + 1) * tensor;
     if (strcmp(collective, "reduce_scatter") == 0)
         return (n_ranks + 1) * tensor;
-    if (strcmp(collective, "all_reduce") == 0)
+    if (strcmp(collective, "all_reduce") == 0 || strcmp(collective, "all_to_all") == 0)
         return 2 * n_ranks * tensor;
     assert_string_equal(collective, "broadcast");
     return n_ranks * tensor;
@@ -73,11 +73,12 @@ static void check_run(const char *extra, double n_ranks, double elem_bytes, size
 }
 
 TEST(test_json) {
-    check_run("", 2, 4, 18);
-    check_run("--ranks 3 --dtype bf16 --in-place off", 3, 2, 12);
-    check_run("--ranks 5 --threads 2 --in-place on", 5, 4, 12);
+    check_run("", 2, 4, 21);
+    check_run("--ranks 3 --dtype bf16 --in-place off", 3, 2, 15);
+    check_run("--ranks 5 --threads 2 --in-place on", 5, 4, 15);
     check_run("--collective reduce_scatter", 2, 4, 6);
     check_run("--collective broadcast --in-place off", 2, 4, 3);
+    check_run("--collective all_to_all --in-place on", 2, 4, 3);
 }
 
 TEST(test_for_people) {
@@ -123,7 +124,7 @@ TEST(test_processes) {
     assert_true(json_is_object(object));
     assert_string_equal(json_string_value(json_object_get(object, "comm")), "processes");
     assert_true(number_at(object, "ranks") == 2);
-    assert_int_equal(json_array_size(json_object_get(object, "measurements")), 6);
+    assert_int_equal(json_array_size(json_object_get(object, "measurements")), 7);
     assert_null(json_object_get(object, "mpi"));
     assert_string_equal(json_string_value(json_object_get(object, "mpi_left_out")),
                         "the ranks were started without MPI");
@@ -168,7 +169,7 @@ static void keep_message(void *context, zr_log_level_t level, int rank, const ch
 TEST(test_wrong_results_are_found) {
     const comm_choice_t threads = {.name = "threads", .device = "host"};
     const zr_collective_t collectives[] = {ZR_ALL_GATHER, ZR_REDUCE_SCATTER, ZR_ALL_REDUCE,
-                                           ZR_BROADCAST};
+                                           ZR_BROADCAST, ZR_ALL_TO_ALL};
     for (size_t i = 0; i < sizeof(collectives) / sizeof(collectives[0]); i++) {
         for (int dtype = ZR_DTYPE_F32; dtype <= ZR_DTYPE_BF16; dtype++) {
             latest_t latest = {.mutex = PTHREAD_MUTEX_INITIALIZER};

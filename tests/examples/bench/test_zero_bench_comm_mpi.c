@@ -39,6 +39,8 @@ static void assert_call(const char *call, const char *collective) {
         assert_string_equal(call, "MPI_Allreduce");
     else if (strcmp(collective, "broadcast") == 0)
         assert_string_equal(call, "MPI_Bcast");
+    else if (strcmp(collective, "all_to_all") == 0)
+        assert_string_equal(call, "MPI_Alltoall");
     else
         assert_true(strcmp(call, "MPI_Reduce_scatter") == 0 ||
                     strcmp(call, "MPI_Reduce_scatter_block") == 0);
@@ -65,7 +67,7 @@ static void check_run(const char *mpirun, const char *library) {
     json_t *object = measure(mpirun, "");
     const json_t *rows = json_object_get(object, "measurements");
     double least = INFINITY;
-    assert_int_equal(json_array_size(rows), 2 * 6);
+    assert_int_equal(json_array_size(rows), 2 * 7);
     for (size_t i = 0; i < json_array_size(rows); i++) {
         double ratio = check_row(json_array_get(rows, i));
         least = ratio > 0.0 ? fmin(least, ratio) : least;
