@@ -1,4 +1,4 @@
-/* tests/examples/test_plan_band.c holds the figures to the tables of the documents. */
+/* tests/zero/test_config_doc.c holds the figures to the tables of the documents. */
 #include "examples/plan/band.h"
 
 #include <string.h>

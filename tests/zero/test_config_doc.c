@@ -1,9 +1,9 @@
 /*
  * The tables of docs/reference/config.md are printed from the table of keys that the reader walks,
- * and those of options there, in docs/guide/plan.md and docs/guide/capacity.md from the rows, so
- * that the documents cannot say anything else than the programs do. Without arguments this
- * compares; `test_config_doc
- * --write` writes the tables into the documents.
+ * and those of options there, in docs/guide/plan.md and docs/guide/capacity.md from the rows, that of
+ * docs/internals/simulation.md from the figures of a description of hardware, so that the documents
+ * cannot say anything else than the programs do. Without arguments this compares;
+ * `test_config_doc --write` writes the tables into the documents.
  */
 #include <math.h>
 
@@ -309,6 +309,17 @@ static void print_estimates(FILE *out) {
     fprintf(out, "\n");
 }
 
+/** Figures of a description of hardware. */
+static void print_figures(FILE *out) {
+    size_t n = 0;
+    const zr_figure_t *figures = zr_hardware_figures(&n);
+    fprintf(out, "\n| figure | what |\n|---|---|\n");
+    for (size_t i = 0; i < n; i++)
+        fprintf(out, "| `%s`%s | %s |\n", figures[i].name, figures[i].is_of_cuda ? " *" : "",
+                figures[i].what);
+    fprintf(out, "\n");
+}
+
 /** What is printed between two marks of a document. */
 typedef struct part {
     const char *path, *begin, *end;
@@ -325,6 +336,9 @@ static const part_t parts[] = {
     {DOCS "guide/plan.md", "<!-- estimates: begin (build/tests/test_config_doc --write) -->\n",
      "<!-- estimates: end -->\n", print_estimates},
     {DOCS "guide/capacity.md", OPTIONS_BEGIN, OPTIONS_END, print_capacity_options},
+    {DOCS "internals/simulation.md",
+     "<!-- figures: begin (build/tests/test_config_doc --write) -->\n",
+     "<!-- figures: end -->\n", print_figures},
 };
 #define N_PARTS (N_OF(parts))
 
