@@ -419,6 +419,9 @@ void zr_runtime_model_size(const zr_runtime_t *runtime, zr_model_size_t *size_p)
         size.frozen_elems += frozen->used_elems;
         size.trainable_padded_elems += trainable->padded_elems;
         size.frozen_padded_elems += frozen->padded_elems;
+        const zr_encoding_t *encoding = zr_unit_encoding(model->units[i], FLAT_FROZEN);
+        size.frozen_bytes += zr_encoding_bytes(encoding, frozen->used_elems);
+        size.frozen_padded_bytes += zr_encoding_bytes(encoding, frozen->padded_elems);
         size_t unit_elems = trainable->padded_elems + frozen->padded_elems;
         if (unit_elems > size.largest_unit_padded_elems)
             size.largest_unit_padded_elems = unit_elems;

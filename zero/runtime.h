@@ -350,7 +350,8 @@ const zr_log_t *zr_runtime_log(const zr_runtime_t *runtime);
  */
 void zr_runtime_metadata(const zr_runtime_t *runtime, zr_byte_count_t *count_p);
 
-/** What there is, in elements. Padding makes shards equal and aligned. */
+/** What there is, in elements; of frozen parameters also in bytes, as they have an encoding. Padding
+ * makes shards equal and aligned. */
 typedef struct zr_model_size {
     size_t n_units;
     size_t n_params;
@@ -358,6 +359,7 @@ typedef struct zr_model_size {
     size_t frozen_elems;
     size_t trainable_padded_elems; /* trainable plus padding: N shards of equal length */
     size_t frozen_padded_elems;
+    uint64_t frozen_bytes, frozen_padded_bytes;
     size_t largest_unit_padded_elems; /* trainable and frozen of one unit */
 } zr_model_size_t;
 void zr_runtime_model_size(const zr_runtime_t *runtime, zr_model_size_t *size_p);

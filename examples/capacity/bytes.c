@@ -55,8 +55,9 @@ capacity_bytes_t capacity_bytes_of(const train_options_t *run, const zr_hardware
         bytes.holes[tier] = n_ranks * (reserved - live);
         used += n_ranks * reserved;
     }
-    bytes.states = size->trainable_elems * per_block / BLOCK;
-    bytes.padding = size->trainable_padded_elems * per_block / BLOCK - bytes.states;
+    bytes.states = size->trainable_elems * per_block / BLOCK + size->frozen_bytes;
+    bytes.padding =
+        size->trainable_padded_elems * per_block / BLOCK + size->frozen_padded_bytes - bytes.states;
     bytes.replicas = all_states - bytes.states - bytes.padding;
     bytes.unused = (int64_t)(bytes.all_budgets - used);
     return bytes;

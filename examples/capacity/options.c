@@ -39,6 +39,8 @@ static const char *const headers[] = {NULL,
                                       "Output:"};
 
 static const options_use_t uses[] = {
+    {"lora", 1, NULL},
+    {"lora-base", 1, NULL},
     {"ranks", 2, PLAN_RANKS_DOC},
     {"dtype", 2, NULL},
     {"micro-batch", 2, NULL},

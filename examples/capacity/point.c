@@ -1,6 +1,7 @@
 /* A capacity as JSON: see capacity_point.h. */
 #include "examples/capacity/point.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <string.h>
 
@@ -65,8 +66,8 @@ static bool is_of_run(const options_row_t *row) {
     for (size_t i = 0; i < capacity_table.n_uses; i++)
         if (strcmp(row->option.name, capacity_table.uses[i].name) == 0)
             return capacity_table.uses[i].group < CAPACITY_PROOF;
-    return row->is_of_library && (row->option.group != ZR_OPTION_GROUP_STEP ||
-                                  strcmp(row->option.name, "state") == 0);
+    return row->is_of_library &&
+           (row->option.group != ZR_OPTION_GROUP_STEP || strcmp(row->option.name, "state") == 0);
 }
 
 /* The options of zero-train that train a size, but for its data: those that mean something, and are
@@ -92,13 +93,16 @@ static void write_options(const capacity_search_t *search, text_t *text) {
 }
 
 /* What steps that follow one another write to the drives of all ranks: what is kept there, once;
- * gradients and inputs of layers for each micro-batch, or once where all are taken together. */
+ * gradients and inputs of layers for each micro-batch, or once where all are taken together. Frozen
+ * parameters are not written. */
 static double written_bytes_per_day(const capacity_search_t *search) {
     const zr_config_t *config = &search->run.config;
     const zr_run_plan_t *plan = &search->plan;
+    double trained = (double)plan->size.trainable_padded_elems *
+                     (double)zr_dtype_size(config->dtype) / (double)search->run.n_ranks;
     size_t n_passes = config->grad_accum / zr_config_n_together(config);
     double bytes = (double)plan->nvme_by_tag[ZR_TAG_OPTIMIZER_STATE] +
-                   (double)plan->nvme_by_tag[ZR_TAG_PARAMETERS] +
+                   fmin((double)plan->nvme_by_tag[ZR_TAG_PARAMETERS], trained) +
                    (double)n_passes * (double)(plan->nvme_by_tag[ZR_TAG_GRADIENTS] +
                                                plan->nvme_by_tag[ZR_TAG_ACTIVATIONS]);
     return (double)search->run.n_ranks * bytes * 86400 / plan->step_seconds;

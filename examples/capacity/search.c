@@ -43,10 +43,10 @@ static bool set_model(const void *context, size_t index, zr_run_request_t *reque
     train_options_t run = run_of(search);
     if (!set_shape(search, index, &run))
         return false;
-    zr_run_request_t own = train_plan_request(&run, &search->its_case->hardware);
-    request->model = own.model;
-    request->seq = own.seq;
-    request->seq_min = own.seq_min;
+    zr_transformer_options_t model = train_options_model(&search->options->run); /* outlives it */
+    request->model = zr_model_shape_maker(&run.shape, &model);
+    request->seq = run.seq;
+    request->seq_min = run.seq_min;
     return true;
 }
 

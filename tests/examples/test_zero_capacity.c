@@ -242,6 +242,19 @@ TEST(capacities_of_llamas_are_trained) {
     }
 }
 
+/* Frozen weights in few bits, and adapters that are trained. */
+TEST(capacities_of_adapters_are_trained) {
+    json_t *point = point_of(capacity_json(
+        0, SMALL BUDGETS "--ranks 2 --verify steps=3 --stage 3 --offload-optimizer none "
+                         "--offload-params none --lora rank=2,alpha=4 --lora-base nf4"));
+    json_t *model = field(point, "largest.model");
+    expect_fields(point, "result=found monotone=true proof.result=trained "
+                         "proof.peaks=as_planned proof.next=refused");
+    assert_has(text(point, "largest.options"), "--lora rank=2,alpha=4 --lora-base nf4");
+    assert_true(number(point, "largest.bytes.states") < 2 * number(model, "parameters"));
+    assert_true(number(point, "largest.bytes.replicas") == 0);
+}
+
 /* A proof of what is not so. */
 TEST(proofs_can_fail) {
     static const capacity_place_t place = {1, CAPACITY_CPU, CAPACITY_NONE};
