@@ -6,8 +6,7 @@
 It builds the tests in build/waits, where the calls named in CALLS go through taken_away.c, finds out
 which places of the sources each test meets, and runs those tests with one place taken away until one
 fails. A place is a line, and where several lines call the function that it is in, each of those. The
-last line says how many places no test noticed; where there are any it ends with 1. docs/internals/gpu.md has
-the results.
+last line says how many places no test noticed; where there are any it ends with 1.
 """
 import argparse
 import collections
