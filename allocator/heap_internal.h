@@ -13,4 +13,3 @@ ZR_NODISCARD zr_status_t zr_allocator_create_in(zr_heap_t *counted_in, zr_device
 
 /** For heaps that are counted with the allocator's, which has to outlive them. */
 zr_heap_t *zr_allocator_heap(const zr_allocator_t *allocator);
-

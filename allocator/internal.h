@@ -23,7 +23,7 @@
 
 typedef struct zr_tier_memory {
     zr_tier_t tier;
-    bool is_of_process; /* it is host memory */
+    bool is_of_process;             /* it is host memory */
     zr_arena_t arenas[ZR_N_ARENAS]; /* by class */
     zr_pending_t pending;
     /* reserved.live is the sum of the arenas' mapped bytes and never above the budget. The

@@ -26,6 +26,6 @@ zr_replay_search_t *zr_replay_search_start(zr_heap_t *heap, const zr_tape_t *tap
 size_t zr_replay_search_bytes(const zr_replay_search_t *search);
 /** Whether it has ended. */
 bool zr_replay_search_is_done(zr_replay_search_t *search);
-/** End it, wait for its thread, and hand over what it has found; NULL: nothing. `peak_bytes` becomes
- * what it had at most, where that is more. */
+/** End it, wait for its thread, and hand over what it has found; NULL: nothing. `peak_bytes`
+ * becomes what it had at most, where that is more. */
 zr_replay_made_t *zr_replay_search_stop(zr_replay_search_t **search, size_t *peak_bytes);

@@ -1,12 +1,11 @@
 /*
- * Snapshots: a recording (allocator/record.h) as a file for another program.
+ * Snapshots: write a recording (allocator/record.h) to a file for another program.
  *
- *   .csv     one life per line for a planner of offsets: id,lower,upper,size first, then more
+ *   .csv     one lifetime per line for an offset planner: id,lower,upper,size first, then more
  *   .json    Chrome's trace format, as ui.perfetto.dev opens it
  *   .pickle  what torch.cuda.memory._dump_snapshot writes, as pytorch.org/memory_viz opens it
  *
- * All three are in the recording's virtual time. docs/internals/allocator.md tells what to see in
- * them.
+ * All three are in the recording's virtual time. docs/internals/allocator.md explains them.
  */
 #pragma once
 
@@ -17,20 +16,20 @@
 ZR_BEGIN_C
 
 /*
- * Each writer writes where the file stands and neither flushes nor closes it.
+ * Each writer writes at the current file position and neither flushes nor closes the file.
  *
- * @return ZR_OK; ZR_ERR_MEMORY; ZR_ERR_IO, errno says why. None of it is logged.
+ * @return ZR_OK; ZR_ERR_MEMORY; ZR_ERR_IO, errno says why. Errors are not logged.
  *
- * Names are written in UTF-8; what is not that, and control characters, as '?'.
+ * Names are written in UTF-8; invalid UTF-8 and control characters become '?'.
  * Threads: any number may write one recording at a time, each into a file of its own.
  */
 
 /**
  * The lives of one tier as lines of id,lower,upper,size,tag,lifetime,name,offset,stream,
- * first_step,first_micro_batch,last_step,last_micro_batch, below a line with these words.
+ * first_step,first_micro_batch,last_step,last_micro_batch, after a header line with these names.
  *
- * Lives are half-open, sizes as requested, offsets those of the lifetime's class. Fields are
- * quoted as RFC 4180 says. Tiers have addresses of their own, so that a plan is of one.
+ * Lifetimes are half-open, sizes are as requested, offsets are within the class. Fields are quoted
+ * as in RFC 4180. Each tier has its own addresses, so a file contains one tier.
  */
 ZR_NODISCARD zr_status_t zr_snapshot_write_csv(const zr_recording_t *recording, zr_tier_t tier,
                                                FILE *file);
@@ -43,7 +42,7 @@ ZR_NODISCARD zr_status_t zr_snapshot_write_chrome(const zr_recording_t *recordin
 
 /**
  * Device 0 is the device tier, device 1 the host tier. Addresses are made up from lifetime and
- * offset; the category of a tensor is its tag; its frame says lifetime, micro-batch and name.
+ * offset; the category of a tensor is its tag; its frame has lifetime, micro-batch and name.
  * Empty allocations, which have no memory, are left out.
  */
 ZR_NODISCARD zr_status_t zr_snapshot_write_pickle(const zr_recording_t *recording, FILE *file);
@@ -54,16 +53,16 @@ typedef enum zr_snapshot_form {
     ZR_SNAPSHOT_PICKLE = 2
 } zr_snapshot_form_t;
 
-/** The form that a path's ending asks for; false when it ends in none of the three. */
+/** The format for a path's suffix; false for an unknown suffix. */
 bool zr_snapshot_form_of(const char *path, zr_snapshot_form_t *form_p);
 
 /**
- * Write a file in the form that its ending asks for; the CSV is of the device tier.
+ * Write a file in the format given by its suffix; a CSV contains the device tier.
  *
  * @param log  NULL: default
- * @return ZR_OK; ZR_ERR_ARGUMENT for another ending; ZR_ERR_STATE for a recording that is not
- *         complete; ZR_ERR_MEMORY; ZR_ERR_IO. What is wrong has been logged, with path and
- *         errno. A file that could not be written whole stays behind.
+ * @return ZR_OK; ZR_ERR_ARGUMENT for an unknown suffix; ZR_ERR_STATE for an incomplete recording;
+ *         ZR_ERR_MEMORY; ZR_ERR_IO. Errors are logged with path and errno. An incomplete file is
+ *         not removed.
  */
 ZR_NODISCARD zr_status_t zr_snapshot_save(const zr_recording_t *recording, const char *path,
                                           const zr_log_t *log);

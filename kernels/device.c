@@ -52,49 +52,49 @@ static zr_status_t refuse_name(const zr_log_t *log, const char *name) {
                    "device \"%s\" is unknown; known: \"host\", \"cuda\", \"sim\"", name);
 }
 
-static void keep_words(zr_device_words_t *words, const char *message) {
+static void keep_error(zr_device_error_t *error, const char *message) {
     static const char cut[] = "...";
-    pthread_mutex_lock(&words->lock);
-    int length = snprintf(words->text, sizeof(words->text), "%s", message);
-    if (length >= (int)sizeof(words->text))
-        memcpy(words->text + sizeof(words->text) - sizeof(cut), cut, sizeof(cut));
-    pthread_mutex_unlock(&words->lock);
+    pthread_mutex_lock(&error->lock);
+    int length = snprintf(error->text, sizeof(error->text), "%s", message);
+    if (length >= (int)sizeof(error->text))
+        memcpy(error->text + sizeof(error->text) - sizeof(cut), cut, sizeof(cut));
+    pthread_mutex_unlock(&error->lock);
 }
 
 /* The sink of a device's log. */
-static void note_words(void *context, zr_log_level_t level, int rank, const char *message) {
-    zr_device_words_t *words = context;
+static void log_and_keep(void *context, zr_log_level_t level, int rank, const char *message) {
+    zr_device_error_t *error = context;
     if (level == ZR_LOG_ERROR)
-        keep_words(words, message);
-    zr_log_t own = zr_log_with_rank(&words->log, rank);
+        keep_error(error, message);
+    zr_log_t own = zr_log_with_rank(&error->log, rank);
     zr_log_write(&own, level, "%s", message);
 }
 
-/* Of a view of a device: the words of what it is a view of. */
-static zr_device_words_t *words_of(const zr_device_t *device) {
+/* A view of a device shares the last error of the device that it is a view of. */
+static zr_device_error_t *error_of(const zr_device_t *device) {
     return device->log.context;
 }
 
 void zr_device_note_error(zr_device_t *device, const char *message) {
-    keep_words(words_of(device), message);
+    keep_error(error_of(device), message);
 }
 
 void zr_device_last_error(const zr_device_t *device, char *text) {
-    zr_device_words_t *words = words_of(device);
-    pthread_mutex_lock(&words->lock);
-    memcpy(text, words->text, ZR_DEVICE_WORDS_BYTES);
-    pthread_mutex_unlock(&words->lock);
+    zr_device_error_t *error = error_of(device);
+    pthread_mutex_lock(&error->lock);
+    memcpy(text, error->text, ZR_DEVICE_ERROR_BYTES);
+    pthread_mutex_unlock(&error->lock);
 }
 
 void zr_device_init(zr_device_t *device, const zr_device_backend_t *backend,
                     const zr_device_options_t *options) {
     device->backend = backend;
-    device->words.log = options->log;
-    device->words.text[0] = '\0';
-    pthread_mutex_init(&device->words.lock, NULL);
+    device->last_error.log = options->log;
+    device->last_error.text[0] = '\0';
+    pthread_mutex_init(&device->last_error.lock, NULL);
     device->log = options->log;
-    device->log.sink = note_words;
-    device->log.context = &device->words;
+    device->log.sink = log_and_keep;
+    device->log.context = &device->last_error;
     device->info.backend = backend->name;
     device->ranges = NULL;
     device->trace = options->trace;
@@ -102,8 +102,8 @@ void zr_device_init(zr_device_t *device, const zr_device_backend_t *backend,
 }
 
 void zr_device_clear(zr_device_t *device) {
-    device->log = device->words.log;
-    pthread_mutex_destroy(&device->words.lock);
+    device->log = device->last_error.log;
+    pthread_mutex_destroy(&device->last_error.lock);
 }
 
 zr_status_t zr_device_open(const char *name, const zr_device_options_t *options,
@@ -182,7 +182,7 @@ const zr_device_info_t *zr_device_info(const zr_device_t *device) {
 }
 
 const zr_log_t *zr_device_log(const zr_device_t *device) {
-    return &device->words.log;
+    return &device->last_error.log;
 }
 
 /* ---- address ranges ---------------------------------------------------------- */
@@ -338,8 +338,9 @@ zr_status_t zr_stream_create(zr_device_t *device, const char *name, zr_stream_t 
     return create_stream(device, name, device->backend->stream_create, stream_p);
 }
 
-zr_status_t zr_stream_create_beside(zr_device_t *device, const char *name, zr_stream_t **stream_p) {
-    create_fn create = device->backend->stream_create_beside;
+zr_status_t zr_stream_create_concurrent(zr_device_t *device, const char *name,
+                                        zr_stream_t **stream_p) {
+    create_fn create = device->backend->stream_create_concurrent;
     return create_stream(device, name, create != NULL ? create : device->backend->stream_create,
                          stream_p);
 }

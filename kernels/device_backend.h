@@ -1,9 +1,9 @@
 /*
- * For those who implement a device. Copy kernels/host/ to start one.
+ * The interface to implement a device. Start with a copy of kernels/host/.
  *
- * kernels/device.c and kernels/kernels.c check every argument, log refusals and keep
- * the costs, so a backend sees valid calls only: sizes > 0 (but sum_of_squares of 0
- * elements, whose result is 0), known dtypes, known tiers, ranges that it reserved.
+ * kernels/device.c and kernels/kernels.c check every argument, log refusals and account costs, so a
+ * backend sees only valid calls: sizes > 0 (except sum_of_squares of 0 elements, which gives 0),
+ * known dtypes, known tiers, ranges that it reserved.
  */
 #pragma once
 
@@ -21,7 +21,7 @@ struct zr_nn_backend;
 /** The runtime's kernels: see kernels.h and update.h. */
 typedef enum zr_kernel {
     ZR_KERNEL_UPDATE,
-    ZR_KERNEL_SUM_OF_SQUARES, /* of src */
+    ZR_KERNEL_SUM_OF_SQUARES, /* sums over src */
     ZR_KERNEL_ADD,
     ZR_KERNEL_SCALE,
     ZR_KERNEL_CAST,
@@ -32,7 +32,7 @@ typedef enum zr_kernel {
     ZR_KERNEL_DECODE
 } zr_kernel_t;
 
-/** Arguments of zr_kernel_spread. The lists are gone when the call returns. */
+/** Arguments of zr_kernel_spread. The lists are valid only during the call. */
 typedef struct zr_spread {
     void *const *dsts;
     int n_dsts;
@@ -42,20 +42,20 @@ typedef struct zr_spread {
     size_t n_elems;
 } zr_spread_t;
 
-/** A kernel that is to be queued; what it has no use for is 0. */
+/** A kernel to be queued; unused fields are 0. */
 typedef struct zr_kernel_work {
     zr_kernel_t kernel;
     void *dst;
     const void *src;
     zr_dtype_t dst_dtype, src_dtype;
     size_t n_elems;
-    float value; /* the factor, too */
+    float value; /* or the factor of SCALE */
     double *result;
     void *workspace;
     zr_spread_t spread;
     zr_code_t code;
-    const zr_update_rule_t *rule; /* one that the device has a kernel for */
-    const zr_update_t *update;    /* gone when the call returns */
+    const zr_update_rule_t *rule; /* a rule that the device has a kernel for */
+    const zr_update_t *update;    /* valid only during the call */
 } zr_kernel_work_t;
 
 typedef struct zr_device_backend {
@@ -64,13 +64,13 @@ typedef struct zr_device_backend {
     /* Create a device whose first member is a zr_device; fill its info. Logs its own failure. */
     zr_status_t (*open)(const zr_device_options_t *options, zr_device_t **device_p);
     void (*close)(zr_device_t *device);
-    /* Optional. Create the device that zr_device_open_host gives; NULL: "host" is right. */
+    /* Optional. Create the device for zr_device_open_host; NULL: use "host". */
     zr_status_t (*open_host)(zr_device_t *device, const zr_device_options_t *options,
                              zr_device_t **host_p);
     /* Optional. See zr_device_now; NULL: the machine's clock. */
     double (*now)(const zr_device_t *device);
 
-    /* Address ranges: see device.h. All five may be called with queued work elsewhere. */
+    /* Address ranges: see device.h. They may be called while work is queued on other ranges. */
     zr_status_t (*range_reserve)(zr_device_t *device, zr_tier_t tier, size_t size_bytes,
                                  void **base_p);
     void (*range_release)(zr_device_t *device, zr_tier_t tier, void *base, size_t size_bytes);
@@ -79,18 +79,18 @@ typedef struct zr_device_backend {
     zr_status_t (*range_unmap)(zr_device_t *device, zr_tier_t tier, void *base, size_t offset_bytes,
                                size_t size_bytes);
     /* Unmap the memory at `from` (base + offset) and map the same memory at `to`: on CUDA, handle
-     * by handle. ZR_ERR_UNSUPPORTED: not now or never, and nothing is mapped other than before;
-     * device.c then unmaps the source and maps the destination. Any other failure changes nothing,
-     * too. */
+     * by handle. ZR_ERR_UNSUPPORTED: not possible, and the mapping is unchanged; device.c then
+     * unmaps the source and maps the destination. Other failures must not change the mapping
+     * either. */
     zr_status_t (*range_move)(zr_device_t *device, zr_tier_t tier, void *from, void *to,
                               size_t size_bytes);
 
-    /* Streams and events: first member is a zr_stream or zr_event, which device.c fills, but for
+    /* Streams and events: first member is a zr_stream or zr_event, which device.c fills in, except
      * is_synchronous. */
     zr_status_t (*stream_create)(zr_device_t *device, const char *name, zr_stream_t **stream_p);
-    /* Optional. See zr_stream_create_beside; NULL: as stream_create. */
-    zr_status_t (*stream_create_beside)(zr_device_t *device, const char *name,
-                                        zr_stream_t **stream_p);
+    /* Optional. See zr_stream_create_concurrent; NULL: as stream_create. */
+    zr_status_t (*stream_create_concurrent)(zr_device_t *device, const char *name,
+                                            zr_stream_t **stream_p);
     /* Optional, both or none. See zr_stream_call; NULL: no stream takes calls. */
     bool (*stream_takes_calls)(const zr_stream_t *stream);
     zr_status_t (*stream_call)(zr_stream_t *stream, zr_stream_fn fn, void *context);
@@ -107,67 +107,66 @@ typedef struct zr_device_backend {
     zr_status_t (*copy_async)(zr_stream_t *stream, void *dst, const void *src, size_t size_bytes,
                               zr_copy_t kind);
 
-    /* Optional. The handle that kernels of a caller's own are queued on (zr_stream_native); NULL:
-     * there is none. */
+    /* Optional. The native handle for user-defined kernels (zr_stream_native); NULL: none. */
     void *(*stream_native)(const zr_stream_t *stream);
-    /* Optional. Such a kernel was queued: keep its name for the message if it fails, or fail when
-     * it was refused. */
+    /* Optional. A user-defined kernel was launched: keep its name for error messages, and report a
+     * failed launch. */
     zr_status_t (*stream_launched)(zr_stream_t *stream, const char *name);
 
-    /* Optional. A kernel of this cost has been queued: what a simulated device takes its time for.
+    /* Optional. A kernel with this cost was queued; a simulated device advances its clock.
      */
     void (*charge)(zr_stream_t *stream, const zr_charge_t *charge);
 
-    /* Optional. When the work that was queued last on a stream begins and ends, for a device whose
-     * clock knows it at once. */
+    /* Optional. Begin and end of the last work queued on a stream, for devices with a virtual
+     * clock. */
     void (*last_work)(const zr_stream_t *stream, double *begin_p, double *end_p);
 
-    /* Optional, both or none. A timer is an event that tells when it passed, for a device that
-     * works beside the calling thread. It is created as an event, and destroyed, recorded and asked
-     * for as one; read when it has passed, it gives seconds of zr_device_now. */
+    /* Optional, both or none. A timer is an event that records the time at which it passed, for
+     * asynchronous devices. It is destroyed, recorded and queried like an event. Reading it after
+     * it has passed gives seconds of zr_device_now. */
     zr_status_t (*timer_create)(zr_device_t *device, zr_event_t **timer_p);
     zr_status_t (*timer_read)(zr_event_t *timer, double *seconds_p);
 
-    /* Whether it has a kernel for a rule; NULL: for all. */
+    /* Optional. Whether it has a kernel for a rule; NULL: it has kernels for all rules. */
     bool (*has_update)(const zr_update_rule_t *rule);
     zr_status_t (*run)(zr_stream_t *stream, const zr_kernel_work_t *work);
-    /* It runs ZR_KERNEL_SPREAD with at least one dst; otherwise sums and copies do, one for each.
+    /* It supports ZR_KERNEL_SPREAD with at least one dst; false: device.c uses one sum or copy per
+     * dst.
      */
     bool has_spread;
 
-    /* Optional. A transformer's kernels (nn/nn.h) of a device that libzero_nn has none for. NULL:
-     * those that it has for a device of this name, if any. */
+    /* Optional. A transformer's kernels (nn/nn.h), for devices not known to libzero_nn. NULL: use
+     * libzero_nn's kernels for a device with this name, if any. */
     const struct zr_nn_backend *nn;
 } zr_device_backend_t;
 
-/** What was said last of an error of a device's, for ranks that wait for its own. */
-typedef struct zr_device_words {
+/** The last error message of a device, for ranks that wait for its rank. */
+typedef struct zr_device_error {
     pthread_mutex_t lock; /* guards text: streams may have threads */
-    zr_log_t log;         /* the log that the device was opened with, where they go */
-    char text[ZR_DEVICE_WORDS_BYTES];
-} zr_device_words_t;
+    zr_log_t log;         /* the log that the device was opened with; gets all messages */
+    char text[ZR_DEVICE_ERROR_BYTES];
+} zr_device_error_t;
 
 struct zr_device {
     const zr_device_backend_t *backend;
-    zr_log_t log; /* notes `words` on their way */
-    zr_device_words_t words;
+    zr_log_t log; /* stores errors in `last_error` and forwards them */
+    zr_device_error_t last_error;
     zr_device_info_t info;
     struct zr_device_range *ranges; /* reserved; kept by device.c */
     zr_trace_t *trace;              /* NULL: nothing is recorded */
-    struct zr_trace_timing
-        *timing; /* work whose times are not known yet (device_trace.c), or NULL */
+    struct zr_trace_timing *timing; /* work with times not known yet (device_trace.c), or NULL */
 };
 
 struct zr_stream {
     zr_device_t *device;
     const char *name;
-    zr_cost_t cost;      /* queued so far */
+    zr_cost_t cost;      /* cost of queued work so far */
     bool is_synchronous; /* work is done when its call returns */
 
     /* With a recorder: see device_trace.h. */
     double work_begin;
-    struct zr_trace_span *span; /* of the work that has begun, where that tells its times itself */
-    int n_groups;               /* that are open */
+    struct zr_trace_span *span; /* begun work whose times are measured on the device */
+    int n_groups;               /* number of open groups */
 };
 
 struct zr_event {
@@ -175,8 +174,8 @@ struct zr_event {
 };
 
 /**
- * Open a device of this backend, as zr_device_open does by name: a program's own needs no other
- * place to be known in.
+ * Open a device of this backend, as zr_device_open does by name: a custom backend needs no other
+ * registration.
  *
  * @param backend  borrowed until the device is closed
  */
@@ -184,7 +183,7 @@ ZR_NODISCARD zr_status_t zr_device_open_from(const zr_device_backend_t *backend,
                                              const zr_device_options_t *options,
                                              zr_device_t **device_p);
 
-/** Fill in what device.c keeps of every device, and free it: zr_device_open and zr_device_close do.
+/** Initialise and free the common part of a device; used by zr_device_open and zr_device_close.
  */
 void zr_device_init(zr_device_t *device, const zr_device_backend_t *backend,
                     const zr_device_options_t *options);
@@ -202,7 +201,7 @@ static inline void zr_stream_work_begins(zr_stream_t *stream) {
         zr_stream_trace_begin(stream);
 }
 
-/** Account for a kernel that was queued, also with the device. */
+/** Account for a queued kernel, in the stream and the device. */
 static inline void zr_stream_charge(zr_stream_t *stream, const zr_charge_t *charge) {
     zr_stream_add_cost(stream, charge->cost);
     if (stream->device->backend->charge != NULL)
@@ -211,13 +210,11 @@ static inline void zr_stream_charge(zr_stream_t *stream, const zr_charge_t *char
         zr_stream_trace_work(stream, charge->kernel, charge->cost);
 }
 
-/** The library's own. */
-extern const zr_device_backend_t zr_host_backend;
+/** The library's backends. */ extern const zr_device_backend_t zr_host_backend;
 extern const zr_device_backend_t zr_sim_backend;
-extern const zr_device_backend_t zr_cuda_backend; /* where CUDA is built (ZR_HAVE_CUDA) */
+extern const zr_device_backend_t zr_cuda_backend; /* if built with CUDA (ZR_HAVE_CUDA) */
 
-/** What zr_device_open looks in; ends with NULL (backends.c). */
+/** The backends known to zr_device_open; ends with NULL (backends.c). */
 extern const zr_device_backend_t *const zr_device_backends[];
 
 ZR_END_C
-

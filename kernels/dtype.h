@@ -21,12 +21,12 @@ ZR_BEGIN_C
 typedef enum zr_dtype {
     ZR_DTYPE_F32 = 0,
     ZR_DTYPE_BF16 = 1,
-    ZR_DTYPE_F64 = 2, /* control values (norms); moved and summed by no kernel */
+    ZR_DTYPE_F64 = 2, /* control values (norms); not supported by kernels */
     ZR_DTYPE_I32 = 3, /* token numbers */
     ZR_DTYPE_U8 = 4   /* bytes */
 } zr_dtype_t;
 
-/** Bytes per element; 0 for a value that is no dtype. */
+/** Bytes per element; 0 for an invalid dtype. */
 static inline size_t zr_dtype_size(zr_dtype_t dtype) {
     switch (dtype) {
     case ZR_DTYPE_F32:

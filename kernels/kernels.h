@@ -2,13 +2,12 @@
  * The runtime's own kernels: sums, casts and fills that ZeRO needs. Updates are in update.h.
  *
  * All of them queue work on a stream and take device pointers, aligned to their
- * element; arrays of one call do not overlap unless it says so. All backends and
- * instruction sets give the same bits (of a NaN: that it is one): element formulas
- * use explicit fmaf without contraction, and sums have one fixed order, written
- * down beside each. A count of 0 is fine everywhere.
+ * element; arrays of one call must not overlap unless stated otherwise. All backends and
+ * instruction sets give bitwise identical results (NaNs may differ in payload): element formulas
+ * use explicit fmaf without contraction, and each sum has one documented order. A count of 0 is
+ * fine everywhere.
  *
- * Each kernel states its cost, which is what a simulated device charges and what
- * a benchmark divides by.
+ * Each kernel states its cost, which simulated devices and benchmarks use.
  */
 #pragma once
 
@@ -22,16 +21,16 @@ typedef struct zr_cost {
     double bytes;
 } zr_cost_t;
 
-/** Which of a processor's rates a kernel's operations run at. */
+/** Which of a processor's rates applies to a kernel's operations. */
 typedef enum zr_rate {
     ZR_RATE_VECTOR = 0,
-    ZR_RATE_MATRIX = 1,    /* products of a dtype: bf16 where any of the matrices is */
-    ZR_RATE_ATTENTION = 2, /* likewise, in attention */
-    ZR_RATE_LM_HEAD = 3,   /* likewise, in the language model head */
-    ZR_RATE_UPDATE = 4     /* as VECTOR, but its bytes have a rate of their own */
+    ZR_RATE_MATRIX = 1,    /* matrix products of a dtype: bf16 if any of the matrices is */
+    ZR_RATE_ATTENTION = 2, /* matrix products in attention */
+    ZR_RATE_LM_HEAD = 3,   /* matrix products in the language model head */
+    ZR_RATE_UPDATE = 4     /* as VECTOR, with a separate rate for bytes */
 } zr_rate_t;
 
-/** A kernel that was queued, for accounts. */
+/** A queued kernel, for accounting. */
 typedef struct zr_charge {
     const char *kernel; /* static */
     zr_cost_t cost;
@@ -40,26 +39,25 @@ typedef struct zr_charge {
 } zr_charge_t;
 
 /**
- * After each launch of a kernel of one's own on zr_stream_native: state what it costs, as the
- * library's kernels do. A simulated device takes the time for it, and a failure of queued work
- * names it.
+ * To be called after each launch of your own kernel on zr_stream_native, with its cost. A simulated
+ * device advances its clock by that, and errors of queued work name the kernel.
  *
- * @param charge  borrowed for the call, but for the name, which has to stay
- * @return ZR_OK; ZR_ERR_ARGUMENT for a kernel without a name, or a cost that is no finite number
- *         >= 0; ZR_ERR_DEVICE: the launch was refused, as far as the device sees that
+ * @param charge  borrowed for the call, except the name, which must stay valid
+ * @return ZR_OK; ZR_ERR_ARGUMENT for a kernel without a name, or a cost that is not a finite number
+ *         >= 0; ZR_ERR_DEVICE: the launch failed, if the device reports that at once
  *
  * Threads: those of the stream.
  */
 ZR_NODISCARD zr_status_t zr_stream_launched(zr_stream_t *stream, const zr_charge_t *charge);
 
-/** Work queued on a stream since it was created, in the kernels' own accounting. */
+/** Cost of the work queued on a stream since its creation. */
 ZR_NODISCARD zr_status_t zr_stream_cost(const zr_stream_t *stream, zr_cost_t *cost_p);
 
 /**
  * result[0] = sum of squares of x, in double.
  *
- * The order of the sum is fixed (kernels/sum_of_squares_math.h), the same for any
- * backend, instruction set and number of threads.
+ * The order of the sum (kernels/sum_of_squares_math.h) is the same for all backends, instruction
+ * sets and numbers of threads.
  *
  * @param result     [1] on the device, overwritten
  * @param workspace  zr_sum_of_squares_workspace_bytes(n_elems) on the device, or NULL if 0
@@ -97,19 +95,19 @@ ZR_NODISCARD zr_status_t zr_kernel_fill(zr_stream_t *stream, void *x, zr_dtype_t
 ZR_NODISCARD zr_status_t zr_kernel_sum(zr_stream_t *stream, void *dst, const void *const *sources,
                                        int n_sources, zr_dtype_t dtype, size_t n_elems);
 
-/** From so many bytes on, of all arrays together, what the host writes passes the caches by, to
- * places that are so aligned. */
+/** If all arrays together have at least this many bytes, the host uses non-temporal stores for
+ * destinations with this alignment. */
 #define ZR_SPREAD_STREAM_BYTES ((size_t)4 << 20)
 #define ZR_SPREAD_STREAM_ALIGNMENT ((size_t)64)
 
 /**
  * The same sum to several places: dsts[d][i] = sources[0][i] + sources[1][i] + ... for every d.
- * What a device can do in one pass over memory: each source is read once, each dst written once.
+ * A device can do it in one pass over memory: each source is read once, each dst written once.
  *
  * @param dsts       [n_dsts] pointers to [n_elems] of dtype, borrowed for the call; each may be one
  *                   of the sources, otherwise no overlap with them or each other
  * @param n_dsts     0 to ZR_MAX_SUM_SOURCES
- * @param sources    as above; a single one is copied bit by bit, and may be of any dtype
+ * @param sources    as in zr_kernel_sum; a single source is copied bitwise and may have any dtype
  */
 ZR_NODISCARD zr_status_t zr_kernel_spread(zr_stream_t *stream, void *const *dsts, int n_dsts,
                                           const void *const *sources, int n_sources,

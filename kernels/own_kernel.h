@@ -1,5 +1,5 @@
 /*
- * Kernels of a caller's own: one description that runs on every device, in the order of a stream.
+ * User-defined kernels: one description that runs on every device, in the order of a stream.
  */
 #pragma once
 
@@ -9,19 +9,20 @@ ZR_BEGIN_C
 
 typedef struct zr_own_kernel {
     const char *name; /* static */
-    /* On a host device, where the stream has come so far; device memory is the CPU's. Optional. */
+    /* Optional. For host devices: called in the order of the stream; the CPU can access device
+     * memory. */
     void (*host)(const void *args);
-    /* On a GPU: launch on this cudaStream_t, whose device is the current one. Not 0: the launch
-     * failed. Optional. */
+    /* Optional. For GPUs: launch on this cudaStream_t, whose device is current. Returns 0, or not 0
+     * if the launch failed. */
     int (*cuda)(void *stream, const void *args);
 } zr_own_kernel_t;
 
 /**
- * Queue a kernel of one's own.
+ * Queue a user-defined kernel.
  *
- * @param args  [args_bytes] copied; what it points to lives until the work is done
- * @param cost  what a simulated device takes the time for, where nothing is computed
- * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_UNSUPPORTED when it has no function for the device;
+ * @param args  [args_bytes] copied; memory that it points to must stay valid until the work is done
+ * @param cost  used by a simulated device, which computes nothing
+ * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_UNSUPPORTED if it has no function for the device;
  *         ZR_ERR_MEMORY; ZR_ERR_DEVICE
  *
  * Threads: those of the stream.

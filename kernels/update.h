@@ -1,12 +1,11 @@
 /*
- * Updates: what an optimizer does to its state, its gradients and its parameters, on any device.
+ * Updates: how an optimizer changes its state and parameters, on any device.
  *
- * A rule says which arrays the state is made of, which numbers it is given, what it costs, and has
- * a loop for the host and a launcher for CUDA. The host's loop works on a part of the arrays, as
- * large as the device finds right, so that threads share a call; where a build has loops for
- * several instruction sets they give the same bits, as does the launcher. A simulated device takes
- * the time of the cost. zero/optim/ has the rules of the library as parts of optimizers; one of a
- * user's own is another such struct, with a loop, a launcher, or both.
+ * A rule describes the state arrays, the hyperparameters and the cost, and has a loop for the host
+ * and a launcher for CUDA. The host calls the loop for parts of the arrays, from several threads.
+ * Loops for different instruction sets and the launcher must give bitwise identical results. A
+ * simulated device uses the cost. The library's rules are in zero/optim/; a user-defined rule is
+ * another such struct, with a loop, a launcher, or both.
  */
 #pragma once
 
@@ -16,28 +15,30 @@ ZR_BEGIN_C
 
 #define ZR_MAX_STATE_ARRAYS 8
 #define ZR_MAX_HYPERS 8
-/** Room for what a rule computes once per call. */
+/** Size of the values that a rule computes once per call. */
 #define ZR_UPDATE_FACTORS_BYTES ((size_t)128)
 
 /**
- * In how many bits the state is kept, but for the master. What is computed in fp32 is rounded up or
- * down at random, so that its mean is what was computed, and small changes are not lost: by bits
- * that follow from zr_update_t.rounding and an element's number alone.
+ * Precision of the state, except the master. Values computed in fp32 are rounded stochastically, so
+ * that small changes are not lost on average. The random bits are a function of
+ * zr_update_t.rounding and the element's index.
  */
 typedef enum zr_state_form {
-    ZR_STATE_FP32 = 0, /* as the rule has its arrays */
+    ZR_STATE_FP32 = 0, /* as described by the rule */
     ZR_STATE_BF16 = 1,
-    ZR_STATE_8BIT = 2, /* blocks of 256: zr_encoding_float8, or ufloat8 of what is never negative */
+    ZR_STATE_8BIT =
+        2, /* blocks of 256: zr_encoding_float8, or ufloat8 for values that are never negative */
     ZR_N_STATE_FORMS
 } zr_state_form_t;
 
 /** "fp32", "bf16", "8bit". */
 const char *zr_state_form_name(zr_state_form_t form);
 
-/** Elements of one parameter group, and what is done to them. */
+/** An update of elements of one parameter group. */
 typedef struct zr_update {
     size_t n_elems;
-    void *arrays[ZR_MAX_STATE_ARRAYS]; /* the rule's, each [n_elems] of its encoding; in and out */
+    void *arrays[ZR_MAX_STATE_ARRAYS]; /* the rule's arrays, each [n_elems] in its encoding; in and
+                                          out */
     const void *grad;                  /* [n_elems] of grad_dtype, as it was summed */
     void *param;                       /* [n_elems] of param_dtype, out: the new master, rounded */
     zr_dtype_t grad_dtype;             /* F32 or BF16 */
@@ -45,75 +46,76 @@ typedef struct zr_update {
     float grad_scale;                  /* the product of unscale and clip factors */
     float lr;
     float weight_decay;
-    float hyper[ZR_MAX_HYPERS]; /* the rule's, in its order */
+    float hyper[ZR_MAX_HYPERS]; /* hyperparameters in the rule's order */
     int step;                   /* from 1 */
-    /* Of states in other forms than fp32, whose random bits they are: those of the same keys have
-       numbers of their own, from `first` on. */
+    /* Random keys for states not in fp32. Element i of the call uses random number first + i of
+     * these keys. */
     uint32_t rounding[2];
     size_t first;
-    zr_state_form_t form; /* the rule's: for its launcher; zr_kernel_update sets it */
+    zr_state_form_t form; /* set by zr_kernel_update, for the rule's launcher */
 } zr_update_t;
 
-/** An array of the state. Those of larger elements come first, so that all are aligned. */
+/** An array of the state. Arrays with larger elements must come first, so that all are aligned. */
 typedef struct zr_state_array {
-    const char *name; /* in checkpoints: torch's, such as "exp_avg" */
+    const char *name; /* name in checkpoints, as in PyTorch: "exp_avg" */
     const zr_encoding_t *encoding;
 } zr_state_array_t;
 
-/** A number that the rule is given, beside the rate and the weight decay, which all have. */
+/** A hyperparameter, in addition to the learning rate and weight decay, which all rules have. */
 typedef struct zr_hyper {
-    const char *name; /* "beta1": of an option, --beta1, and in messages */
-    const char *key;  /* of optimizer.params in DeepSpeed's JSON */
-    int index;        /* in the list that the key has, from 0; -1: the key has a number */
+    const char *name; /* "beta1": name of the option --beta1, and in messages */
+    const char *key;  /* key in optimizer.params of DeepSpeed's JSON */
+    int index;        /* index in the key's list, from 0; -1: the key is a number */
     bool is_switch;   /* 0 or 1: true and false in JSON */
-    bool is_positive; /* `least` is not allowed */
-    double usual;     /* where nothing is said */
+    bool is_positive; /* must be greater than `least` */
+    double usual;     /* default value */
     double least, below;
     const char *help;
 } zr_hyper_t;
 
 /**
- * The host's loop, over a part of a call's elements. It may be called by several threads at once,
- * for other parts.
+ * The host loop over a part of a call's elements. It may be called from several threads
+ * concurrently, for different parts.
  *
- * @param part     n_elems and the addresses are those of the part
- * @param factors  what zr_update_rule_t.prepare has computed for the call
+ * @param part     its n_elems and addresses describe the part
+ * @param factors  computed by zr_update_rule_t.prepare for the call
  */
 typedef void (*zr_update_loop_fn)(const zr_update_t *part, const void *factors);
 
-/** Instruction sets that loops of the library are compiled for, each with those before it. */
+/** Instruction sets that the library's loops are compiled for; each includes the previous ones. */
 enum { ZR_ISA_BASELINE = 0, ZR_ISA_AVX2 = 1, ZR_ISA_AVX512 = 2 };
 #define ZR_N_ISAS 3
 
 typedef struct zr_update_rule {
-    const char *name; /* of the kernel, in traces, reports and messages; static, as all here */
+    const char *name; /* name of the kernel in traces, reports and messages; static, like all
+                         strings here */
     zr_state_array_t arrays[ZR_MAX_STATE_ARRAYS];
     size_t n_arrays;         /* at least 1: the first is the master, in fp32 */
-    uint32_t never_negative; /* bit i: array i's values never are */
-    zr_state_form_t form;    /* of a description fp32; zr_update_rule_in gives others */
-    uint32_t formed;         /* bit i: array i is kept in that form, and computed in fp32 */
+    uint32_t never_negative; /* bit i: values of array i are never negative */
+    zr_state_form_t form;    /* fp32 in a description; zr_update_rule_in sets others */
+    uint32_t formed;         /* bit i: array i is stored in `form` and computed in fp32 */
     zr_hyper_t hypers[ZR_MAX_HYPERS];
     size_t n_hypers;
-    double operations_per_elem; /* with fma as two. Bytes follow from the arrays: all are read and
-                                   written, the gradient is read, the parameter written */
+    double operations_per_elem; /* an fma counts as two. Bytes follow from the arrays: all are read
+                                   and written, the gradient is read, the parameter written */
 
-    /* Optional. What is the same for all elements of a call, into factors
-       [ZR_UPDATE_FACTORS_BYTES], aligned for any type. On the host, for loops alone. */
+    /* Optional. Compute values that are the same for all elements of a call into factors
+     * [ZR_UPDATE_FACTORS_BYTES], aligned for any type. Only for the host loops. */
     void (*prepare)(const zr_update_t *update, void *factors);
-    /* By instruction set. NULL: the one before is right. All NULL: the host cannot do it. */
+    /* By instruction set. NULL: use the previous one. All NULL: not supported on the host. */
     zr_update_loop_fn loops[ZR_N_ISAS];
-    /* Queue it on a stream of a "cuda" device, which is the current one: zr_stream_native gives the
-       cudaStream_t. What it costs and whether it was accepted is seen to by the caller. NULL: such
-       a device cannot do it; its state then has to be offloaded, and updated on the host. */
+    /* Queue the update on a stream of a "cuda" device, which is current: zr_stream_native gives the
+     * cudaStream_t. The caller accounts for the cost and checks for launch errors. NULL: not
+     * supported on CUDA; the state must then be offloaded and updated on the host. */
     zr_status_t (*cuda)(zr_stream_t *stream, const zr_update_t *update);
-    bool cuda_knows_forms; /* or `cuda` takes states as they are described, only */
+    bool cuda_knows_forms; /* `cuda` supports other forms; false: only fp32 */
 } zr_update_rule_t;
 
-/** A rule whose arrays in fp32, but for the master, are kept in a form. Loops are given them in
- * fp32 all the same. */
+/** A copy of a rule that stores its fp32 arrays, except the master, in a form. Loops still get them
+ * in fp32. */
 zr_update_rule_t zr_update_rule_in(const zr_update_rule_t *rule, zr_state_form_t form);
 
-/** ZR_OK, or ZR_ERR_ARGUMENT with what is wrong with a rule. */
+/** ZR_OK, or ZR_ERR_ARGUMENT if a rule is invalid, logged with the reason. */
 ZR_NODISCARD zr_status_t zr_update_rule_check(const zr_update_rule_t *rule, const zr_log_t *log);
 
 /** Whether a device has a kernel for a rule. */
@@ -122,17 +124,18 @@ bool zr_update_runs_on(const zr_device_t *device, const zr_update_rule_t *rule);
 /**
  * Queue an update.
  *
- * @param update  borrowed for the call, what it points to until it is done
- * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_UNSUPPORTED where the device has no kernel for it;
+ * @param update  borrowed for the call; memory that it points to must stay valid until the work is
+ *                done
+ * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_UNSUPPORTED if the device has no kernel for it;
  *         ZR_ERR_DEVICE
  */
 ZR_NODISCARD zr_status_t zr_kernel_update(zr_stream_t *stream, const zr_update_rule_t *rule,
                                           const zr_update_t *update);
 zr_cost_t zr_update_cost(const zr_update_rule_t *rule, const zr_update_t *update);
 
-/** Bytes of the state of n elements: its arrays, one behind the other. */
+/** Bytes of the state of n elements: its arrays, stored contiguously. */
 size_t zr_state_bytes(const zr_update_rule_t *rule, size_t n_elems);
-/** Where an array begins in the state of n elements. */
+/** Offset of an array in the state of n elements. */
 size_t zr_state_array_offset(const zr_update_rule_t *rule, size_t array, size_t n_elems);
 
 ZR_END_C

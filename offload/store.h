@@ -1,24 +1,22 @@
 /*
- * The store: extents that are put and got asynchronously, for what fits neither device nor
- * host memory.
+ * The store: extents that are written (put) and read (get) asynchronously, for data that fits
+ * neither in device nor in host memory.
  *
- * All extents are declared when a store is created, so that everything they need is reserved
- * then: what does not fit is refused before the first step. A put takes bytes from the caller's
- * buffer, a get brings them there; both return a ticket at once, and the buffer is the store's
- * until the ticket has been waited for, or polled to its end. Any number of transfers up to
- * max_transfers may be in flight. Transfers that touch the same bytes take effect in the order
- * of the calls.
+ * All extents are declared when a store is created, so that all space is reserved then: lack of
+ * space is an error before the first step. A put copies bytes from the caller's buffer, a get
+ * copies them to it. Both return a ticket at once, and the buffer must not be touched until the
+ * ticket has been waited for or polled to its end. Any number of transfers up to max_transfers may
+ * be in flight. Transfers that touch the same bytes take effect in the order of the calls.
  *
  * An extent is divided into chunks of chunk_bytes (the last one may be shorter). A transfer
- * covers whole chunks, so that each has one checksum, made when it is put and verified when it
- * is got: what comes back is what went out, or an error.
+ * covers whole chunks, so that each chunk has one checksum, computed at the put and verified at the
+ * get: a get returns exactly what was put, or an error.
  *
- * Several users can share a store. Each extent is of an account, what is moved is counted by
- * account, and users register their buffers independently of each other.
+ * Several users can share a store. Each extent belongs to an account, traffic is counted by
+ * account, and users register their buffers independently.
  *
- * A store is scratch memory of one run: nothing in it outlives the handle, whichever way the
- * process ends, and two stores on one path share nothing. But for one whose file is given a name:
- * that is how something is written to be kept.
+ * A store is scratch memory of one run: nothing in it outlives the handle, however the process
+ * ends, and two stores on one path are independent. Exception: with a file name, the file is kept.
  *
  * Threads: a handle belongs to one thread at a time.
  */
@@ -36,16 +34,16 @@ ZR_BEGIN_C
 
 typedef struct zr_store zr_store_t;
 
-/** What is declared of an extent. Transfers name it by its place in the array, from 0. */
+/** The declaration of an extent. Transfers refer to it by its index in the array. */
 typedef struct zr_store_extent {
     const char *name;  /* for messages: "h.3 optimizer_state" */
     size_t size_bytes; /* 0 is fine; multiples of zr_store_info_t.block_bytes need no copy */
-    size_t account;    /* whose transfers of it are: below ZR_STORE_MAX_ACCOUNTS */
+    size_t account;    /* account of its transfers: less than ZR_STORE_MAX_ACCOUNTS */
 } zr_store_extent_t;
 
-/** A transfer that was started; good until it has been waited for, or polled to its end. */
+/** A started transfer; valid until it has been waited for or polled to its end. */
 typedef uint64_t zr_store_ticket_t;
-/** No transfer: waiting for it is waiting for nothing. */
+/** No transfer: waiting for it returns at once. */
 #define ZR_STORE_NO_TICKET ((zr_store_ticket_t)0)
 
 #define ZR_STORE_MAX_PATHS 16
@@ -54,7 +52,7 @@ typedef uint64_t zr_store_ticket_t;
 #define ZR_STORE_MAX_ACCOUNTS 8
 #define ZR_STORE_MAX_REQUEST_BYTES ((size_t)1 << 30)
 #define ZR_STORE_MAX_BOUNCE_BUFFERS 1024
-/** Of those who work through what lies in a store: buffers of one of them. */
+/** Maximum buffers of one user that cycles data through a store. */
 #define ZR_SWAP_MAX_BUFFERS ((size_t)1024)
 /** Every chunk is a multiple of this, whatever the block size of the files. */
 #define ZR_STORE_CHUNK_ALIGN_BYTES ((size_t)4096)
@@ -65,103 +63,107 @@ typedef struct zr_store_buffer {
 } zr_store_buffer_t;
 
 typedef struct zr_store_options {
-    zr_log_t log;              /* with the rank, which the file's name in messages repeats */
+    zr_log_t log;              /* with the rank, which file names in messages include */
     zr_allocator_t *allocator; /* for buffers, in the host tier; borrowed for the store's life;
-                                  NULL: the system's memory, within no budget */
-    zr_store_buffer_t lent;    /* host memory for the bounce buffers, taken where it is enough for
-                                  them; borrowed likewise. All zeros: none */
-    size_t chunk_bytes;        /* one checksum each; a multiple of ZR_STORE_CHUNK_ALIGN_BYTES */
-    zr_device_t *device;  /* whose clock times are of, borrowed likewise; "sim" needs a simulated
-                             one, whose hardware description it takes. NULL: none */
-    size_t max_transfers; /* in flight, or ended and not yet waited for */
-    bool verify;          /* make checksums and verify them */
+                                  NULL: memory of the system, without a budget */
+    zr_store_buffer_t lent;    /* host memory for the bounce buffers, used if it is large enough;
+                                  borrowed for the store's life. All zeros: none */
+    size_t chunk_bytes;        /* unit of checksums; a multiple of ZR_STORE_CHUNK_ALIGN_BYTES */
+    zr_device_t *device; /* device whose clock is used, borrowed for the store's life; "sim" needs a
+                            simulated device and uses its hardware description. NULL: none */
+    size_t max_transfers; /* transfers in flight, or ended and not yet waited for */
+    bool verify;          /* compute checksums and verify them */
 
-    /* Of the backend "uring"; "sim" takes the sizes as well. */
+    /* For the backend "uring"; "sim" uses the sizes too. */
     const char *const *paths; /* [n_paths] folders; extents are striped over them; borrowed for
                                  the call */
     size_t n_paths;
-    const char *file_name;   /* NULL: the files have no names, and end with the store. Else there is
-                                one path, and the file in it is made with this name, and stays;
-                                borrowed for the call */
-    bool overwrites;         /* a file of this name is there, and is written over */
-    size_t request_bytes;    /* transfers are cut into requests of so much; a multiple of
-                                chunk_bytes, and the stripe where there are several paths */
-    size_t depth;            /* requests given to the system at once */
-    size_t submit_batch;     /* requests handed over per system call, 1 to depth */
-    size_t n_bounce_buffers; /* of request_bytes each, for what is not aligned; >= 1 */
-    bool poll;               /* poll the drive for completions, where a probe shows that it can */
+    const char
+        *file_name;  /* NULL: files are unnamed and vanish with the store. Otherwise there must be
+                        one path; the file in it gets this name and is kept; borrowed for the call */
+    bool overwrites; /* overwrite an existing file with this name */
+    size_t request_bytes;    /* size of requests, and stripe size with several paths; a multiple of
+                                chunk_bytes */
+    size_t depth;            /* requests in flight */
+    size_t submit_batch;     /* requests submitted per system call, 1 to depth */
+    size_t n_bounce_buffers; /* buffers of request_bytes for unaligned data; >= 1 */
+    bool poll; /* poll the drive for completions, if a probe shows that it supports it */
 } zr_store_options_t;
 
-/** Default log, no paths, verify on, no polling; sizes that do well on most drives. */
+/** Default log, no paths, verify on, no polling; sizes that perform well on most drives. */
 zr_store_options_t zr_store_options_default(void);
 
 /**
- * Make a store and reserve everything that its extents need.
+ * Create a store and reserve the space for its extents.
  *
  * @param backend    "memory" (reference: host memory), "uring" (files, by io_uring), "posix"
- * (files, by pread and pwrite), or on a simulated device, where nothing is kept, "sim" (as files)
- * or "sim-plain" (as memory, or a store of a program's own)
+ *                   (files, by pread and pwrite), or on a simulated device, without keeping data,
+ *                   "sim" (files) or "sim-plain" (memory, or a custom store)
  * @param options    NULL means the defaults; borrowed for the call
  * @param extents    [n_extents], copied with their names
- * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_MEMORY; ZR_ERR_BUDGET when a path has no room for the
- *         extents, or host memory none for the buffers; ZR_ERR_IO; ZR_ERR_UNSUPPORTED when the
+ * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_MEMORY; ZR_ERR_BUDGET if a path has no room for the
+ *         extents or host memory has no room for the buffers; ZR_ERR_IO; ZR_ERR_UNSUPPORTED if the
  *         system refuses io_uring
  *
- * What was never put holds nothing, and a get of it is refused.
+ * A get of bytes that were never put is refused.
  */
 ZR_NODISCARD zr_status_t zr_store_create(const char *backend, const zr_store_options_t *options,
                                          const zr_store_extent_t *extents, size_t n_extents,
                                          zr_store_t **store_p);
 
 /**
- * What to have files by on this system: "uring"; or "posix" where there is no io_uring, or it is
- * forbidden, as containers may do.
+ * The backend for files on this system: "uring", or "posix" if io_uring is missing or forbidden, as
+ * in some containers.
  *
- * @param log  where the latter is said, as a warning; NULL: nowhere
+ * @param log  gets a warning for "posix"; NULL: no warning
  */
 const char *zr_store_drive_backend(const zr_log_t *log);
 
 /**
- * The part of a piece of memory that is aligned, if it is large enough.
+ * Find an aligned part of a memory block that is large enough.
  *
- * @return where it begins; NULL: it is too small, or there is none
+ * @return its start; NULL: too small, or no memory
  */
 void *zr_store_buffer_fit(const zr_store_buffer_t *lent, size_t size_bytes, size_t align_bytes);
 
-/** Wait for what is in flight, and free everything. NULL and *store == NULL are fine. */
+/** Wait for transfers in flight and free everything. NULL and *store == NULL are fine. */
 void zr_store_destroy(zr_store_t **store);
 
 typedef struct zr_store_info {
     const char *backend; /* static */
     size_t n_extents;
-    size_t chunk_bytes; /* transfers start at multiples of it, and end at one or at the end */
-    size_t buffer_align_bytes; /* buffers so aligned are used without a copy */
-    size_t block_bytes;        /* extents that are a multiple of it end without a copy */
+    size_t
+        chunk_bytes; /* transfers start at multiples of it, and end at one or at the extent's end */
+    size_t buffer_align_bytes; /* buffers with this alignment are used without a copy */
+    size_t block_bytes;        /* extents whose size is a multiple of it need no copy at the end */
     size_t request_bytes;
     size_t depth;
-    size_t host_bytes;       /* host memory that the store holds: buffers, checksums, tables */
-    uint64_t reserved_bytes; /* held where the extents lie, with padding */
-    bool has_checksums;      /* it makes and verifies them */
-    bool counts_checksums;   /* tables count as if: it has them, or stands for a store that has */
-    bool is_direct;          /* past the page cache */
-    bool is_registered;      /* the system took the buffers of zr_store_register, all of them */
+    size_t host_bytes;       /* host memory of the store: buffers, checksums, tables */
+    uint64_t reserved_bytes; /* reserved for the extents, with padding */
+    bool has_checksums;      /* it computes and verifies checksums */
+    bool counts_checksums; /* host_bytes includes checksums: it has them, or simulates a store that
+                              has */
+    bool is_direct;        /* bypasses the page cache */
+    bool is_registered;    /* the system registered all buffers of zr_store_register */
     bool is_polled;
 } zr_store_info_t;
 
-/** Facts of the store, for its life; is_registered may change when buffers are registered. */
+/** Information about the store, valid for its life; is_registered may change when buffers are
+ * registered. */
 const zr_store_info_t *zr_store_info(const zr_store_t *store);
 
-/** An extent as it was declared; NULL when there is none of this number. */
+/** An extent as declared; NULL if the index is out of range. */
 const zr_store_extent_t *zr_store_extent(const zr_store_t *store, size_t extent);
 
 /**
- * Name buffers that transfers will mostly use, beside those named before: the system pins them
- * once instead of at every request. Any other memory may be used as well.
+ * Register more buffers for transfers: the system pins them once instead of at every request. Other
+ * memory may be used too.
  *
- * @param buffers  [n_buffers]; the memory stays where it is until zr_store_unregister or the
- *                 store's end
- * @return ZR_OK, also when the system refuses: a warning then says which limit to raise, and
- *         zr_store_info_t.is_registered is false; ZR_ERR_ARGUMENT; ZR_ERR_MEMORY: none was named
+ * @param buffers  [n_buffers]; the memory must stay valid until zr_store_unregister or the store's
+ *                 end
+ * @return ZR_OK, also when the system refuses: a warning then tells which limit to raise, and
+ *         zr_store_info_t.is_registered is false; ZR_ERR_ARGUMENT; ZR_ERR_MEMORY: none was
+ *         registered
  *
  * Waits for what is in flight.
  */
@@ -169,8 +171,8 @@ ZR_NODISCARD zr_status_t zr_store_register(zr_store_t *store, const zr_store_buf
                                            size_t n_buffers);
 
 /**
- * Take buffers back: afterwards the system has nothing of them. Those that are not named are
- * passed over. Waits for what is in flight.
+ * Unregister buffers: the system no longer pins them. Buffers that are not registered are ignored.
+ * Waits for what is in flight.
  *
  * @param buffers  [n_buffers], each as it was registered
  */
@@ -222,59 +224,59 @@ ZR_NODISCARD zr_status_t zr_store_get_unverified(zr_store_t *store, size_t exten
  * @param offset_bytes, size_bytes  whole chunks, as in a transfer; of no put that is in flight
  * @param buffer                    [size_bytes]
  * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_STATE when some were never put; ZR_ERR_FORMAT when they
- * are not what was put
+ *         are not what was put
  */
 ZR_NODISCARD zr_status_t zr_store_verify(zr_store_t *store, size_t extent, size_t offset_bytes,
                                          size_t size_bytes, const void *buffer);
 
-/** Make the checksums of bytes that zr_store_put_hashed is to put: [chunks of them]. Errors as of
- * zr_store_verify, but nothing has to be there. */
+/** Compute the checksums of bytes for zr_store_put_hashed: [number of chunks]. Errors as
+ * zr_store_verify, but the extent may be empty. */
 ZR_NODISCARD zr_status_t zr_store_hash(zr_store_t *store, size_t extent, size_t offset_bytes,
                                        size_t size_bytes, const void *buffer, uint64_t *sums);
 
-/** As zr_store_put, with the checksums of zr_store_hash, which are borrowed for the call. Bytes
- * that have changed since are refused when they are got. */
+/** As zr_store_put, with checksums from zr_store_hash, borrowed for the call. If bytes changed in
+ * between, a later get fails. */
 ZR_NODISCARD zr_status_t zr_store_put_hashed(zr_store_t *store, size_t extent, size_t offset_bytes,
                                              size_t size_bytes, const void *buffer,
                                              const uint64_t *sums, zr_store_ticket_t *ticket_p);
 
 /**
- * Block until a transfer has ended, and give its ticket back.
+ * Block until a transfer has ended, and free its ticket.
  *
  * @return how it ended: ZR_OK; ZR_ERR_IO (the log has operation, file, offset, length and cause);
- *         ZR_ERR_FORMAT when what was got is not what was put. ZR_ERR_STATE when the ticket is
- *         of no transfer: it has been given back before.
+ *         ZR_ERR_FORMAT if the data read differs from the data put. ZR_ERR_STATE if the ticket is
+ *         invalid: it was freed before.
  */
 ZR_NODISCARD zr_status_t zr_store_wait(zr_store_t *store, zr_store_ticket_t ticket);
 
 /** As zr_store_wait when the transfer has ended; otherwise ZR_OK at once, and *done_p false. */
 ZR_NODISCARD zr_status_t zr_store_poll(zr_store_t *store, zr_store_ticket_t ticket, bool *done_p);
 
-/** Wait for all transfers, and give all tickets back; ZR_OK, or how one that failed has ended. */
+/** Wait for all transfers and free all tickets; ZR_OK, or the error of a failed transfer. */
 ZR_NODISCARD zr_status_t zr_store_wait_all(zr_store_t *store);
 
 /**
- * Wait for all transfers, and until what was put has reached the drive. The file has the length of
- * its extents then.
+ * Wait for all transfers, and until all data has reached the drive. The file then has the length of
+ * its extents.
  *
- * @return as zr_store_wait_all; ZR_ERR_IO when the drive did not take it
+ * @return as zr_store_wait_all; ZR_ERR_IO if the drive reports an error
  */
 ZR_NODISCARD zr_status_t zr_store_sync(zr_store_t *store);
 
-/** Where an extent begins in the file of a store that has one, with a name. */
+/** Offset of an extent in the file, for a store with a file name. */
 uint64_t zr_store_file_offset(const zr_store_t *store, size_t extent);
 
-/** The checksums of an extent's chunks that were put, for the store's life: [*n_chunks_p]; NULL
- * where none are made. */
+/** Checksums of an extent's chunks, valid for the store's life: [*n_chunks_p]; NULL without
+ * checksums. */
 const uint64_t *zr_store_checksums(const zr_store_t *store, size_t extent, size_t *n_chunks_p);
 
-/** Of a store that keeps nothing ("sim"): all chunks count as put. Others stay as they are. For
- * plans, which leave out initial values. */
+/** For simulated stores ("sim"), which keep no data: treat all chunks as put. No effect on other
+ * stores. For plans, which skip initial values. */
 void zr_store_presume_put(zr_store_t *store);
 
 /**
- * Let transfers go on, without blocking: take what has ended, hand over what is next. Whoever
- * computes for long while transfers are in flight calls this now and then.
+ * Advance transfers without blocking: collect completions, submit further requests. Call it now and
+ * then during long computations with transfers in flight.
  */
 void zr_store_progress(zr_store_t *store);
 
@@ -284,18 +286,18 @@ typedef enum zr_store_direction { ZR_STORE_PUT = 0, ZR_STORE_GET = 1 } zr_store_
 /** "put" or "get". */
 const char *zr_store_direction_name(zr_store_direction_t direction);
 
-/** What has ended well, by direction. */
+/** Counts of successful transfers of one direction. */
 typedef struct zr_store_count {
     uint64_t n_transfers;
     uint64_t n_requests;
-    uint64_t bytes;         /* as callers asked */
+    uint64_t bytes;         /* as requested */
     uint64_t moved_bytes;   /* with padding to whole blocks */
-    uint64_t bounced_bytes; /* of `bytes`: copied on the way, because they were not aligned */
+    uint64_t bounced_bytes; /* part of `bytes` that was copied because it was unaligned */
 } zr_store_count_t;
 
 /** Add a count to a sum. */
 void zr_store_count_add(zr_store_count_t *sum, const zr_store_count_t *count);
-/** What was moved between two looks at the same count. */
+/** The difference between two readings of the same count. */
 zr_store_count_t zr_store_count_between(const zr_store_count_t *before,
                                         const zr_store_count_t *after);
 
@@ -305,16 +307,16 @@ typedef struct zr_store_statistics {
     uint64_t n_retried;   /* requests that were interrupted and made again */
     uint64_t n_conflicts; /* transfers that waited for an earlier one on the same bytes */
     uint64_t n_failed;    /* transfers */
-    double wait_seconds[ZR_N_STORE_DIRECTIONS]; /* the caller was blocked for such a transfer */
-    double checksum_seconds; /* making and verifying checksums, on the caller's thread */
+    double wait_seconds[ZR_N_STORE_DIRECTIONS]; /* time the caller was blocked, by direction */
+    double checksum_seconds; /* computing and verifying checksums, on the caller's thread */
 } zr_store_statistics_t;
 
-/** What a store keeps of a chunk: its XXH3 (64 bits), by the fastest instructions that are here. */
+/** The checksum of a chunk: its XXH3 (64 bits), with the fastest available instructions. */
 uint64_t zr_store_checksum(const void *bytes, size_t size_bytes);
 
-/** Counts since creation, of all accounts together. */
+/** Counts since creation, summed over all accounts. */
 void zr_store_statistics(const zr_store_t *store, zr_store_statistics_t *statistics_p);
-/** Of one account, which exists: of transfers of its extents, and of waiting for those. */
+/** Counts of one existing account: transfers of its extents, and waiting for them. */
 void zr_store_account_statistics(const zr_store_t *store, size_t account,
                                  zr_store_statistics_t *statistics_p);
 

@@ -1,12 +1,12 @@
 /*
- * For those who implement a store. Copy store_memory.c to start one.
+ * The interface to implement a store. Start with a copy of store_memory.c.
  *
  * offload/store.c checks every argument, keeps tickets, makes transfers on the same bytes wait
  * for each other, keeps and verifies checksums, and counts. A backend sees valid transfers only:
  * whole chunks of one extent, more than 0 bytes, none that overlaps another in flight unless both
- * are gets. It cuts them into pieces of whole chunks as it likes and tells of each piece twice:
- * zr_store_piece_begins before its bytes are taken or brought, zr_store_piece_ended when they
- * have been, or have failed. Pieces end in any order.
+ * are gets. It splits them into pieces of whole chunks as it likes and reports each piece twice:
+ * zr_store_piece_begins before its bytes are copied, zr_store_piece_ended when they have been
+ * copied or have failed. Pieces may end in any order.
  */
 #pragma once
 
@@ -17,26 +17,27 @@ ZR_BEGIN_C
 typedef enum zr_transfer_state {
     ZR_TRANSFER_FREE = 0,
     ZR_TRANSFER_IN_FLIGHT = 1,
-    ZR_TRANSFER_ENDED = 2 /* and not waited for */
+    ZR_TRANSFER_ENDED = 2 /* but not waited for yet */
 } zr_transfer_state_t;
 
-/** One put or get, from its start until its ticket is given back. */
+/** One put or get, from its start until its ticket is freed. */
 typedef struct zr_store_transfer {
     zr_store_direction_t direction;
     size_t extent;
     size_t offset_bytes;
     size_t size_bytes;
-    unsigned char *buffer; /* of a put: not written */
-    zr_status_t status;    /* of the first piece that failed; a backend then begins no other */
-    bool is_unhashed;      /* the caller makes the checksums, or verifies them */
+    unsigned char *buffer; /* a backend must not write to a put's buffer */
+    zr_status_t status;    /* of the first failed piece; the backend then begins no further piece */
+    bool is_unhashed;      /* the caller computes or verifies the checksums */
     double begin;          /* when it was started; 0 without a recorder */
-    double end;            /* when it ended by the backend's clock; 0: when that was seen */
+    double end;            /* when it ended by the backend's clock; 0: when the end was noticed */
 
-    size_t ended_bytes; /* of all pieces; equal to size_bytes: the transfer has ended */
+    size_t
+        ended_bytes; /* sum over ended pieces; the transfer has ended when it equals size_bytes */
     zr_transfer_state_t state;
-    uint64_t generation; /* makes tickets of one slot differ */
+    uint64_t generation; /* distinguishes tickets of one slot */
 
-    size_t begun_bytes; /* the backend's own, from 0 */
+    size_t begun_bytes; /* used by the backend; starts at 0 */
     struct zr_store_transfer *next;
 } zr_store_transfer_t;
 
@@ -45,7 +46,7 @@ typedef struct zr_store_piece {
     zr_store_transfer_t *transfer;
     size_t offset_bytes; /* in the extent, where a chunk begins */
     size_t size_bytes;
-    const char *file; /* where it lies, for messages */
+    const char *file; /* its file, for messages */
     uint64_t file_offset_bytes;
 } zr_store_piece_t;
 
@@ -57,39 +58,39 @@ typedef struct zr_store_place {
 
 typedef struct zr_store_backend {
     const char *name;    /* static */
-    size_t handle_bytes; /* of the backend's struct, whose first member is a zr_store */
-    bool keeps_nothing;  /* it moves no data: buffers may be addresses without memory, and the front
-                            makes no checksums */
+    size_t handle_bytes; /* size of the backend's struct, whose first member is a zr_store */
+    bool keeps_nothing;  /* it moves no data: buffers may be addresses without memory, and store.c
+                            computes no checksums */
 
     /* Reserve room for store->extents, and fill store->info from buffer_align_bytes on. The rest
      * of the handle is zero. Logs its own failure; close is then called, too. */
     zr_status_t (*open)(zr_store_t *store);
-    /* Free what open has made, as far as it came. Nothing is in flight. */
+    /* Free what open has allocated, also after a failed open. No transfer is in flight. */
     void (*close)(zr_store_t *store);
-    /* Take a transfer. May begin with it; must not wait. */
+    /* Accept a transfer. May start it; must not wait. */
     void (*start)(zr_store_t *store, zr_store_transfer_t *transfer);
-    /* Go on with the transfers. `wait`: block until at least one piece has ended, if any is in
-     * flight. An error ends the transfers that it meets, and is kept there. One that meets all
-     * sets store->is_dead with its cause, and ends all before it returns: the caller frees the
-     * buffers then. */
+    /* Advance the transfers. `wait`: block until at least one piece has ended, if any is in flight.
+     * An error ends the affected transfers and is stored in them. A fatal error sets store->is_dead
+     * and its cause, and ends all transfers before it returns: the caller then frees the buffers.
+     */
     void (*progress)(zr_store_t *store, bool wait);
-    /* Optional. Where a chunk lies, for messages. */
+    /* Optional. The place of a chunk, for messages. */
     zr_store_place_t (*locate)(const zr_store_t *store, size_t extent, size_t offset_bytes);
-    /* Optional. Nothing is in flight: what was put reaches the drive. Logs its own failure. */
+    /* Optional. Flush all data to the drive; no transfer is in flight. Logs its own failure. */
     zr_status_t (*sync)(zr_store_t *store);
-    /* Optional. Have store->buffers registered instead of those before, which is never refused
-     * when they have become fewer: a failure leaves those before. Sets info.is_registered. Nothing
-     * is in flight. */
+    /* Optional. Register store->buffers in place of the previous ones; removing buffers must not
+     * fail. On failure the previous ones stay registered. Sets info.is_registered. No transfer is
+     * in flight. */
     zr_status_t (*register_buffers)(zr_store_t *store);
 } zr_store_backend_t;
 
-/* What the front keeps of an extent. */
+/* Data that store.c keeps for an extent. */
 typedef struct zr_store_chunks {
-    size_t first; /* of the store's chunks */
+    size_t first; /* index among the store's chunks */
     size_t n_chunks;
 } zr_store_chunks_t;
 
-/* What has made a store useless. */
+/* The error that made a store unusable. */
 typedef struct zr_store_death {
     const char *operation; /* static */
     int error;             /* errno */
@@ -102,23 +103,23 @@ struct zr_store {
     zr_store_info_t info;
     zr_store_statistics_t accounts[ZR_STORE_MAX_ACCOUNTS]; /* see zr_store_account_of */
     zr_store_extent_t *extents;                            /* [info.n_extents] */
-    bool is_dead;                                          /* every later transfer is refused */
-    zr_store_death_t death;                                /* why, then */
+    bool is_dead;                                          /* later transfers are refused */
+    zr_store_death_t death;                                /* the reason, if is_dead */
 
-    /* The front's own. */
-    struct zr_heap *heap;           /* of its tables, and of the handle */
+    /* Used by store.c. */
+    struct zr_heap *heap;           /* memory of its tables and of the handle */
     zr_store_chunks_t *chunks;      /* [info.n_extents] */
-    unsigned char *is_present;      /* [chunks of all extents] whether it was put */
-    uint64_t *sums;                 /* likewise; NULL without verify */
+    unsigned char *is_present;      /* [chunks of all extents] whether the chunk was put */
+    uint64_t *sums;                 /* [chunks of all extents] checksums; NULL without verify */
     zr_store_transfer_t *transfers; /* [options.max_transfers] */
     size_t n_in_flight;
-    zr_store_buffer_t *buffers; /* [n_buffers] that users have registered */
+    zr_store_buffer_t *buffers; /* [n_buffers] registered by users */
     size_t n_buffers;
 };
 
 /**
- * Make a store of this backend, as zr_store_create does by name: a program's own needs no other
- * place to be known in. A runtime does it for zr_nvme_options_t.backend.
+ * Create a store with a given backend, as zr_store_create does by name. A custom backend needs no
+ * other registration; a runtime uses this for zr_nvme_options_t.backend.
  *
  * @param backend  borrowed until the store is destroyed
  */
@@ -127,8 +128,7 @@ ZR_NODISCARD zr_status_t zr_store_create_from(const zr_store_backend_t *backend,
                                               const zr_store_extent_t *extents, size_t n_extents,
                                               zr_store_t **store_p);
 
-/** The library's own. */
-extern const zr_store_backend_t zr_store_memory_backend;
+/** The library's backends. */ extern const zr_store_backend_t zr_store_memory_backend;
 extern const zr_store_backend_t zr_store_uring_backend;
 extern const zr_store_backend_t zr_store_posix_backend;
 extern const zr_store_backend_t zr_store_sim_backend;
@@ -144,7 +144,7 @@ static inline zr_trace_t *zr_store_trace(const zr_store_t *store) {
     return store->options.device != NULL ? zr_device_trace(store->options.device) : NULL;
 }
 
-/** Where a transfer is counted. The backend adds n_continued and n_retried. */
+/** The statistics that a transfer is counted in. The backend updates n_continued and n_retried. */
 static inline zr_store_statistics_t *zr_store_account_of(zr_store_t *store,
                                                          const zr_store_transfer_t *transfer) {
     return &store->accounts[store->extents[transfer->extent].account];
@@ -158,44 +158,44 @@ typedef struct zr_store_chunk_range {
     const unsigned char *buffer;
 } zr_store_chunk_range_t;
 
-/** The place of the chunk that begins there in the store's tables. */
+/** Index in the store's tables of the chunk that begins at an offset. */
 static inline size_t zr_store_chunk_at(const zr_store_t *store, size_t extent,
                                        size_t offset_bytes) {
     return store->chunks[extent].first + offset_bytes / store->info.chunk_bytes;
 }
 
-/** Before the bytes of a put are taken: makes the checksums. Of a get: nothing yet. */
+/** To be called before the bytes of a put are copied: computes their checksums. Does nothing for a
+ * get. */
 void zr_store_piece_begins(zr_store_t *store, const zr_store_piece_t *piece);
 
-/** How a piece has ended, for zr_store_piece_ended. */
+/** The result of a piece, for zr_store_piece_ended. */
 typedef struct zr_store_outcome {
-    zr_status_t status; /* an error has been logged */
+    zr_status_t status; /* errors are logged already */
     size_t n_requests;
     size_t moved_bytes;
     bool was_bounced;
 } zr_store_outcome_t;
 
-/** The bytes are where they belong, or have failed: verifies those of a get, and counts. */
+/** To be called when a piece was copied or has failed: verifies a get, and counts. */
 void zr_store_piece_ended(zr_store_t *store, const zr_store_piece_t *piece,
                           const zr_store_outcome_t *outcome);
 
 /**
- * Compare bytes of an extent, whole chunks, with their checksums; counts the time.
+ * Compare whole chunks of an extent with their checksums; counts the time.
  *
- * @param place  where they lie
- */
+ * @param place  their place in a file, for messages */
 ZR_NODISCARD zr_status_t zr_store_verify_chunks(zr_store_t *store,
                                                 const zr_store_chunk_range_t *range,
                                                 const zr_store_place_t *place);
-/** Make their checksums: [chunks]. */
+/** Compute their checksums: [chunks]. */
 void zr_store_hash_chunks(zr_store_t *store, const zr_store_chunk_range_t *range, uint64_t *sums);
 
-/** End what was not begun of a transfer whose status is an error. */
+/** End the pieces that were not begun, of a transfer whose status is an error. */
 void zr_store_abandon_rest(zr_store_t *store, zr_store_transfer_t *transfer);
 
-/** Seconds of a clock that only goes forward. */
+/** Seconds of a monotonic clock. */
 double zr_store_clock(void);
-/** Seconds of the clock that the store's work takes its time from: its device's, if it has one. */
+/** Seconds of the store's clock: its device's clock, if it has a device. */
 double zr_store_now(const zr_store_t *store);
 
 /**
@@ -212,7 +212,7 @@ ZR_NODISCARD zr_status_t zr_store_memory_allocate(zr_store_t *store, zr_tag_t ta
                                                   zr_store_memory_t *memory_p);
 void zr_store_memory_free(zr_store_t *store, zr_store_memory_t *memory);
 
-/** The bounce buffers that the options ask for, one behind the other. */
+/** Allocate the bounce buffers of the options, contiguously. */
 ZR_NODISCARD zr_status_t zr_store_bounce_allocate(zr_store_t *store, zr_store_memory_t *memory_p);
 
 ZR_END_C

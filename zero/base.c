@@ -4,7 +4,7 @@
 static zr_status_t create_streams(zr_base_t *base) {
     ZR_TRY(zr_stream_create(base->device, "compute", &base->compute));
     if (base->config.overlap_comm)
-        ZR_TRY(zr_stream_create_beside(base->device, "comm", &base->transfer));
+        ZR_TRY(zr_stream_create_concurrent(base->device, "comm", &base->transfer));
     else
         base->transfer = base->compute;
     return zr_event_create(base->device, &base->order);

@@ -12,8 +12,8 @@
  *     "sources": {"device.matrix_bf16_ops_per_s": "measured with zero-bench matmul", ...}
  *   }
  *
- * All figures are given, but those of a device and its links where kind is "host". Sources say
- * where a figure is from, and are for people.
+ * All figures are required, except those of the device and its links if kind is "host". "sources"
+ * tells people where each figure comes from.
  */
 #pragma once
 
@@ -27,11 +27,11 @@ ZR_BEGIN_C
  * @param path        file to read
  * @param log         NULL: default; everything that is wrong is logged, not only the first
  * @param hardware_p  set on success
- * @return ZR_OK; the first error of: ZR_ERR_IO; ZR_ERR_FORMAT with line and column where it is no
- *         JSON, or a key stands twice; ZR_ERR_ARGUMENT for a key that is unknown (the message has
- *         the nearest known one) or missing, and for a value that is not possible
+ * @return ZR_OK; the first error of: ZR_ERR_IO; ZR_ERR_FORMAT with line and column if it is not
+ *         valid JSON or has a key twice; ZR_ERR_ARGUMENT for a key that is unknown (the message has
+ *         the nearest known one) or missing, and for an invalid value
  *
- * Threads: thread-safe: nothing is shared.
+ * Threads: thread-safe: there is no shared state.
  */
 ZR_NODISCARD zr_status_t zr_hardware_read_json(const char *path, const zr_log_t *log,
                                                zr_hardware_t *hardware_p);
@@ -39,9 +39,9 @@ ZR_NODISCARD zr_status_t zr_hardware_read_json(const char *path, const zr_log_t 
 /**
  * Write a description that zr_hardware_read_json reads back as it is.
  *
- * @param sources  [n_figures of zr_hardware_figures] where each figure is from, or NULL for one
- *                 whose source is not said; NULL: none is
- * @return ZR_OK; ZR_ERR_ARGUMENT when the description is impossible; ZR_ERR_IO; ZR_ERR_MEMORY
+ * @param sources  [n_figures of zr_hardware_figures] where each figure comes from, NULL for an
+ *                 unknown source; NULL: all are unknown
+ * @return ZR_OK; ZR_ERR_ARGUMENT if the description is invalid; ZR_ERR_IO; ZR_ERR_MEMORY
  */
 ZR_NODISCARD zr_status_t zr_hardware_write_json(const zr_hardware_t *hardware,
                                                 const char *const *sources, const char *path,

@@ -467,7 +467,7 @@ static zr_status_t look_at_part(zr_params_t *params, zr_unit_t *unit, int kind, 
     account(params, &after);
     zr_store_count_t moved =
         zr_store_count_between(&before.count[ZR_STORE_GET], &after.count[ZR_STORE_GET]);
-    zr_store_count_add(&params->looked, &moved);
+    zr_store_count_add(&params->inspected, &moved);
     params->look_seconds += after.wait_seconds[ZR_STORE_GET] - waited;
     *part_p = buffer;
     return ZR_OK;
@@ -565,7 +565,7 @@ static void report_store(const zr_params_t *params, zr_params_report_t *report) 
     report->unused_bytes = swap.unused_bytes;
     report->updates = zr_store_count_between(&params->filled.count[ZR_STORE_PUT],
                                              &report->all.count[ZR_STORE_PUT]);
-    report->looked = params->looked;
+    report->inspected = params->inspected;
     report->gather_wait_seconds = report->all.wait_seconds[ZR_STORE_GET] - params->look_seconds;
     report->update_wait_seconds =
         report->all.wait_seconds[ZR_STORE_PUT] - params->filled.wait_seconds[ZR_STORE_PUT];

@@ -57,7 +57,7 @@ typedef struct zr_params {
     uint64_t copied_down_bytes;
     zr_store_statistics_t filled; /* after commit */
     zr_params_reads_t gathers;
-    zr_store_count_t looked; /* got by zr_params_read */
+    zr_store_count_t inspected; /* got by zr_params_read */
     double look_seconds;
 } zr_params_t;
 

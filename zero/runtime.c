@@ -449,7 +449,7 @@ void zr_runtime_time(const zr_runtime_t *runtime, zr_runtime_time_t *time_p) {
     *time_p = (zr_runtime_time_t){
         .comm_seconds = comm.move_seconds,
         .stall_seconds = comm.wait_seconds + zr_device_wait_seconds(runtime->base.device),
-        .beside_seconds = comm.queued_wait_seconds + comm.queued_move_seconds,
+        .concurrent_seconds = comm.queued_wait_seconds + comm.queued_move_seconds,
         .optimizer_seconds = runtime->optimizer_seconds,
         .io_seconds = io_seconds[ZR_STORE_PUT] + io_seconds[ZR_STORE_GET] +
                       zr_params_wait_seconds(&runtime->params) +

@@ -14,7 +14,7 @@
  * gradients add up until the one zr_unit_reduce of the micro-batch.
  *
  * All pointers are device memory, valid on the compute stream (zr_runtime_stream).
- * Threads: a runtime and all that belongs to it: one thread, the rank's own.
+ * Threads: a runtime and everything it owns belongs to one thread, the rank's own.
  */
 #pragma once
 
@@ -36,12 +36,12 @@ typedef struct zr_param zr_param_t; /* owned by its unit */
  * @param config  resolved (zr_config_resolve); copied; the same on every rank, which is checked
  * @param comm    borrowed until destroy
  * @param device  borrowed until destroy
- * @param log     copied; NULL: default. The rank is set here.
+ * @param log     copied, with the rank set; NULL: default.
  * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_MEMORY; ZR_ERR_BUDGET; ZR_ERR_DEVICE;
  *         ZR_ERR_COMM when the ranks' configurations differ
  *
- * ZR_ERR_ARGUMENT and ZR_ERR_STATE change nothing, but for zr_runtime_commit; after any other error
- * a runtime can only be destroyed. A rank that does not go on has to call zr_comm_abort, so that
+ * ZR_ERR_ARGUMENT and ZR_ERR_STATE change nothing, except from zr_runtime_commit. After any other
+ * error a runtime can only be destroyed. A rank that stops early must call zr_comm_abort, so that
  * the others do not wait for it.
  */
 ZR_NODISCARD zr_status_t zr_runtime_create(const zr_config_t *config, zr_comm_t *comm,
@@ -53,7 +53,7 @@ void zr_runtime_destroy(zr_runtime_t **runtime);
 typedef struct zr_group {
     const char *name;    /* copied */
     double weight_decay; /* decoupled */
-    double lr_scale;     /* times the learning rate of the step */
+    double lr_scale;     /* factor on the step's learning rate */
 } zr_group_t;
 
 /**
@@ -65,12 +65,12 @@ ZR_NODISCARD zr_status_t zr_runtime_add_group(zr_runtime_t *runtime, const zr_gr
                                               int *group_p);
 
 /**
- * Change what a group's parameters share, from the next update on: for trainers that move rates by
+ * Change a group's hyperparameters from the next update on, for trainers that schedule rates
  * themselves. All ranks call it, after commit.
  *
- * @param group         its number; 0 is the one that exists
+ * @param group         its number; 0 is the default group
  * @param weight_decay  as in zr_group_t, and finite in fp32
- * @param lr_scale      likewise
+ * @param lr_scale as in zr_group_t, and finite in fp32
  * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_STATE before commit; ZR_ERR_COMM when ranks differ in it
  */
 ZR_NODISCARD zr_status_t zr_runtime_change_group(zr_runtime_t *runtime, int group,
@@ -82,7 +82,7 @@ ZR_NODISCARD zr_status_t zr_runtime_add_unit(zr_runtime_t *runtime, const char *
 
 /**
  * Give initial values of elements [first, first + n_elems) of a parameter. Called during commit,
- * in pieces, in any order; the values may depend on nothing but the arguments.
+ * in pieces, in any order; the values must depend only on the arguments.
  */
 typedef void (*zr_param_fill_fn)(void *context, size_t first, size_t n_elems, float *values);
 
@@ -91,13 +91,15 @@ typedef struct zr_param_desc {
     int n_dims;       /* 0 to 4; 0: one element */
     size_t dims[4];
     int group;
-    bool frozen;                   /* no gradient, no state; still sharded */
-    zr_param_fill_fn fill;         /* NULL: zeros */
-    void *fill_context;            /* borrowed until commit returns */
-    const zr_encoding_t *encoding; /* of its elements where they are kept, gathered and offloaded;
-                                      kernels see the configuration's dtype. NULL: that, too. Of
-                                      frozen ones alone, and the same of all those of a unit */
-    bool may_be_new; /* a checkpoint that lacks it will do: it begins with `fill`, its state at 0 */
+    bool frozen;           /* no gradient, no state; still sharded */
+    zr_param_fill_fn fill; /* NULL: zeros */
+    void *fill_context;    /* borrowed until commit returns */
+    const zr_encoding_t
+        *encoding; /* encoding of its elements when stored, gathered and offloaded; kernels see the
+                      configuration's dtype. NULL: the configuration's dtype. For frozen parameters
+                      only; all frozen parameters of a unit must have the same */
+    bool may_be_new; /* it may be missing in a checkpoint: it then starts with `fill`, and its state
+                        with 0 */
 } zr_param_desc_t;
 
 /** Add a parameter to a unit, before commit. ZR_ERR_ARGUMENT also when its size overflows;
@@ -105,19 +107,19 @@ typedef struct zr_param_desc {
 ZR_NODISCARD zr_status_t zr_unit_add_param(zr_unit_t *unit, const zr_param_desc_t *desc,
                                            zr_param_t **param_p);
 
-/** What a trainer keeps in the rank's store, beside optimizer state and parameters. */
+/** What a trainer keeps in the rank's store, in addition to optimizer state and parameters. */
 typedef struct zr_extents_desc {
-    const char *name;                 /* of all together, for messages: "inputs of 6 layers" */
-    const zr_store_extent_t *extents; /* [n_extents] copied; whatever account they say */
+    const char *name; /* one name for all extents, for messages: "inputs of 6 layers" */
+    const zr_store_extent_t *extents; /* [n_extents] copied; their `account` is ignored */
     size_t n_extents;
-    size_t unit_bytes;         /* transfers begin at multiples of it, and it is a multiple of
+    size_t unit_bytes;         /* transfers begin at multiples of it; a multiple of
                                   ZR_STORE_CHUNK_ALIGN_BYTES */
-    size_t max_transfers;      /* of this user, at once */
-    const char *const *advice; /* how it needs less room, phrases such as
-                                  "--offload-activations cpu", then NULL; or NULL */
+    size_t max_transfers;      /* transfers in flight for these extents */
+    const char *const *advice; /* NULL-terminated phrases that tell how to need less room, such as
+                                  "--offload-activations cpu"; or NULL */
 } zr_extents_desc_t;
 
-/** Where they are: extents [first, first + n_extents) of the store, counted in one account. */
+/** The reserved extents: [first, first + n_extents) of the store, counted in one account. */
 typedef struct zr_extents {
     size_t first;
     size_t n_extents;
@@ -125,10 +127,10 @@ typedef struct zr_extents {
 } zr_extents_t;
 
 /**
- * Reserve room on the drives that the configuration's `nvme` names, in the one store that the rank
- * has for everything. Before commit, which opens it.
+ * Reserve room in the rank's store, on the drives that the configuration's `nvme` names. To be
+ * called before commit, which opens the store.
  *
- * @param desc  borrowed for the call, but its name and advice until commit has returned
+ * @param desc  borrowed for the call; its name and advice until commit has returned
  * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_STATE after commit; ZR_ERR_MEMORY
  */
 ZR_NODISCARD zr_status_t zr_runtime_add_extents(zr_runtime_t *runtime,
@@ -138,45 +140,45 @@ ZR_NODISCARD zr_status_t zr_runtime_add_extents(zr_runtime_t *runtime,
 /**
  * Lay out, shard, allocate and fill everything; no unit, parameter or extent can be added after.
  *
- * @return ZR_OK; ZR_ERR_BUDGET, also when what is declared does not fit on the drives; and what
- *         zr_store_create and the other calls return
+ * @return ZR_OK; ZR_ERR_BUDGET, also if the declared extents do not fit on the drives; errors of
+ *         zr_store_create and of the calls above
  */
 ZR_NODISCARD zr_status_t zr_runtime_commit(zr_runtime_t *runtime);
 
-/** The next of config's grad_accum micro-batches; zr_runtime_step ends them. */
+/** Begin the next of config's grad_accum micro-batches; zr_runtime_step ends the step. */
 ZR_NODISCARD zr_status_t zr_runtime_begin_micro_batch(zr_runtime_t *runtime);
 /**
- * The next n of them at once: a unit's parameters are acquired once for all. With ZR_REDUCE_AUTO
- * it is reduced once for all, too, and its gradients add up before ranks meet, at every stage, as
- * they do at stages 0 and 1. With ZR_REDUCE_EVERY_MICRO_BATCH it is reduced n times, once for each
- * of them in their order, and acquired with gradients again after each time.
+ * Begin the next n micro-batches together: a unit's parameters are acquired once for all n. With
+ * ZR_REDUCE_AUTO a unit is also reduced once for all n, and gradients add up locally first, at
+ * every stage. With ZR_REDUCE_EVERY_MICRO_BATCH a unit is reduced n times, once per micro-batch in
+ * order, and acquired with gradients again after each reduction.
  *
- * @return also ZR_ERR_ARGUMENT when the step has fewer left
+ * @return also ZR_ERR_ARGUMENT if fewer than n are left in the step
  */
 ZR_NODISCARD zr_status_t zr_runtime_begin_micro_batches(zr_runtime_t *runtime, size_t n);
 /**
- * Of micro-batches that began together: which one is worked on from now on, for traces, and for
- * plans of memory, which tell them apart. The first one, until this is called.
+ * Tell which one of the micro-batches that began together is computed from now on, for traces and
+ * memory plans. The default is the first.
  *
- * @param index  from 0; ignored where there is no such one
+ * @param index  from 0; ignored if out of range
  */
 void zr_runtime_at_micro_batch(zr_runtime_t *runtime, size_t index);
-/** Micro-batches of the step that have not begun. */
+/** Number of micro-batches of the step that have not begun. */
 size_t zr_runtime_micro_batches_left(const zr_runtime_t *runtime);
 
 /**
- * Give this step up, behind any of its micro-batches: their gradients are dropped, and all is as it
- * was after the step before. On all ranks alike. Nothing happens when none was begun.
+ * Abandon this step after any of its micro-batches: their gradients are dropped, and the state is
+ * that after the previous step. All ranks must call it. Without a begun micro-batch it does
+ * nothing.
  *
  * @return ZR_OK; ZR_ERR_STATE when a unit is acquired, was updated in backward, or was not reduced
  */
 ZR_NODISCARD zr_status_t zr_runtime_drop_step(zr_runtime_t *runtime);
 
 /**
- * Between steps, and until the next micro-batch begins: the parameters of units are acquired, with
- * ZR_FORWARD, for one pass of an evaluation. Later passes that begin and acquire in the same order
- * have them gathered, and read from drives, ahead of their use. Training goes on as if none had
- * been.
+ * Begin one pass of an evaluation, between steps: until the next micro-batch begins, units may be
+ * acquired with ZR_FORWARD. Later passes with the same order of units prefetch their parameters.
+ * Evaluation does not affect training.
  *
  * @return ZR_OK; ZR_ERR_STATE before commit and within a step
  */
@@ -192,16 +194,16 @@ typedef enum zr_pass {
 /**
  * Make a unit's full parameters, gradients or both available to the compute stream.
  *
- * @return ZR_OK; ZR_ERR_STATE before commit, outside a micro-batch (parameters alone are allowed
- *         there, for evaluation), or for gradients after the last zr_unit_reduce;
- *         ZR_ERR_BUDGET; ZR_ERR_COMM
+ * @return ZR_OK; ZR_ERR_STATE before commit, outside a micro-batch (only parameters are allowed
+ *         there, for evaluation), or for gradients after the last zr_unit_reduce; ZR_ERR_BUDGET;
+ *         ZR_ERR_COMM
  *
  * Every acquire is paired with a release.
  */
 ZR_NODISCARD zr_status_t zr_unit_acquire(zr_unit_t *unit, zr_pass_t pass);
 
 /**
- * Give a unit back: the compute stream's work queued so far is its last use. Gathered
+ * Release a unit: the compute stream's work queued so far is its last use. Gathered
  * parameters are freed; gradients stay until they are reduced.
  */
 ZR_NODISCARD zr_status_t zr_unit_release(zr_unit_t *unit);
@@ -209,8 +211,8 @@ ZR_NODISCARD zr_status_t zr_unit_release(zr_unit_t *unit);
 /**
  * Reduce a unit's gradients over the ranks and keep what the stage keeps: everything at stage
  * 0, this rank's shard at stages 1 to 3. Once per unit and micro-batch (of those that began
- * together, see zr_runtime_begin_micro_batches), while it is acquired with gradients. Parameters
- * whose gradient nobody asked for count as zero.
+ * together, see zr_runtime_begin_micro_batches), while it is acquired with gradients. A parameter
+ * whose zr_param_grad was not called has gradient zero.
  *
  * @return ZR_OK; ZR_ERR_STATE; ZR_ERR_COMM
  *
@@ -226,8 +228,8 @@ const void *zr_param_data(const zr_param_t *param);
  * Full gradient of a trainable parameter, [dims] of config's dtype.
  *
  * @param grad_p        device pointer
- * @param accumulate_p  false: whoever asks has to overwrite every element; true: has to add.
- *                      NULL: the gradient is zeroed first where it has to be, so adding is right
+ * @param accumulate_p  false: the caller must overwrite every element; true: must add. NULL: the
+ *                      gradient is zeroed first if needed, so the caller always adds
  * @return ZR_OK; ZR_ERR_STATE when the unit is not acquired with gradients, or is frozen
  */
 ZR_NODISCARD zr_status_t zr_param_grad(zr_param_t *param, void **grad_p, bool *accumulate_p);
@@ -236,21 +238,21 @@ size_t zr_param_n_elems(const zr_param_t *param);
 bool zr_param_is_frozen(const zr_param_t *param);
 const char *zr_param_name(const zr_param_t *param);
 const zr_unit_t *zr_param_unit(const zr_param_t *param);
-/** How many dimensions it has; dims_p[i] is set for each of them. */
+/** Number of dimensions; dims_p[i] is set for each of them. */
 int zr_param_dims(const zr_param_t *param, size_t dims_p[4]);
 /** The parameter of this name; NULL: there is none. */
 zr_param_t *zr_runtime_param(const zr_runtime_t *runtime, const char *name);
-/** Parameter `index`, in the order in which they were added; NULL behind the last. */
+/** Parameter `index`, in the order in which they were added; NULL after the last. */
 zr_param_t *zr_runtime_param_at(const zr_runtime_t *runtime, size_t index);
 const char *zr_unit_name(const zr_unit_t *unit);
 
 typedef struct zr_step_report {
     size_t step;          /* optimizer steps done, skipped ones included, from 1 */
-    double lr;            /* of this step */
+    double lr;            /* learning rate of this step */
     double gradient_norm; /* global, of the averaged gradients, before clipping */
     double clip_factor;   /* 1: not clipped */
     bool skipped;         /* the norm was not finite: nothing was updated */
-    size_t n_skipped;     /* so far */
+    size_t n_skipped;     /* skipped steps so far */
 } zr_step_report_t;
 
 /**
@@ -267,9 +269,9 @@ ZR_NODISCARD zr_status_t zr_runtime_step(zr_runtime_t *runtime, zr_step_report_t
 #define ZR_MAX_SHARED_VALUES 4
 
 /**
- * Tell all ranks a few values, and learn theirs (losses, times). Traffic is control.
+ * Exchange a few values (losses, times) among all ranks. Traffic is control.
  *
- * @param values    [n_values] of this rank, borrowed for the call
+ * @param values    [n_values] this rank's values, borrowed for the call
  * @param n_values  1 to ZR_MAX_SHARED_VALUES, the same on every rank
  * @param all       [n_ranks * n_values] in rank order; set on success
  */
@@ -280,25 +282,25 @@ ZR_NODISCARD zr_status_t zr_runtime_share(zr_runtime_t *runtime, const double *v
 ZR_NODISCARD zr_status_t zr_runtime_average(zr_runtime_t *runtime, double value, double *average_p);
 
 /**
- * With outer steps (config's outer_every): groups that have taken steps of their own since they met
- * meet now, before their number is full. Saving a checkpoint does the same. Collective; outside
- * micro-batches only.
+ * With outer steps (config's outer_every): take an outer step now, before the groups have taken all
+ * outer_every local steps. Saving a checkpoint does the same. Collective; outside micro-batches
+ * only.
  *
- * @return ZR_OK, also where they have just met, or there are no such steps; ZR_ERR_STATE;
- *         ZR_ERR_COMM; ZR_ERR_MEMORY and ZR_ERR_BUDGET
+ * @return ZR_OK, also if there was no local step since the last outer step, or without outer steps;
+ *         ZR_ERR_STATE; ZR_ERR_COMM; ZR_ERR_MEMORY and ZR_ERR_BUDGET
  */
 ZR_NODISCARD zr_status_t zr_runtime_join_groups(zr_runtime_t *runtime);
 
 /** All parameters together. */
 typedef struct zr_weights {
-    uint64_t xxh3;       /* as of zr_runtime_weights_xxh3 */
-    size_t n_non_finite; /* elements that are infinite or NaN: training has gone astray */
+    uint64_t xxh3;       /* see zr_runtime_weights_xxh3 */
+    size_t n_non_finite; /* elements that are infinite or NaN: training has diverged */
 } zr_weights_t;
 
-/** Look at all parameters in one pass. Collective; the same on every rank, or else ZR_ERR_STATE
- * where groups of ranks should hold copies of each other; with outer steps that is where they have
- * just met (zr_runtime_join_groups), else it is the group's own. Outside micro-batches only.
- * ZR_ERR_UNSUPPORTED on a device that stores nothing. */
+/** Inspect all parameters in one pass. Collective; the result is the same on every rank. With
+ * groups, ZR_ERR_STATE if their copies differ; with outer steps and local steps since the last one,
+ * each group gets its own result (zr_runtime_join_groups first avoids that). Outside micro-batches
+ * only. ZR_ERR_UNSUPPORTED on a device that stores nothing. */
 ZR_NODISCARD zr_status_t zr_runtime_weights(zr_runtime_t *runtime, zr_weights_t *weights_p);
 
 /**
@@ -316,42 +318,41 @@ ZR_NODISCARD zr_status_t zr_param_read(zr_param_t *param, size_t first, size_t n
                                        float *values);
 
 /**
- * Give elements [first, first + n_elems) of a parameter new values: its fp32 master, its shard in
- * config's dtype wherever it lives, and what of it is gathered. The optimizer's other arrays, such
- * as moments, stay. Collective; outside micro-batches only.
+ * Overwrite elements [first, first + n_elems) of a parameter: its fp32 master, its shard in
+ * config's dtype on any tier, and its gathered copy. The optimizer's other arrays, such as moments,
+ * are unchanged. Collective; outside micro-batches only.
  *
- * @param values  [n_elems] of rank `root`, borrowed for the call; those of other ranks are ignored,
- *                and may be NULL
- * @param root    the rank that gives, the same on every rank
+ * @param values  [n_elems] read on rank `root` only, borrowed for the call; may be NULL on other
+ *                ranks
+ * @param root    the rank whose values are used, the same on every rank
  * @return ZR_OK; ZR_ERR_STATE; ZR_ERR_ARGUMENT; ZR_ERR_COMM; ZR_ERR_STORE;
  *         ZR_ERR_UNSUPPORTED on a device that stores nothing
  */
 ZR_NODISCARD zr_status_t zr_param_write(zr_param_t *param, size_t first, size_t n_elems,
                                         const float *values, int root);
 
-/** The stream that a trainer's kernels go to. */
+/** The stream for the trainer's kernels. */
 zr_stream_t *zr_runtime_stream(zr_runtime_t *runtime);
 /** The rank's allocator: activations and workspaces come from it as well. */
 zr_allocator_t *zr_runtime_allocator(zr_runtime_t *runtime);
 zr_device_t *zr_runtime_device(zr_runtime_t *runtime);
 zr_comm_t *zr_runtime_comm(zr_runtime_t *runtime);
-/** The rank's store, after commit; NULL: nothing is kept in one. Its users share max_transfers and
- * register buffers of their own. */
+/** The rank's store, after commit; NULL if nothing is stored there. Its users share max_transfers,
+ * and each registers its own buffers. */
 zr_store_t *zr_runtime_store(zr_runtime_t *runtime);
 const zr_config_t *zr_runtime_config(const zr_runtime_t *runtime);
 
 const zr_log_t *zr_runtime_log(const zr_runtime_t *runtime);
 
 /**
- * Host memory that is not tensors and in no tier: what was asked of the rank's heaps for the tables
- * of the runtime, its allocator, plans, store and model. They go as a whole when the rank ends.
+ * Host memory outside the tiers: the rank's heap memory for tables of the runtime, its allocator,
+ * plans, store and model. It is freed as a whole when the rank ends.
  *
- * @param count_p  bytes now, and at most so far. What mimalloc needs beside them is not counted
+ * @param count_p  bytes now, and the peak so far. mimalloc's own overhead is not counted
  */
 void zr_runtime_metadata(const zr_runtime_t *runtime, zr_byte_count_t *count_p);
 
-/** What there is, in elements; of frozen parameters also in bytes, as they have an encoding. Padding
- * makes shards equal and aligned. */
+/** Model size in elements. Padding makes shards equal and aligned. */
 typedef struct zr_model_size {
     size_t n_units;
     size_t n_params;
@@ -364,7 +365,7 @@ typedef struct zr_model_size {
 } zr_model_size_t;
 void zr_runtime_model_size(const zr_runtime_t *runtime, zr_model_size_t *size_p);
 
-/** Traffic by how far it goes. With one group of ranks (config's shard_group_size) all is of ALL.
+/** Traffic by scope. With one group of ranks (config's shard_group_size) all traffic counts as ALL.
  */
 typedef enum zr_level {
     ZR_LEVEL_ALL = 0,     /* among all ranks */
@@ -379,17 +380,17 @@ void zr_runtime_comm_statistics(const zr_runtime_t *runtime, zr_level_t level,
 
 typedef struct zr_runtime_time {
     double comm_seconds;      /* moving data in collectives */
-    double stall_seconds;     /* waiting for other ranks, and for collectives beside compute */
+    double stall_seconds;     /* waiting for other ranks and for concurrent collectives */
     double optimizer_seconds; /* norm and update, without their collectives and io_seconds */
-    double io_seconds;        /* an update, or a gather, was waiting for the store */
-    /* Of collectives that a stream's thread made beside all of that: part of none of them. */
-    double beside_seconds;
+    double io_seconds;        /* updates and gathers waiting for the store */
+    /* Collectives executed concurrently by a stream's thread; not included in any field above. */
+    double concurrent_seconds;
 } zr_runtime_time_t;
 
-/** Times since creation. What is left of a step is the trainer's compute. */
+/** Times since creation. The rest of a step is the trainer's compute. */
 void zr_runtime_time(const zr_runtime_t *runtime, zr_runtime_time_t *time_p);
 
-/** What gathers took of a store. */
+/** What gathers read from a store. */
 typedef struct zr_params_reads {
     uint64_t n_parts;
     uint64_t bytes;
@@ -398,55 +399,56 @@ typedef struct zr_params_reads {
 
 /** Where this rank's shards of parameters live when they are offloaded; all 0 when not. */
 typedef struct zr_params_report {
-    size_t bytes[ZR_N_TIERS];   /* of shards, by where they live */
+    size_t bytes[ZR_N_TIERS];   /* shard bytes by tier */
     uint64_t copied_up_bytes;   /* to gathered buffers */
     uint64_t copied_down_bytes; /* from updates on a device whose memory the CPU cannot touch */
-    bool has_store;             /* what follows says something */
-    zr_store_info_t store;      /* the rank's, also of what is not parameters */
+    bool has_store;             /* the fields below are valid */
+    zr_store_info_t store;      /* the rank's store, which holds more than parameters */
     size_t n_buffers;
-    size_t staging_bytes; /* of all buffers */
-    uint64_t n_foreseen;  /* transfers of gathers that were started ahead of them, or could
-                             have been, had there been buffers */
+    size_t staging_bytes; /* size of all buffers */
+    uint64_t n_foreseen; /* transfers for gathers that were prefetched, or would have been with more
+                            buffers */
     zr_params_reads_t gathers;
-    uint64_t n_unused; /* parts that were read ahead of gathers, and dropped */
+    uint64_t n_unused; /* parts that were prefetched and dropped unused */
     uint64_t unused_bytes;
     zr_store_count_t updates;   /* put */
-    zr_store_count_t looked;    /* got for looking at parameters */
+    zr_store_count_t inspected; /* read to inspect parameters */
     double gather_wait_seconds; /* this thread was blocked */
     double update_wait_seconds;
-    zr_store_statistics_t all; /* of parameters, since commit: initial values as well */
+    zr_store_statistics_t all; /* for parameters, since commit, initial values included */
 } zr_params_report_t;
 
 /** Summed gradients, between their reduction and the update. After commit. */
 typedef struct zr_grads_report {
-    size_t bytes[ZR_N_TIERS];  /* that are kept between micro-batches, by where they wait */
+    size_t bytes[ZR_N_TIERS];  /* gradients kept between micro-batches, by tier */
     bool has_store;            /* the fields below are valid */
-    zr_store_info_t store;     /* the rank's, also of what is not gradients */
-    size_t staging_bytes;      /* of the buffers that NVMe goes through */
+    zr_store_info_t store;     /* the rank's store, which holds more than gradients */
+    size_t staging_bytes;      /* size of the staging buffers for NVMe */
     zr_store_statistics_t all; /* moved, waited for and verified, since commit */
 } zr_grads_report_t;
 
 /** Where this rank's optimizer state lives, and what moving it took. After commit. */
 typedef struct zr_offload_report {
-    size_t largest_group_elems;     /* of the sub-groups that are moved; 0: none are */
-    size_t n_groups[ZR_N_TIERS];    /* sub-groups that live there */
-    size_t state_bytes[ZR_N_TIERS]; /* of them; twice that where the old state is kept, too */
-    bool has_copies;                /* the CPU cannot touch device memory: what the host updates
-                                       needs gradients brought down and parameters brought up */
-    bool is_updated_on_device;      /* what is moved; else on the host */
-    uint64_t n_early_groups;        /* sub-groups that were updated in backward */
-    bool was_measured;              /* what follows says something: it was the faster way */
-    double host_elems_per_s;        /* as measured at the start, if all parts of it overlap */
+    size_t largest_group_elems;     /* the largest sub-group that is moved; 0: none */
+    size_t n_groups[ZR_N_TIERS];    /* sub-groups stored in each tier */
+    size_t state_bytes[ZR_N_TIERS]; /* their state; doubled if the old state is kept too */
+    bool has_copies; /* the CPU cannot access device memory: for updates on the host, gradients are
+                        copied to the host and parameters to the device */
+    bool is_updated_on_device; /* moved state is updated on the device; else on the host */
+    uint64_t n_early_groups;   /* sub-groups that were updated in backward */
+    bool was_measured; /* the next two fields are valid: the faster place was chosen by measurement
+                        */
+    double host_elems_per_s; /* as measured at the start, if all parts of it overlap */
     double device_elems_per_s;
     uint64_t copied_down_bytes; /* gradients; state that was updated on the device */
     uint64_t copied_up_bytes;   /* parameters; gradients that are added to; state to be updated */
-    double update_seconds;      /* of updates of which the host did a part */
-    bool has_store;             /* what follows says something */
-    zr_store_info_t store;      /* the rank's, also of what is not optimizer state */
-    size_t staging_bytes;       /* of the buffers that NVMe goes through */
+    double update_seconds;      /* updates that ran at least partly on the host */
+    bool has_store;             /* the fields below are valid */
+    zr_store_info_t store;      /* the rank's store, which holds more than optimizer state */
+    size_t staging_bytes;       /* size of the staging buffers for NVMe */
     zr_store_count_t updates[ZR_N_STORE_DIRECTIONS]; /* moved by updates */
     double update_wait_seconds[ZR_N_STORE_DIRECTIONS];
-    zr_store_statistics_t all; /* of the state, since commit: initial values, updates, reading */
+    zr_store_statistics_t all; /* for the state, since commit: initial values, updates, reads */
     zr_params_report_t params;
     zr_grads_report_t grads;
 } zr_offload_report_t;

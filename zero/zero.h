@@ -3,27 +3,30 @@
  *
  * Most programs need these calls, in this order:
  *
- *   zr_config_default             config.h      what is asked of a run: a struct to be filled in,
- *   zr_config_read_json                         or read from DeepSpeed's JSON
- *   zr_run_ranks                  ranks.h       run a function for each rank: a thread, or a
- * process that torchrun or mpirun has started. It gets a runtime; the calls below are the
- * function's zr_runtime_add_unit           runtime.h     a unit: parameters that are gathered,
- * reduced and zr_unit_add_param                           released together, such as a layer's
- *   zr_runtime_commit                           shard, place and fill all of them
- *   zr_runtime_begin_micro_batch                for each micro-batch of a step:
- *   zr_unit_acquire                               a unit's parameters are there, all of them, ...
- *   zr_param_data                                 ... here, and
- *   zr_param_grad                                 where the gradient of one goes
- *   zr_unit_reduce                                its gradients are complete
- *   zr_unit_release                               it is not needed for now
- *   zr_runtime_step                             clip and update
- *   zr_runtime_save               checkpoint.h  write a checkpoint
- *   zr_runtime_restore                          go on from one, of any number of ranks and any
- *                                               stage: before the commit
- *   zr_last_error                 log.h         why a call has failed
+ *   config.h      zr_config_default       the settings of a run: a struct to fill in
+ *                 zr_config_read_json     ... or to read from DeepSpeed's JSON
+ *   ranks.h       zr_run_ranks            call a function once per rank: in a thread, or in a
+ *                                         process started by torchrun or mpirun
  *
- * examples/library/regression.c is a whole program of them. Every call that can fail returns a
- * status, and has said why by then: on standard error, or in a log of the program's own.
+ *   The function gets a runtime and calls:
+ *
+ *   runtime.h     zr_runtime_add_unit     a unit: parameters that are gathered, reduced and
+ *                 zr_unit_add_param       released together, such as a layer's
+ *                 zr_runtime_commit       shard, place and initialise all parameters
+ *                 zr_runtime_begin_micro_batch   for each micro-batch of a step:
+ *                 zr_unit_acquire         gather a unit's parameters
+ *                 zr_param_data           where a parameter is
+ *                 zr_param_grad           where its gradient is written to
+ *                 zr_unit_reduce          the unit's gradients are complete
+ *                 zr_unit_release         the unit is not needed for now
+ *                 zr_runtime_step         clip and update
+ *   checkpoint.h  zr_runtime_save         write a checkpoint
+ *                 zr_runtime_restore      resume from one, saved with any number of ranks and any
+ *                                         stage; to be called before the commit
+ *   log.h         zr_last_error           why a call has failed
+ *
+ * examples/library/regression.c is a complete program. Every call that can fail returns a status
+ * and logs the reason first: to standard error, or to the program's own log.
  */
 #pragma once
 
@@ -45,12 +48,12 @@
 #include "zero/comm/comm.h"
 #include "zero/comm/launch.h"
 
-/* Memory, files and what lies in them, for trainers that keep more than parameters. */
+/* Memory and files, for trainers that keep more than parameters. */
 #include "allocator/allocator.h"
 #include "offload/stash.h"
 #include "offload/store.h"
 
-/* Plans, simulated machines, traces, and what became of memory. */
+/* Plans, simulated machines, traces, and records of memory use. */
 #include "allocator/planner.h"
 #include "allocator/record.h"
 #include "allocator/replay.h"
@@ -76,7 +79,7 @@ ZR_BEGIN_C
 /** "0.1.0"; static. */
 const char *zr_version(void);
 
-/** How this library was built: "cuda", "nccl", ... found or not, for people; static. */
+/** How this library was built ("cuda", "nccl", ... found or not), as text for people; static. */
 const char *zr_build_description(void);
 
 ZR_END_C

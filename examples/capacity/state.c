@@ -144,17 +144,17 @@ static bool write_whole(FILE *file, const json_t *state) {
 }
 
 static zr_status_t replace(const char *path, const json_t *state, const zr_log_t *log) {
-    char beside[PATH_MAX];
-    int n = snprintf(beside, sizeof(beside), "%s.new", path);
-    if (n < 0 || (size_t)n >= sizeof(beside))
+    char sibling[PATH_MAX];
+    int n = snprintf(sibling, sizeof(sibling), "%s.new", path);
+    if (n < 0 || (size_t)n >= sizeof(sibling))
         return zr_fail(log, ZR_ERR_IO, "--state %s: the name is too long", path);
-    FILE *file = fopen(beside, "w");
+    FILE *file = fopen(sibling, "w");
     bool written = file != NULL && write_whole(file, state);
-    if (written && rename(beside, path) == 0)
+    if (written && rename(sibling, path) == 0)
         return ZR_OK;
     int error = errno;
     if (file != NULL)
-        unlink(beside);
+        unlink(sibling);
     return zr_fail(log, ZR_ERR_IO, "--state %s cannot be written: %s", path, strerror(error));
 }
 

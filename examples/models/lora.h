@@ -1,6 +1,6 @@
 /*
- * Low-rank adapters: beside a frozen weight W, y = x W + (alpha / rank) (x A^T) B^T, with A
- * [rank, n_in] and B [n_out, rank] trained. Names, shapes and first values are those of Hugging
+ * Low-rank adapters (LoRA): for a frozen weight W, y = x W + (alpha / rank) (x A^T) B^T, with A
+ * [rank, n_in] and B [n_out, rank] trained. Names, shapes and initial values are those of Hugging
  * Face's PEFT: A is uniform in +-1 / sqrt(n_in), B is 0.
  *
  * Source: Hu et al. 2021.
@@ -13,7 +13,7 @@ ZR_BEGIN_C
 
 #define ZR_LORA_MAX_RANK 4096
 #define ZR_LORA_TARGETS_BYTES 256
-/** What the names of its parameters end with, behind the name of their layer. */
+/** Suffixes of its parameters' names, after the layer's name. */
 #define ZR_LORA_A_NAME "lora_A.weight"
 #define ZR_LORA_B_NAME "lora_B.weight"
 
@@ -21,21 +21,20 @@ typedef struct zr_lora {
     zr_part_adapter_t adapter; /* for zr_transformer_options_t.adapter */
     size_t rank;
     double alpha;
-    char targets[ZR_LORA_TARGETS_BYTES]; /* names of linear layers, or what they end with behind a
-                                            dot, with commas between: "q_proj,mlp.up_proj";
-                                            "all-linear": all of them */
+    char targets[ZR_LORA_TARGETS_BYTES]; /* comma-separated names of linear layers, or suffixes
+                                            after a dot: "q_proj,mlp.up_proj"; "all-linear": all */
 } zr_lora_t;
 
 #define ZR_LORA_ALL "all-linear"
 
-/** What is trained beside linear layers of these names; ZR_LORA_ALL, rank 8 and alpha 8 are usual.
+/** The default adapter: ZR_LORA_ALL, rank 8 and alpha 8.
  */
 zr_lora_t zr_lora_usual(void);
 
 /**
- * Read "rank=16,alpha=32,targets=q_proj,v_proj": in any order, what is left out is usual.
+ * Read "rank=16,alpha=32,targets=q_proj,v_proj": in any order; missing keys have the default value.
  *
- * @param log  what is wrong, a message that begins with the text
+ * @param log  gets errors, which begin with the text
  * @return ZR_OK; ZR_ERR_ARGUMENT for an unknown key, or a value that is not allowed
  */
 ZR_NODISCARD zr_status_t zr_lora_read(const char *text, const zr_log_t *log, zr_lora_t *lora_p);
@@ -43,9 +42,9 @@ ZR_NODISCARD zr_status_t zr_lora_read(const char *text, const zr_log_t *log, zr_
 typedef struct zr_lora_text {
     char text[ZR_LORA_TARGETS_BYTES + 96];
 } zr_lora_text_t;
-/** Of that text in what a trainer keeps in checkpoints, where there are adapters. */
+/** Key of that text in a checkpoint's trainer_json, if there are adapters. */
 #define ZR_LORA_KEY "lora"
-/** As zr_lora_read reads it back. */
+/** The adapter as text, in the syntax of zr_lora_read. */
 zr_lora_text_t zr_lora_text(const zr_lora_t *lora);
 
 /** Whether a linear layer, "h.0.attn.c_attn", has an adapter. */
@@ -54,8 +53,8 @@ bool zr_lora_has_target(const zr_lora_t *lora, const char *layer);
 /** Whether a parameter is an A or a B. */
 bool zr_lora_is_factor(const char *name);
 
-/** Whether a model has layers of all target names: ZR_OK; ZR_ERR_ARGUMENT, logged with the one that
- * it lacks, and those that it has; ZR_ERR_MEMORY. */
+/** Check that a model has layers for all targets: ZR_OK; ZR_ERR_ARGUMENT, logged with the missing
+ * target and the existing layers; ZR_ERR_MEMORY. */
 ZR_NODISCARD zr_status_t zr_lora_check(const zr_lora_t *lora, const zr_model_shape_t *shape,
                                        const zr_log_t *log);
 

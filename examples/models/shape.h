@@ -1,9 +1,9 @@
 /*
- * A model of any architecture of this folder, as --model says it: by a usual name, by its sizes, or
- * by a config.json of Hugging Face. What programs need to know of a model, and the way to make it,
- * without knowing which one it is.
+ * Models of any architecture in this folder, described as in --model: by a well-known name, by
+ * sizes, or by a config.json of Hugging Face. Programs use this to inspect and create models
+ * independent of the architecture.
  *
- * An architecture is one row: internal.h.
+ * Each architecture is one row of a table: internal.h.
  */
 #pragma once
 
@@ -29,59 +29,59 @@ typedef struct zr_model_shape {
  * Read a model's shape.
  *
  * @param text   one of
- *               - a usual name: "gpt2-xl", "llama-3.1-8b" (zr_model_name has all)
+ *               - a well-known name: "gpt2-xl", "llama-3.1-8b" (zr_model_name lists all)
  *               - sizes: "layers=4,channels=256,heads=4,seq=256,vocab=256" of a GPT;
  *                 "llama,layers=4,channels=256,heads=4,kv-heads=2,wide=688,seq=256,vocab=256" and
- *                 what else zr_decoder_shape_t has, in any order
- *               - the path of a config.json, or of a folder with one: the other files of the
+ *                 further fields of zr_decoder_shape_t, in any order
+ *               - the path of a config.json, or of a folder with one; other files of the
  *                 folder are not needed
- * @param log    what is wrong with it, a message that begins with the text; NULL: default
- * @return ZR_OK; ZR_ERR_ARGUMENT for names, sizes and paths; ZR_ERR_UNSUPPORTED for a
- *         configuration that means another model; ZR_ERR_FORMAT; ZR_ERR_IO; ZR_ERR_MEMORY
+ * @param log    gets errors, which begin with the text; NULL: default
+ * @return ZR_OK; ZR_ERR_ARGUMENT for names, sizes and paths; ZR_ERR_UNSUPPORTED for a configuration
+ *         of an unsupported model; ZR_ERR_FORMAT; ZR_ERR_IO; ZR_ERR_MEMORY
  */
 ZR_NODISCARD zr_status_t zr_model_shape_read(const char *text, const zr_log_t *log,
                                              zr_model_shape_t *shape_p);
-/** The same of a config.json's [n_bytes] text; messages begin with `where`. */
+/** The same for the [n_bytes] content of a config.json; messages begin with `where`. */
 ZR_NODISCARD zr_status_t zr_model_shape_read_config(const char *text, size_t n_bytes,
                                                     const char *where, const zr_log_t *log,
                                                     zr_model_shape_t *shape_p);
 
-/** Usual name `index`; NULL behind the last. */
+/** Well-known name `index`; NULL after the last. */
 const char *zr_model_name(size_t index);
-/** The usual name of a shape, or NULL. */
+/** The well-known name of a shape, or NULL. */
 const char *zr_model_shape_name(const zr_model_shape_t *shape);
-/** "gpt2" or "llama": what sizes may begin with. NULL when `kind` is invalid. */
+/** "gpt2" or "llama": the prefix of sizes. NULL if `kind` is invalid. */
 const char *zr_model_kind_name(zr_model_kind_t kind);
 
-/** The most bytes of a description. */
+/** Maximum bytes of a description. */
 #define ZR_MODEL_TEXT_BYTES 2048
 typedef struct zr_model_text {
     char text[ZR_MODEL_TEXT_BYTES];
 } zr_model_text_t;
-/** Its sizes, as zr_model_shape_read reads them back. */
+/** The sizes as text, in the syntax of zr_model_shape_read. */
 zr_model_text_t zr_model_shape_text(const zr_model_shape_t *shape);
 
 /* ---- what it is ------------------------------------------------------------------------------ */
 
-/** ZR_OK; ZR_ERR_ARGUMENT, logged with the size that is wrong. All shapes that were read pass. */
+/** ZR_OK; ZR_ERR_ARGUMENT, logged with the size that is wrong. Shapes from zr_model_shape_read
+ * always pass. */
 ZR_NODISCARD zr_status_t zr_model_shape_check(const zr_model_shape_t *shape, const zr_log_t *log);
 
-/** Sizes that all have. */
+/** Sizes that all architectures have. */
 typedef struct zr_model_sizes {
     size_t n_layers, channels, heads;
-    size_t kv_heads;  /* of keys and values */
-    size_t head_size; /* channels of a head */
+    size_t kv_heads;  /* heads of keys and values */
+    size_t head_size; /* channels per head */
     size_t seq;       /* the longest sequence */
     size_t vocab;
 } zr_model_sizes_t;
 zr_model_sizes_t zr_model_shape_sizes(const zr_model_shape_t *shape);
 
-/** Elements of its parameters. */
+/** Total elements of its parameters. */
 size_t zr_model_shape_n_params(const zr_model_shape_t *shape);
 /**
  * Operations per token of a training step on sequences of t tokens: 6 per parameter of a product,
- * and those of attention over the positions that a token sees. What is computed twice to save
- * memory does not count.
+ * plus attention over the positions that a token sees. Recomputation does not count.
  */
 double zr_model_shape_flops_per_token(const zr_model_shape_t *shape, size_t t);
 
@@ -89,29 +89,30 @@ typedef enum zr_model_value_type {
     ZR_MODEL_SIZE = 0,
     ZR_MODEL_REAL = 1,
     ZR_MODEL_FLAG = 2,
-    ZR_MODEL_WORD = 3,  /* one of some */
-    ZR_MODEL_LAYERS = 4 /* some layers: "0-2+5", "all", "none" */
+    ZR_MODEL_WORD = 3,  /* one of several names */
+    ZR_MODEL_LAYERS = 4 /* a set of layers: "0-2+5", "all", "none" */
 } zr_model_value_type_t;
 
-/** One value of a shape, by the name that zr_model_shape_read has for it. */
+/** One value of a shape, with its name in zr_model_shape_read. */
 typedef struct zr_model_value {
-    const char *name; /* "layers", "kv_heads" (in a text kv-heads as well); static */
+    const char *name; /* "layers", "kv_heads" (kv-heads in text); static */
     zr_model_value_type_t type;
     size_t size;    /* SIZE, and FLAG: 0 or 1 */
     double real;    /* REAL */
-    char text[768]; /* in a description */
+    char text[768]; /* as in a description */
 } zr_model_value_t;
 
-/** How many values shapes of a kind have. */
+/** Number of values of shapes of a kind. */
 size_t zr_model_n_values(zr_model_kind_t kind);
-/** Value `index` of them; the sizes come first. */
+/** Value `index`; the sizes come first. */
 zr_model_value_t zr_model_shape_value(const zr_model_shape_t *shape, size_t index);
 
-/** Where two shapes differ: the same value of both, or "architecture". */
+/** The difference of two shapes: one value of both, or "architecture". */
 typedef struct zr_model_difference {
     zr_model_value_t a, b;
 } zr_model_difference_t;
-/** Whether they are different models; the first difference is set only then. It may be NULL. */
+/** Whether they are different models; the first difference is set only if they are. difference_p
+ * may be NULL. */
 bool zr_model_shapes_differ(const zr_model_shape_t *a, const zr_model_shape_t *b,
                             zr_model_difference_t *difference_p);
 
@@ -128,14 +129,13 @@ typedef struct zr_model_tensor {
 typedef struct zr_model_tensors {
     zr_model_tensor_t *all; /* [n] in the order in which the model's blocks add them */
     size_t n;
-    char *names; /* of all */
+    char *names; /* memory of all names */
 } zr_model_tensors_t;
 
 /**
- * The parameters of a model, of which none is made.
+ * List the parameters of a model without creating it.
  *
- * @param adapter  what is beside the layers' weights, whose parameters are listed, too; NULL:
- * nothing
+ * @param adapter  an adapter, whose parameters are listed too; NULL: none
  * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_MEMORY
  *
  * Ownership: free with zr_model_tensors_free.
@@ -143,27 +143,26 @@ typedef struct zr_model_tensors {
 ZR_NODISCARD zr_status_t zr_model_shape_tensors(const zr_model_shape_t *shape,
                                                 const zr_part_adapter_t *adapter,
                                                 const zr_log_t *log, zr_model_tensors_t *tensors_p);
-/** The one of this name; NULL: there is none. */
+/** Find a parameter by name; NULL: not found. */
 const zr_model_tensor_t *zr_model_tensors_find(const zr_model_tensors_t *tensors, const char *name);
 void zr_model_tensors_free(zr_model_tensors_t *tensors);
 
 /* ---- the model ------------------------------------------------------------------------------- */
 
 /**
- * Make the model on a runtime that is not committed yet; zr_model_commit is next. A micro-batch's
+ * Create the model on a runtime that is not committed yet; zr_model_commit is next. A micro-batch's
  * inputs are ZR_PART_TOKENS, ZR_PART_TARGETS and, with documents, ZR_PART_STARTS (models/parts.h).
  *
  * @param runtime      borrowed until zr_model_destroy
- * @param activations  how they are held; NULL: all are kept on the device
- * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_MEMORY; ZR_ERR_UNSUPPORTED when the device has no kernels
- *         for it
+ * @param activations  how activations are kept; NULL: all on the device
+ * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_MEMORY; ZR_ERR_UNSUPPORTED if the device lacks kernels
  */
 ZR_NODISCARD zr_status_t zr_model_shape_create(zr_runtime_t *runtime, const zr_model_shape_t *shape,
                                                const zr_transformer_options_t *options,
                                                const zr_activation_options_t *activations,
                                                zr_model_t **model_p);
-/** zr_model_shape_create with this shape and these options, for plans; options->freeze and what
- * else they point to are borrowed for as long as it is used. */
+/** zr_model_shape_create with this shape and these options as a maker, for plans; everything that
+ * the options point to is borrowed as long as the maker is used. */
 zr_model_maker_t zr_model_shape_maker(const zr_model_shape_t *shape,
                                       const zr_transformer_options_t *options);
 

@@ -37,7 +37,7 @@ zr_run_request_t train_plan_request(const train_options_t *options, const zr_har
                               .save_links = options->checkpoint.links_frozen,
                               .n_ranks = options->n_ranks,
                               .sums = options->sums,
-                              .beside = train_options_overlap(options, n_machines),
+                              .concurrent = train_options_overlap(options, n_machines),
                               .plans = options->plans,
                               .hardware = *hardware};
 }

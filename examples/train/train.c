@@ -27,20 +27,20 @@ static double now_seconds(void) {
 /* ---- a rank: making and unmaking -------------------------------------------------------- */
 
 /* Whether this rank's collectives run beside compute: a GPU's do, where they may. */
-static zr_status_t choose_overlap(rank_t *rank, bool *is_beside_p) {
+static zr_status_t choose_overlap(rank_t *rank, bool *is_concurrent_p) {
     const train_options_t *o = rank->run->options;
     bool is_host = strcmp(rank->run->device.name, "host") == 0;
     int n_machines = 1;
     if (is_host && o->config.overlap_comm && o->overlap == TRAIN_OVERLAP_AUTO)
         ZR_TRY(zr_comm_count_machines(rank->comm, &n_machines));
-    *is_beside_p = is_host && train_options_overlap(o, n_machines);
-    rank->result.overlaps = is_host ? *is_beside_p : o->config.overlap_comm;
+    *is_concurrent_p = is_host && train_options_overlap(o, n_machines);
+    rank->result.overlaps = is_host ? *is_concurrent_p : o->config.overlap_comm;
     return ZR_OK;
 }
 
 static zr_status_t create_device(rank_t *rank) {
     zr_device_options_t options = zr_device_options_default();
-    ZR_TRY(choose_overlap(rank, &options.beside));
+    ZR_TRY(choose_overlap(rank, &options.concurrent));
     options.log = rank->log;
     options.n_threads = rank->run->n_device_threads;
     options.index = rank->run->device.index;
@@ -150,7 +150,7 @@ static train_time_t rank_time(const rank_t *rank) {
                [TRAIN_STALL] = time.stall_seconds,
                [TRAIN_IO] = time.io_seconds + waits[ZR_STORE_PUT] + waits[ZR_STORE_GET],
                [TRAIN_DATA] = rank->reader != NULL ? data_reader_wait_seconds(rank->reader) : 0,
-               [TRAIN_BESIDE] = time.beside_seconds}};
+               [TRAIN_BESIDE] = time.concurrent_seconds}};
 }
 
 /* What lies between two readings, `seconds` apart; compute is what is left. */

@@ -101,8 +101,8 @@ char *in_file_folder(const char *path) {
 char *in_file_beside(const char *path, bool is_folder, const char *name) {
     const char *slash = strrchr(path, '/');
     size_t n = is_folder ? strlen(path) : slash == NULL ? 0 : (size_t)(slash - path) + 1;
-    char *beside = NULL;
-    if (asprintf(&beside, "%.*s%s%s", (int)n, path, is_folder ? "/" : "", name) < 0)
+    char *sibling = NULL;
+    if (asprintf(&sibling, "%.*s%s%s", (int)n, path, is_folder ? "/" : "", name) < 0)
         return NULL;
-    return beside;
+    return sibling;
 }

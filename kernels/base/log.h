@@ -1,9 +1,9 @@
 /*
  * Messages of the library.
  *
- * A log is a value: a sink, its context, the least severe level that passes,
- * and the rank that stands in the prefix. Objects copy the one they are given,
- * so there is no global log and eight ranks of one process keep eight.
+ * A log is a value: a sink, its context, the least severe level that passes, and the rank for the
+ * prefix. Objects copy the log they are given: there is no global log, and each rank of a process
+ * has its own.
  */
 #pragma once
 
@@ -24,7 +24,7 @@ typedef enum zr_log_level {
  * Receives one message, without a newline at its end.
  *
  * @param context  zr_log_t.context
- * @param rank     the rank that speaks, -1 where there is none
+ * @param rank     the rank that logs, or -1
  * @param message  borrowed for the call
  *
  * Threads: called from any thread that owns a copy of the log; a sink that is
@@ -46,7 +46,7 @@ zr_log_t zr_log_default(void);
 zr_log_t zr_log_with_rank(const zr_log_t *log, int rank);
 
 /**
- * Write a message of any length (longer than 4 KiB is cut, and says so).
+ * Write a message (messages longer than 4 KiB are truncated, with a mark).
  *
  * @param log     NULL means zr_log_default()
  * @param format  printf's
@@ -61,31 +61,32 @@ zr_status_t zr_fail(const zr_log_t *log, zr_status_t status, const char *format,
     ZR_PRINTF(3, 4) ZR_NODISCARD;
 
 /**
- * What the calling thread has last logged as an error, with whatever log: why the call failed whose
- * status it has just looked at. For programs that show it themselves, and other languages.
+ * The last error message that the calling thread logged, with any log: the reason why its last call
+ * failed. For programs that display errors themselves, and for other languages.
  *
- * @return "" when there was none; what a call that goes well leaves is that of an earlier one.
- *         Borrowed until the thread's next error
+ * @return "" if there was none. A successful call does not clear it. Borrowed until the thread's
+ *         next error
  */
 const char *zr_last_error(void);
 
-/** A number of bytes as people read it: "17 bytes", "1.5 KiB", "96.0 MiB". */
+/** A number of bytes as text for people: "17 bytes", "1.5 KiB", "96.0 MiB". */
 typedef struct zr_size_text {
     char text[32];
 } zr_size_text_t;
 
-/** For the call that prints it: `zr_fail(log, ..., "%s", zr_size_text(size_bytes).text)`. */
+/** To be used in the call that prints it: `zr_fail(log, ..., "%s", zr_size_text(size_bytes).text)`.
+ */
 zr_size_text_t zr_size_text(uint64_t size_bytes);
 
-/** A number of things as people write it: "1 file", "2 files", "0 batches". */
+/** A count with its noun, as text for people: "1 file", "2 files", "0 batches". */
 typedef struct zr_count_text {
     char text[64];
 } zr_count_text_t;
 
 /**
- * For the call that prints it, as zr_size_text.
+ * To be used in the call that prints it, like zr_size_text.
  *
- * @param noun  of one, "file"; English and regular; what is longer than 40 bytes is cut
+ * @param noun  singular, "file"; its plural must be regular; truncated after 40 bytes
  */
 zr_count_text_t zr_count_text(uint64_t n, const char *noun);
 

@@ -2,11 +2,11 @@
  * Status codes of the whole library.
  *
  * Every function that can fail returns one. The place that detects an error
- * logs it once, with its numbers; callers hand the status on.
+ * logs it once, with its numbers; callers return the status.
  */
 #pragma once
 
-/* What stands between these has the names of C, also in C++. */
+/* Declarations between these have C linkage, also in C++. */
 #ifdef __cplusplus
 #define ZR_BEGIN_C extern "C" {
 #define ZR_END_C }
@@ -30,12 +30,12 @@ typedef enum zr_status {
     ZR_ERR_ARGUMENT = -1,    /* an argument, option or input value is not allowed */
     ZR_ERR_STATE = -2,       /* the call does not fit the object's state */
     ZR_ERR_MEMORY = -3,      /* the system refused memory for the library's own metadata */
-    ZR_ERR_BUDGET = -4,      /* a tier's budget or address range does not hold the request */
+    ZR_ERR_BUDGET = -4,      /* a request does not fit in a tier's budget or address range */
     ZR_ERR_DEVICE = -5,      /* the device, or work queued on it, failed */
     ZR_ERR_COMM = -6,        /* a rank is gone, late, or in another collective */
     ZR_ERR_IO = -7,          /* a file or store operation failed */
-    ZR_ERR_UNSUPPORTED = -8, /* known and valid, but not built in or not on this device */
-    ZR_ERR_FORMAT = -9       /* a file's content is not what it has to be */
+    ZR_ERR_UNSUPPORTED = -8, /* valid, but not supported by this build or device */
+    ZR_ERR_FORMAT = -9       /* a file's content is invalid */
 } zr_status_t;
 
 /**
@@ -56,8 +56,8 @@ const char *zr_status_name(zr_status_t status);
     } while (0)
 
 /**
- * Make a call, as long as all before it went well: of a function that has something to undo at its
- * end, and so cannot return at the first error.
+ * Make a call only if `status` is ZR_OK so far, for functions that must clean up at the end and so
+ * cannot return at the first error.
  */
 #define ZR_THEN(status, call)                                                                      \
     do {                                                                                           \

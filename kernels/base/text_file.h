@@ -1,5 +1,5 @@
 /*
- * Files that a user names, read whole.
+ * Reads whole files that a user names.
  */
 #pragma once
 
@@ -11,12 +11,12 @@
 ZR_BEGIN_C
 
 /**
- * Read a file. A pipe that has a writer is waited for, until a signal comes; one without is empty.
+ * Read a file. Waits for a pipe's writer, until a signal arrives; a pipe without a writer is empty.
  *
  * @param path       as the user wrote it; messages begin with it
  * @param max_bytes  a larger file is refused
  * @param log        NULL: nothing is logged
- * @param text_p     its bytes and a zero behind them; the caller frees them
+ * @param text_p     its bytes and a terminating zero; the caller frees them
  * @param n_bytes_p  without the zero
  * @return ZR_OK; ZR_ERR_IO when it cannot be opened or read;
  *         ZR_ERR_FORMAT when it is too large; ZR_ERR_MEMORY

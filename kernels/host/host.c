@@ -1,7 +1,7 @@
 /*
  * The host device: memory of the process, and streams that run each piece of work
  * before the queueing call returns, but for those that are asked to run beside it
- * (host_beside.h). It is the reference for all others, and the one to copy when
+ * (host_concurrent.h). It is the reference for all others, and the one to copy when
  * writing a new one.
  *
  * Both tiers are the process's memory. A reserved range is inaccessible pages;
@@ -19,7 +19,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "kernels/host/host_beside.h"
+#include "kernels/host/host_concurrent.h"
 #include "kernels/host/host_device.h"
 
 /* Linux 5.7. Older ones refuse it, and older headers do not have it. */
@@ -38,7 +38,7 @@ static zr_host_share_t *share_of(zr_device_t *device) {
 void zr_host_parallel_for(zr_device_t *device, size_t n_tasks,
                           void (*task)(void *context, size_t index), void *context) {
     const zr_host_device_t *host = (const zr_host_device_t *)device;
-    zr_host_pool_run(host->pool, host->is_beside, n_tasks, task, context);
+    zr_host_pool_run(host->pool, host->is_concurrent, n_tasks, task, context);
 }
 
 /* Cores that this process may use, which a container or taskset makes fewer than there are. */
@@ -111,7 +111,7 @@ static zr_status_t host_open(const zr_device_options_t *options, zr_device_t **d
     }
     zr_device_info_t *info = &host->base.info;
     info->host_addressable = true;
-    info->synchronous = !options->beside;
+    info->synchronous = !options->concurrent;
     info->computes_on_host = true;
     info->granule_bytes = (size_t)sysconf(_SC_PAGESIZE);
     info->memory_bytes = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
@@ -309,7 +309,7 @@ const zr_device_backend_t zr_host_backend = {
     .range_unmap = host_range_unmap,
     .range_move = host_range_move,
     .stream_create = zr_host_stream_create,
-    .stream_create_beside = zr_host_stream_create_beside,
+    .stream_create_concurrent = zr_host_stream_create_concurrent,
     .stream_takes_calls = zr_host_stream_takes_calls,
     .stream_call = zr_host_stream_call,
     .wait_seconds = zr_host_wait_seconds,

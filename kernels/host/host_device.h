@@ -12,7 +12,7 @@ typedef struct zr_host_device {
     zr_device_t base;
     zr_host_pool_t *pool;
     const zr_host_isa_t *isa;
-    bool is_beside;         /* the view of a stream that has a thread */
+    bool is_concurrent;     /* the view of a stream that has a thread */
     double wait_seconds;    /* of the device's thread, for such streams */
     zr_host_share_t *share; /* NULL: its memory is private */
 } zr_host_device_t;
@@ -23,4 +23,3 @@ bool zr_host_has_update(const zr_update_rule_t *rule);
 zr_status_t zr_host_run(zr_stream_t *stream, const zr_kernel_work_t *work);
 zr_status_t zr_host_copy_async(zr_stream_t *stream, void *dst, const void *src, size_t size_bytes,
                                zr_copy_t kind);
-

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "kernels/host/host_beside.h"
+#include "kernels/host/host_concurrent.h"
 #include "kernels/sum_of_squares_math.h"
 
 #define ZR_PIECE ((size_t)ZR_SUM_OF_SQUARES_BLOCK)

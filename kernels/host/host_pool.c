@@ -123,10 +123,10 @@ static void run_together(zr_host_pool_t *pool, size_t n_tasks,
     pthread_mutex_unlock(&pool->mutex);
 }
 
-void zr_host_pool_run(zr_host_pool_t *pool, bool is_beside, size_t n_tasks,
+void zr_host_pool_run(zr_host_pool_t *pool, bool is_concurrent, size_t n_tasks,
                       void (*task)(void *context, size_t index), void *context) {
     bool is_alone = pool->n_started == 0 || n_tasks <= 1;
-    if (!is_alone && is_beside)
+    if (!is_alone && is_concurrent)
         is_alone = pthread_mutex_trylock(&pool->turn) != 0;
     else if (!is_alone)
         pthread_mutex_lock(&pool->turn);

@@ -40,6 +40,5 @@ void zr_host_pool_destroy(zr_host_pool_t **pool);
  *
  * @param is_beside  do not wait for one's turn: work without the pool's threads instead
  */
-void zr_host_pool_run(zr_host_pool_t *pool, bool is_beside, size_t n_tasks,
+void zr_host_pool_run(zr_host_pool_t *pool, bool is_concurrent, size_t n_tasks,
                       void (*task)(void *context, size_t index), void *context);
-

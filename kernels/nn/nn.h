@@ -1,28 +1,26 @@
 /*
- * A transformer's kernels, for models built on the library. They are a library of their own,
+ * A transformer's kernels, for models built on the library. They are in a separate library,
  * libzero_nn, which is linked before libzero.
  *
  * All of them queue work on a stream and take device pointers. Matrices are row-major
  * and dense: the last dimension is contiguous. Each kernel names its dtypes:
- * activations have one (zr_nn_activation_dtype says which), parameters and their
- * gradients another (F32 or BF16). Sums are made in fp32; a BF16 gradient is computed
- * in fp32 and rounded once when it is written, or once when it is added to.
+ * activations have one (see zr_nn_activation_dtype), parameters and their gradients another (F32 or
+ * BF16). Sums are computed in fp32; a BF16 gradient is computed in fp32 and rounded once when it is
+ * written or accumulated.
  *
- * Results do not depend on the run: no sum has an order that timing could change. On
- * the host they may depend on the number of threads, never on the instruction set's
- * lane count except inside matrix products.
+ * Results are reproducible: timing never changes the order of a sum. On the host they may depend on
+ * the number of threads, and only matrix products depend on the instruction set.
  *
- * No kernel allocates: memory it needs beside its operands is a workspace that the
- * caller gives, as large as the kernel's *_workspace_bytes says for the same device and
- * arguments (pointers in the arguments are then not followed, but whether one is NULL
- * counts). A workspace may be reused by the next kernel of the same stream.
+ * No kernel allocates memory: the caller passes a workspace, whose size is the result of the
+ * kernel's *_workspace_bytes for the same device and arguments (that function does not dereference
+ * pointers, but checks whether they are NULL). A workspace may be reused by the next kernel of the
+ * same stream.
  *
  * Every kernel returns ZR_OK, or
- *   ZR_ERR_ARGUMENT     a NULL, a wrong dtype, a size that overflows, a workspace that is small or
- *                       not aligned;
- *   ZR_ERR_UNSUPPORTED  the device has no such kernel, or not for these dtypes;
+ *   ZR_ERR_ARGUMENT     a NULL, a wrong dtype, a size that overflows, a workspace that is too small
+ * or not aligned; ZR_ERR_UNSUPPORTED  the device has no such kernel, or not for these dtypes;
  *   ZR_ERR_DEVICE, ZR_ERR_MEMORY  the work could not be queued or done.
- * Sizes of 0 are fine: there is then nothing to do. Threads: those of the stream.
+ * Sizes of 0 are allowed. Threads: those of the stream.
  */
 #pragma once
 
@@ -33,7 +31,7 @@
 
 ZR_BEGIN_C
 
-#define ZR_NN_WORKSPACE_ALIGNMENT 256 /* bytes; what cuBLASLt asks for */
+#define ZR_NN_WORKSPACE_ALIGNMENT 256 /* bytes, as cuBLASLt requires */
 
 /** Memory that a kernel may use while it runs, aligned as above. Zero: none. */
 typedef struct zr_nn_workspace {
@@ -41,14 +39,14 @@ typedef struct zr_nn_workspace {
     size_t size_bytes;
 } zr_nn_workspace_t;
 
-/** Where a parameter's gradient goes: data == NULL means that it is not wanted. */
+/** Output of a parameter's gradient; data == NULL: not computed. */
 typedef struct zr_nn_gradient {
-    void *data;      /* of the parameter's shape and dtype */
+    void *data;      /* same shape and dtype as the parameter */
     bool accumulate; /* false: every element is overwritten; true: added to */
 } zr_nn_gradient_t;
 
 /**
- * The dtype that activations have on a device when parameters have `param_dtype`.
+ * The dtype of activations on a device for parameters of `param_dtype`.
  *
  * @return ZR_OK; ZR_ERR_ARGUMENT for a dtype parameters cannot have; ZR_ERR_UNSUPPORTED when
  *         the device has no kernels for it
@@ -58,7 +56,7 @@ ZR_NODISCARD zr_status_t zr_nn_activation_dtype(const zr_device_t *device, zr_dt
 
 /* ---- matrix products -------------------------------------------------------- */
 
-/** What a matrix product does with its result before it stores it. */
+/** An operation on the result of a matrix product before it is stored. */
 typedef enum zr_nn_epilogue {
     ZR_NN_EPILOGUE_NONE = 0,
     ZR_NN_EPILOGUE_GELU = 1,         /* pre_gelu = y, c = gelu(y) */
@@ -69,24 +67,24 @@ typedef enum zr_nn_epilogue {
  * y = op(a) op(b) + bias + addend;  c = epilogue(y), or c += y.
  *
  * Shapes: op(a) is [m, k]: a is [m, k], or [k, m] when transposed. op(b) is [k, n]: b is [k, n],
- * or [n, k] when transposed. c, addend and pre_gelu are [m, n], bias is [n]. Rows of a, and of c,
- * may be parts of longer ones.
+ * or [n, k] when transposed. c, addend and pre_gelu are [m, n], bias is [n]. Rows of a and c may be
+ * parts of longer rows.
  *
  * On the host a is F32; b and bias are F32 or BF16; c is F32, or BF16 (a gradient) without
  * bias, addend and epilogue and with b F32.
  */
 typedef struct zr_nn_matmul {
     size_t m, n, k;
-    size_t least_m; /* take a workspace that is enough for this product with any number of rows
-                       from so many to m, for who plans memory by the longest; 0: for m alone */
+    size_t least_m; /* the workspace must suffice for any number of rows from least_m to m, to plan
+                       memory for the longest sequence; 0: for m only */
     const void *a;
     const void *b;
     void *c; /* overlaps nothing but addend, which may be c itself */
     zr_dtype_t a_dtype;
     zr_dtype_t b_dtype;
     zr_dtype_t c_dtype; /* of c, addend and pre_gelu */
-    size_t lda, ldc; /* elements from row to row of a as it is stored, and of c and addend; 0: rows
-                        follow each other. Apart from each other, those of c go with no epilogue */
+    size_t lda, ldc; /* row strides in elements: of a as stored, and of c and addend; 0: contiguous
+                        rows. With strided c there must be no epilogue */
     bool transpose_a;
     bool transpose_b;
     bool accumulate;  /* c += y; without bias, addend and epilogue */
@@ -94,11 +92,11 @@ typedef struct zr_nn_matmul {
     zr_dtype_t bias_dtype;
     const void *addend; /* NULL: none; a residual stream, with the epilogue NONE */
     zr_nn_epilogue_t epilogue;
-    void *pre_gelu; /* GELU: out, NULL when nobody needs it; GELU_BACKWARD: in */
+    void *pre_gelu; /* GELU: out, NULL if not needed; GELU_BACKWARD: in */
 } zr_nn_matmul_t;
 ZR_NODISCARD zr_status_t zr_nn_matmul(zr_stream_t *stream, const zr_nn_matmul_t *args,
                                       zr_nn_workspace_t workspace);
-/** lda and ldc of a product, of rows that follow each other as well. */
+/** The row strides of a product, also if its rows are contiguous. */
 size_t zr_nn_matmul_lda(const zr_nn_matmul_t *args);
 size_t zr_nn_matmul_ldc(const zr_nn_matmul_t *args);
 size_t zr_nn_matmul_workspace_bytes(const zr_device_t *device, const zr_nn_matmul_t *args);
@@ -110,7 +108,7 @@ size_t zr_nn_matmul_workspace_bytes(const zr_device_t *device, const zr_nn_matmu
  */
 typedef struct zr_nn_bias_grad {
     size_t n_rows, n_columns;
-    size_t ld_dy; /* elements from row to row of dy; 0: rows follow each other */
+    size_t ld_dy; /* row stride of dy in elements; 0: contiguous rows */
     const void *dy;
     zr_nn_gradient_t dbias; /* data not NULL */
     zr_dtype_t activation_dtype;
@@ -123,8 +121,8 @@ size_t zr_nn_bias_grad_workspace_bytes(const zr_device_t *device, const zr_nn_bi
 /* ---- layer normalisation ---------------------------------------------------- */
 
 /**
- * y = (x - mean) * rstd * weight + bias, mean and variance over each row. Of the root mean square
- * (is_rms) it is y = x * rstd * weight with rstd = 1 / sqrt(mean of x^2 + epsilon).
+ * y = (x - mean) * rstd * weight + bias, mean and variance over each row. RMSNorm (is_rms) is y = x
+ * * rstd * weight with rstd = 1 / sqrt(mean of x^2 + epsilon).
  *
  * Shapes: x, y [n_rows, channels]; mean, rstd [n_rows]; weight, bias [channels].
  * Sources: Ba et al. 2016; is_rms: Zhang and Sennrich 2019.
@@ -144,7 +142,7 @@ typedef struct zr_nn_layernorm {
 } zr_nn_layernorm_t;
 ZR_NODISCARD zr_status_t zr_nn_layernorm(zr_stream_t *stream, const zr_nn_layernorm_t *args);
 
-/** Gradients of layer normalisation: dx (+)= ..., dweight and dbias where wanted. */
+/** Gradients of layer normalisation: dx (+)= ..., dweight and dbias if requested. */
 typedef struct zr_nn_layernorm_backward {
     size_t n_rows, channels;
     bool is_rms; /* mean and dbias.data are NULL then */
@@ -188,7 +186,7 @@ ZR_NODISCARD zr_status_t zr_nn_gelu_backward(zr_stream_t *stream, void *dx, cons
 /**
  * y = silu(gate) * up, with silu(x) = x / (1 + e^-x).
  *
- * Shapes: gate_up [n_rows, 2, channels] (a row's gates, then what they are multiplied with),
+ * Shapes: gate_up [n_rows, 2, channels] (a row's gates, then its up projections),
  * y [n_rows, channels].
  * Source: Shazeer 2020.
  */
@@ -214,13 +212,12 @@ ZR_NODISCARD zr_status_t zr_nn_swiglu_backward(zr_stream_t *stream,
 /* ---- queries, keys and values ----------------------------------------------- */
 
 /**
- * What rotary positions and attention go through: qkv [batch, seq, heads + 2 kv_heads, head_size],
- * the heads of queries, keys and values one behind the other, as one matrix product with the three
- * weights in that order gives them. Query head h goes with key head h / (heads / kv_heads).
+ * The input of rotary positions and attention: qkv [batch, seq, heads + 2 kv_heads, head_size], the
+ * heads of queries, keys and values in this order, as one matrix product with the concatenated
+ * weights gives them. Query head h uses key head h / (heads / kv_heads).
  *
- * document_starts [batch, seq]: where in its sequence the document of a position begins. That is
- * the position itself, or where the document of the one before it begins (the caller's duty: a
- * device need not check).
+ * document_starts [batch, seq]: the index in the sequence at which the document of a position
+ * begins: the position itself, or the value of the previous position (not checked by devices).
  */
 typedef struct zr_nn_qkv_shape {
     size_t batch, seq, heads;
@@ -231,18 +228,19 @@ typedef struct zr_nn_qkv_shape {
 
 /* ---- rotary positions ------------------------------------------------------- */
 
-/** How a model's positions turn its channels: zr_nn_rotary_frequencies. */
+/** Scaling of rotary positions: zr_nn_rotary_frequencies. */
 typedef enum zr_nn_rotary_scaling {
     ZR_NN_ROTARY_DEFAULT = 0, /* channel pair i of a head: theta^(-2i / head_size) per position */
-    ZR_NN_ROTARY_LINEAR = 1,  /* that, divided by `factor` */
-    ZR_NN_ROTARY_LLAMA3 = 2   /* slow pairs divided by `factor`, fast ones not, a slope between */
+    ZR_NN_ROTARY_LINEAR = 1,  /* DEFAULT, divided by `factor` */
+    ZR_NN_ROTARY_LLAMA3 =
+        2 /* slow pairs are divided by `factor`, fast ones are not, with a smooth transition */
 } zr_nn_rotary_scaling_t;
 
 typedef struct zr_nn_rotary_positions {
     double theta; /* 10000, 500000, ... */
     zr_nn_rotary_scaling_t scaling;
     double factor;                            /* LINEAR and LLAMA3 */
-    double low_freq_factor, high_freq_factor; /* LLAMA3, and all below */
+    double low_freq_factor, high_freq_factor; /* LLAMA3 */
     double original_max_position_embeddings;
 } zr_nn_rotary_positions_t;
 
@@ -263,10 +261,9 @@ ZR_NODISCARD zr_status_t zr_nn_rotary_frequencies(const zr_nn_rotary_positions_t
                                                   float *frequencies_p);
 
 /**
- * What a projection gives to attention: each head of the queries and keys is normalised where there
- * are weights (of the root mean square, per head), then channels i and i + head_size / 2 of it are
- * turned by frequencies[i] times the position, which counts from its document's start. Values stay
- * as they are.
+ * Prepare a projection for attention: each head of the queries and keys is normalised if there are
+ * weights (RMSNorm per head), then channels i and i + head_size / 2 of it are rotated by
+ * frequencies[i] times the position in the document. Values are unchanged.
  *
  * Shapes: qkv, out as zr_nn_qkv_shape_t has it; q_weight, k_weight [head_size]; rstd
  * [batch, seq, heads + kv_heads].
@@ -274,10 +271,11 @@ ZR_NODISCARD zr_status_t zr_nn_rotary_frequencies(const zr_nn_rotary_positions_t
 typedef struct zr_nn_rotary {
     zr_nn_qkv_shape_t shape; /* head_size: even, at most ZR_NN_ROTARY_MAX_HEAD_SIZE */
     const void *qkv;
-    void *out;                /* may be qkv; the backward pass needs what is normalised as it was */
-    const float *frequencies; /* [head_size / 2] in host memory, as it is until the stream is done
-                                 with the call; NULL: nothing is turned */
-    const void *q_weight, *k_weight; /* both NULL: nothing is normalised */
+    void *out; /* may be qkv, unless heads are normalised, as the backward pass needs the original
+                  qkv then */
+    const float *frequencies; /* [head_size / 2] in host memory, unchanged until the work is done;
+                                 NULL: no rotation */
+    const void *q_weight, *k_weight; /* both NULL: no normalisation */
     float epsilon;
     float *rstd; /* out, for the backward pass; NULL without weights */
     zr_dtype_t activation_dtype;
@@ -285,13 +283,13 @@ typedef struct zr_nn_rotary {
 } zr_nn_rotary_t;
 ZR_NODISCARD zr_status_t zr_nn_rotary(zr_stream_t *stream, const zr_nn_rotary_t *args);
 
-/** The same backwards: dqkv, the gradient of `out`, becomes that of `qkv`. */
+/** Backward pass: dqkv, the gradient of `out`, is replaced by that of `qkv`. */
 typedef struct zr_nn_rotary_backward {
     zr_nn_qkv_shape_t shape;
-    void *dqkv; /* of qkv's shape; overlaps nothing */
+    void *dqkv; /* same shape as qkv; overlaps nothing */
     const float *frequencies;
-    const void *qkv;                 /* as before it was normalised; NULL without weights */
-    const void *q_weight, *k_weight; /* both NULL: nothing was normalised */
+    const void *qkv;                 /* as before normalisation; NULL without weights */
+    const void *q_weight, *k_weight; /* both NULL: no normalisation */
     const float *rstd;
     zr_nn_gradient_t dq_weight, dk_weight; /* [head_size]; data NULL without weights */
     zr_dtype_t activation_dtype;
@@ -306,11 +304,11 @@ size_t zr_nn_rotary_backward_workspace_bytes(const zr_device_t *device,
 /* ---- attention -------------------------------------------------------------- */
 
 /**
- * Causal attention of every head: out = softmax(q k^T / sqrt(head_size)) v, each position
- * over itself and those before it in its document, at most `window` of them in all.
+ * Causal attention of every head: out = softmax(q k^T / sqrt(head_size)) v, each position attends
+ * to itself and earlier positions of its document, at most `window` in total.
  *
- * Only a tile of rows of one head's scores exists at a time per thread; what the backward
- * pass needs of them is the logarithm of each row's sum.
+ * Each thread holds only a tile of rows of one head's scores at a time; the backward pass needs
+ * only the logarithm of each row's sum.
  *
  * Shapes: qkv as zr_nn_qkv_shape_t has it, out [batch, seq, heads, head_size],
  * log_sum [batch, heads, seq].
@@ -349,11 +347,11 @@ size_t zr_nn_attention_backward_workspace_bytes(const zr_device_t *device,
 
 /**
  * out[b, t] = token_table[tokens[b, t]] + position_table[t - document_starts[b, t]]; without
- * n_positions there is no table of positions.
+ * position_table if n_positions is 0.
  *
- * Shapes: tokens [batch, seq], each in [0, vocab) (the caller's duty: a device need not
- * check); token_table [vocab, channels]; position_table [n_positions, channels] with
- * n_positions >= seq, or both 0 and NULL; out [batch, seq, channels].
+ * Shapes: tokens [batch, seq], each in [0, vocab) (not checked by devices); token_table [vocab,
+ * channels]; position_table [n_positions, channels] with n_positions >= seq, or both 0 and NULL;
+ * out [batch, seq, channels].
  */
 typedef struct zr_nn_embedding {
     size_t batch, seq, channels, vocab, n_positions;
@@ -368,9 +366,9 @@ typedef struct zr_nn_embedding {
 ZR_NODISCARD zr_status_t zr_nn_embedding(zr_stream_t *stream, const zr_nn_embedding_t *args);
 
 /**
- * Gradients of both tables. The occurrences of a token, and of a position, are added up in the
- * order of their rows, so the result depends on nothing else. Rows that no token names become 0
- * unless the gradient accumulates.
+ * Gradients of both tables. Occurrences of a token or position are added in the order of their
+ * rows, so the result is reproducible. Rows of unused tokens become 0 unless the gradient
+ * accumulates.
  */
 typedef struct zr_nn_embedding_backward {
     size_t batch, seq, channels, vocab, n_positions;
@@ -390,34 +388,34 @@ size_t zr_nn_embedding_backward_workspace_bytes(const zr_device_t *device,
 
 /* ---- language model head ----------------------------------------------------- */
 
-/** A target that is none: its row has no loss, and gradients of 0. PyTorch's ignore_index. */
+/** An ignored target: its row has no loss, and gradients of 0. PyTorch's ignore_index. */
 #define ZR_NN_TARGET_IGNORED (-100)
 
 /**
- * Logits, softmax cross-entropy and, where wanted, their gradients, in one kernel that never holds
- * all logits. A device goes through them in its own way:
+ * Logits, softmax cross-entropy and, if requested, their gradients, in one kernel that never holds
+ * all logits. The order depends on the device:
  *
- * - the host by columns, `vocab_chunk` at a time, through the vocabulary twice, for the logarithm
- * of each row's sum and then for the gradients. The logits of a chunk are computed again (the last
- * one excepted, so that a single chunk costs nothing more);
- * - CUDA by rows, `row_chunk` at a time, each with all its logits, once.
+ * - the host processes columns, `vocab_chunk` at a time, in two passes over the vocabulary: for the
+ * logarithm of each row's sum, then for the gradients. The second pass recomputes logits (except
+ * for the last chunk, so that a single chunk has no extra cost);
+ * - CUDA processes rows, `row_chunk` at a time, each with all its logits, in one pass.
  *
  * loss[0] += scale * sum over rows of (log_sum - logit of the target);
  * dx = scale * (softmax - one_hot) weight;  dweight (+)= scale * (softmax - one_hot)^T x.
  *
  * Shapes: x, dx [n_rows, channels]; weight, dweight [vocab, channels]; targets [n_rows],
- * each in [0, vocab) or ZR_NN_TARGET_IGNORED (the caller's duty: a device need not check).
+ * each in [0, vocab) or ZR_NN_TARGET_IGNORED (not checked by devices).
  */
 typedef struct zr_nn_lm_head {
     size_t n_rows, channels, vocab;
-    size_t vocab_chunk; /* by columns: so many of the logits at a time, >= 1 */
-    size_t row_chunk;   /* by rows: so many at a time; 0: all */
+    size_t vocab_chunk; /* columns of logits at a time, >= 1 */
+    size_t row_chunk;   /* rows at a time; 0: all */
     const void *x;
     const void *weight;
     const int32_t *targets;
     double *loss; /* [1] on the device, added to */
     float scale;
-    void *dx; /* overwritten; NULL: not wanted. Overlaps nothing */
+    void *dx; /* overwritten; NULL: not computed. Overlaps nothing */
     zr_nn_gradient_t dweight;
     zr_dtype_t activation_dtype;
     zr_dtype_t param_dtype;
@@ -426,15 +424,15 @@ ZR_NODISCARD zr_status_t zr_nn_lm_head(zr_stream_t *stream, const zr_nn_lm_head_
                                        zr_nn_workspace_t workspace);
 size_t zr_nn_lm_head_workspace_bytes(const zr_device_t *device, const zr_nn_lm_head_t *args);
 /**
- * Set vocab_chunk and row_chunk to what a model takes on a device, of the sizes and dtypes in args.
- * The workspace grows with n_rows up to most_rows (0: n_rows), so that it can be planned by the
- * largest micro-batch.
+ * Set vocab_chunk and row_chunk to suitable values for a device and the sizes and dtypes in args.
+ * The workspace grows monotonically with n_rows up to most_rows (0: n_rows), so memory can be
+ * planned for the largest micro-batch.
  */
 void zr_nn_lm_head_chunks(const zr_device_t *device, size_t most_rows, zr_nn_lm_head_t *args);
 
 /* ---- costs ------------------------------------------------------------------ */
 
-/** What each kernel charges to its stream: see zr_stream_cost. */
+/** The cost that each kernel adds to its stream: see zr_stream_cost. */
 zr_cost_t zr_nn_matmul_cost(const zr_nn_matmul_t *args);
 zr_cost_t zr_nn_bias_grad_cost(const zr_nn_bias_grad_t *args);
 zr_cost_t zr_nn_layernorm_cost(const zr_nn_layernorm_t *args);
@@ -449,9 +447,10 @@ zr_cost_t zr_nn_embedding_cost(const zr_nn_embedding_t *args);
 zr_cost_t zr_nn_embedding_backward_cost(const zr_nn_embedding_backward_t *args);
 zr_cost_t zr_nn_lm_head_cost(const zr_nn_lm_head_t *args);
 
-/* ---- for those who implement a device ---------------------------------------- */
+/* ---- to implement a device ---------------------------------------- */
 
-/** The kernels of this header; each has zr_nn_<kernel>_t as its arguments, both of GELU one. */
+/** The kernels of this header. Each takes a zr_nn_<kernel>_t as arguments; both GELU kernels take
+ * zr_nn_gelu_t. */
 typedef enum zr_nn_kernel {
     ZR_NN_MATMUL,
     ZR_NN_BIAS_GRAD,
@@ -479,34 +478,35 @@ typedef struct zr_nn_gelu {
     size_t n_elems;
 } zr_nn_gelu_t;
 
-/** A kernel that is to be queued. nn.c has checked the arguments (no needed pointer is NULL, sizes
- * are not 0 and do not overflow, dtypes are F32 or BF16, the workspace is large enough) and keeps
- * the costs. */
+/** A kernel to be queued. nn.c has checked the arguments (no needed pointer is NULL, sizes
+ * are not 0 and do not overflow, dtypes are F32 or BF16, the workspace is large enough) and
+ * accounts for the cost. */
 typedef struct zr_nn_work {
     zr_nn_kernel_t kernel;
-    const void *args; /* [args_bytes], which are gone when the call returns */
+    const void *args; /* [args_bytes], valid only during the call */
     size_t args_bytes;
     void *workspace;
 } zr_nn_work_t;
 
 /** No entry is optional; a backend refuses the dtypes it lacks with ZR_ERR_UNSUPPORTED. */
 typedef struct zr_nn_backend {
-    const char *name; /* of the device's backend */
+    const char *name; /* name of the device's backend */
 
     /* See zr_nn_activation_dtype; param_dtype is F32 or BF16. */
     zr_status_t (*activation_dtype)(const zr_device_t *device, zr_dtype_t param_dtype,
                                     zr_dtype_t *dtype_p);
     zr_status_t (*run)(zr_stream_t *stream, const zr_nn_work_t *work);
-    /* What a kernel needs that is given a workspace; 0: nothing. */
+    /* Workspace of a kernel; 0: none. */
     size_t (*workspace_bytes)(const zr_device_t *device, zr_nn_kernel_t kernel, const void *args);
 } zr_nn_backend_t;
 
-/** One of a backend's kernels, and its workspace, for tables of them by zr_nn_kernel_t. */
+/** Function types for a backend's tables of kernels and workspace sizes, indexed by zr_nn_kernel_t.
+ */
 typedef zr_status_t zr_nn_run_fn(zr_stream_t *stream, const void *args, void *workspace);
 typedef size_t zr_nn_bytes_fn(const zr_device_t *device, const void *args);
 
-/** The kernels that a device has: its backend's own (zr_device_backend_t.nn), or this library's for
- * a device of that name. NULL: none. */
+/** The kernels of a device: its backend's (zr_device_backend_t.nn), or this library's for a device
+ * with that name. NULL: none. */
 const zr_nn_backend_t *zr_nn_backend_of(const zr_device_t *device);
 
 /** This library's kernels; ends with NULL (kernels/nn/backends.c). */

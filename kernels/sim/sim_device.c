@@ -31,9 +31,9 @@ static zr_status_t check_options(const zr_device_options_t *options) {
 
 static void fill_info(zr_sim_device_t *sim) {
     const zr_hardware_t *hardware = &sim->hardware;
-    bool is_host = hardware->kind == ZR_HARDWARE_HOST || sim->beside != NULL;
+    bool is_host = hardware->kind == ZR_HARDWARE_HOST || sim->concurrent != NULL;
     sim->base.info = (zr_device_info_t){.host_addressable = is_host,
-                                        .synchronous = is_host && !sim->has_beside,
+                                        .synchronous = is_host && !sim->has_concurrent,
                                         .granule_bytes = hardware->granule_bytes,
                                         .memory_bytes = is_host ? hardware->host_memory_bytes
                                                                 : zr_hardware_device_room(hardware),
@@ -62,7 +62,7 @@ static zr_status_t sim_open(const zr_device_options_t *options, zr_device_t **de
     sim->processor = sim->hardware.device;
     sim->part = ZR_SIM_COMPUTE;
     sim->has_links = sim->hardware.kind != ZR_HARDWARE_HOST;
-    sim->has_beside = options->beside && sim->hardware.kind == ZR_HARDWARE_HOST;
+    sim->has_concurrent = options->concurrent && sim->hardware.kind == ZR_HARDWARE_HOST;
     sim->clock = options->clock;
     if (sim->clock == NULL) {
         zr_status_t status = zr_sim_clock_create(&options->log, &sim->own_clock);
@@ -80,16 +80,16 @@ static zr_status_t sim_open(const zr_device_options_t *options, zr_device_t **de
 /* The processors beside a device, on the same clock. Their threads are the description's. */
 static zr_status_t sim_open_host(zr_device_t *device, const zr_device_options_t *options,
                                  zr_device_t **host_p) {
-    const zr_sim_device_t *beside = (const zr_sim_device_t *)device;
+    const zr_sim_device_t *concurrent = (const zr_sim_device_t *)device;
     zr_sim_device_t *sim = calloc(1, sizeof(*sim));
     if (sim == NULL)
         return zr_fail(&options->log, ZR_ERR_MEMORY, "sim device: no memory (%zu bytes)",
                        sizeof(*sim));
-    sim->hardware = beside->hardware;
-    sim->processor = beside->has_links ? sim->hardware.host : sim->hardware.device;
-    sim->part = beside->has_links ? ZR_SIM_HOST : ZR_SIM_COMPUTE;
-    sim->clock = beside->clock;
-    sim->beside = beside;
+    sim->hardware = concurrent->hardware;
+    sim->processor = concurrent->has_links ? sim->hardware.host : sim->hardware.device;
+    sim->part = concurrent->has_links ? ZR_SIM_HOST : ZR_SIM_COMPUTE;
+    sim->clock = concurrent->clock;
+    sim->concurrent = concurrent;
     fill_info(sim);
     *host_p = &sim->base;
     return ZR_OK;
@@ -109,8 +109,8 @@ const zr_hardware_t *zr_sim_hardware_of(const zr_device_t *device) {
 
 /* ---- streams and events ---------------------------------------------------------------------- */
 
-static zr_status_t sim_stream_create_beside(zr_device_t *device, const char *name,
-                                            zr_stream_t **stream_p) {
+static zr_status_t sim_stream_create_concurrent(zr_device_t *device, const char *name,
+                                                zr_stream_t **stream_p) {
     zr_sim_stream_t *stream = calloc(1, sizeof(*stream));
     if (stream == NULL)
         return zr_fail(&device->log, ZR_ERR_MEMORY, "stream \"%s\": no memory (%zu bytes)", name,
@@ -122,7 +122,7 @@ static zr_status_t sim_stream_create_beside(zr_device_t *device, const char *nam
 
 static zr_status_t sim_stream_create(zr_device_t *device, const char *name,
                                      zr_stream_t **stream_p) {
-    ZR_TRY(sim_stream_create_beside(device, name, stream_p));
+    ZR_TRY(sim_stream_create_concurrent(device, name, stream_p));
     (*stream_p)->is_synchronous = device->info.host_addressable;
     return ZR_OK;
 }
@@ -131,7 +131,7 @@ static zr_status_t sim_stream_create(zr_device_t *device, const char *name,
 static void hold(zr_device_t *device, double until) {
     zr_sim_device_t *sim = (zr_sim_device_t *)device;
     double now = zr_sim_clock_now(sim->clock);
-    if (sim->has_beside && until > now)
+    if (sim->has_concurrent && until > now)
         sim->wait_seconds += until - now;
     zr_sim_clock_wait(sim->clock, until);
 }
@@ -290,7 +290,7 @@ const zr_device_backend_t zr_sim_backend = {
     .range_unmap = zr_sim_range_unmap,
     .range_move = zr_sim_range_move,
     .stream_create = sim_stream_create,
-    .stream_create_beside = sim_stream_create_beside,
+    .stream_create_concurrent = sim_stream_create_concurrent,
     .wait_seconds = sim_wait_seconds,
     .stream_destroy = sim_stream_destroy,
     .stream_synchronize = sim_stream_synchronize,

@@ -18,13 +18,14 @@ typedef struct zr_sim_range {
 typedef struct zr_sim_device {
     zr_device_t base;
     zr_hardware_t hardware;
-    zr_processor_t processor;           /* that its kernels run on */
-    zr_sim_part_t part;                 /* of the clock, that they keep busy */
-    bool has_links;                     /* copies between device and host go over the host link */
-    const struct zr_sim_device *beside; /* zr_device_open_host: whose memory it works on; or NULL */
+    zr_processor_t processor; /* that its kernels run on */
+    zr_sim_part_t part;       /* of the clock, that they keep busy */
+    bool has_links;           /* copies between device and host go over the host link */
+    const struct zr_sim_device
+        *concurrent; /* zr_device_open_host: whose memory it works on; or NULL */
     zr_sim_clock_t *clock;
     zr_sim_clock_t *own_clock; /* NULL when it is a caller's */
-    bool has_beside;           /* a host: its streams beside the thread do not hold it */
+    bool has_concurrent;       /* a host: its streams beside the thread do not hold it */
     double wait_seconds;       /* of the thread, for such streams */
     zr_sim_range_t *ranges;
     uint64_t n_addresses;   /* that were handed out */

@@ -54,7 +54,7 @@ static zr_sim_range_t **find_range(zr_sim_device_t *sim, const void *address) {
 }
 
 bool zr_sim_has_address(const zr_sim_device_t *sim, const void *address) {
-    if (sim->beside != NULL && zr_sim_has_address(sim->beside, address))
+    if (sim->concurrent != NULL && zr_sim_has_address(sim->concurrent, address))
         return true;
     return *find_range((zr_sim_device_t *)sim, address) != NULL;
 }

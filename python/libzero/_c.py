@@ -157,7 +157,7 @@ class DeviceOptions(Structure):
         ("index", c_int),
         ("n_threads", c_int),
         ("isa", c_char_p),
-        ("beside", c_bool),
+        ("concurrent", c_bool),
         ("shares_memory", c_bool),
         ("has_no_peers", c_bool),
         ("hardware", c_void_p),

@@ -43,7 +43,7 @@ static int setup_synchronous(void **state) {
 }
 
 /* A host device with streams beside it: the last one works in the calling thread. */
-static int setup_beside(void **state) {
+static int setup_concurrent(void **state) {
     int failed = setup_device(state, true, true);
     if (failed == 0)
         ((fixture_t *)*state)->streams[N_STREAMS - 1]->is_synchronous = true;
@@ -306,15 +306,15 @@ static void follow_marks(fixture_t *fixture, bool passes_at_once) {
         zr_free(fixture->allocator, &pointers[i], NULL);
 }
 
-TEST_WITH(test_work_that_is_fast_changes_no_place, setup_beside, teardown) {
+TEST_WITH(test_work_that_is_fast_changes_no_place, setup_concurrent, teardown) {
     follow_marks(*state, true);
 }
 
-TEST_WITH(test_work_that_is_slow_changes_no_place, setup_beside, teardown) {
+TEST_WITH(test_work_that_is_slow_changes_no_place, setup_concurrent, teardown) {
     follow_marks(*state, false);
 }
 
-TEST_WITH(test_streams_of_the_calling_thread_are_not_waited_for, setup_beside, teardown) {
+TEST_WITH(test_streams_of_the_calling_thread_are_not_waited_for, setup_concurrent, teardown) {
     fixture_t *fixture = *state;
     void *old = free_late(fixture, allocate(fixture, 1000), N_STREAMS - 1);
     void *again = allocate(fixture, 1000);
@@ -324,7 +324,7 @@ TEST_WITH(test_streams_of_the_calling_thread_are_not_waited_for, setup_beside, t
 }
 
 /* Without marks, who does not wait does not grow either. */
-TEST_WITH(test_without_marks_blocks_are_free_as_they_pass, setup_beside, teardown) {
+TEST_WITH(test_without_marks_blocks_are_free_as_they_pass, setup_concurrent, teardown) {
     fixture_t *fixture = *state;
     void *old = free_late(fixture, allocate(fixture, 1000), 0);
     fake_stream_pass(fixture->streams[0], 1);

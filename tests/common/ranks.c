@@ -42,7 +42,7 @@ void test_run_ranks(test_ranks_t *ranks) {
     options.log =
         (zr_log_t){.sink = keep_error, .context = ranks, .level = ZR_LOG_WARNING, .rank = -1};
     options.device_options.n_threads = 1;
-    options.device_options.beside = ranks->beside;
+    options.device_options.concurrent = ranks->concurrent;
     options.comm = "threads";
     if (name != NULL)
         options.device = name;

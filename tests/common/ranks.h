@@ -23,7 +23,7 @@ typedef struct test_ranks {
     int n_ranks;
     const char *device_name; /* NULL: "host"; "nccl": a GPU for each rank, and that communicator */
     bool late;               /* on late devices (late_device.h) instead */
-    bool beside;             /* host: collectives on streams that have a thread */
+    bool concurrent;         /* host: collectives on streams that have a thread */
     bool quiet;              /* errors are expected: do not print them */
     test_rank_fn run;
     void *context;
@@ -35,4 +35,3 @@ typedef struct test_ranks {
 
 /* Run all ranks to their end. Aborts the program when it cannot start them. */
 void test_run_ranks(test_ranks_t *ranks);
-

@@ -150,7 +150,7 @@ static void overwrite_behind(rank_t *self, zr_allocator_t *allocator, zr_stream_
         CHECK(self, values[i] == 6);
 }
 
-static void sums_beside_others(rank_t *self) {
+static void concurrent_sums(rank_t *self) {
     zr_allocator_t *allocator = NULL;
     zr_tier_statistics_t statistics;
     zr_stream_t *other = NULL;
@@ -173,7 +173,7 @@ static void sums_beside_others(rank_t *self) {
 }
 
 TEST_WITH(test_workspace, set_up, NULL) {
-    run_ranks(&suite, N_RANKS, LONG_MS, sums_beside_others, NULL);
+    run_ranks(&suite, N_RANKS, LONG_MS, concurrent_sums, NULL);
 }
 
 /* The others are told what the allocator of the last rank says, which has too little. */

@@ -44,10 +44,10 @@ static zr_run_plan_t plan(int ranks_per_node, int stage, train_overlap_t overlap
 }
 
 TEST(test_when_it_is_on) {
-    assert_false(request_of(N_RANKS, 3, TRAIN_OVERLAP_AUTO).beside);
-    assert_true(request_of(N_RANKS / 2, 3, TRAIN_OVERLAP_AUTO).beside);
-    assert_true(request_of(N_RANKS, 3, TRAIN_OVERLAP_ON).beside);
-    assert_false(request_of(1, 3, TRAIN_OVERLAP_OFF).beside);
+    assert_false(request_of(N_RANKS, 3, TRAIN_OVERLAP_AUTO).concurrent);
+    assert_true(request_of(N_RANKS / 2, 3, TRAIN_OVERLAP_AUTO).concurrent);
+    assert_true(request_of(N_RANKS, 3, TRAIN_OVERLAP_ON).concurrent);
+    assert_false(request_of(1, 3, TRAIN_OVERLAP_OFF).concurrent);
 }
 
 TEST(test_steps_are_shorter_in_the_same_memory) {

@@ -167,7 +167,7 @@ TEST(same_weights_every_way) {
 
 /* Collectives beside compute: no bit of the weights is another, no peak of memory, and they are no
  * part of the time that a rank's own work takes. A file may say no, and the option is over it. */
-TEST(collectives_beside_compute) {
+TEST(collectives_during_compute) {
     static const char no[] = "{\"zero_optimization\": {\"overlap_comm\": false}}";
     static const char *const off[] = {"--overlap-comm off", "--overlap-comm auto", "",
                                       "--config no.json"};

@@ -8,11 +8,11 @@
 
 #define ARENA_BYTES ((size_t)96 << 20)
 
-static bool is_beside;
+static bool is_concurrent;
 
 const char *fixture_device_name(int argc, char **argv) {
-    is_beside = argc > 1 && strcmp(argv[1], "beside") == 0;
-    return argc > 1 && !is_beside ? argv[1] : "host";
+    is_concurrent = argc > 1 && strcmp(argv[1], "beside") == 0;
+    return argc > 1 && !is_concurrent ? argv[1] : "host";
 }
 
 const char *fixture_backend(const char *device_name) {
@@ -49,11 +49,13 @@ zr_log_t fixture_log(fixture_t *fixture) {
 
 void fixture_open(fixture_t *fixture, const char *device_name, int n_threads, const char *isa) {
     memset(fixture, 0, sizeof(*fixture));
-    zr_device_options_t options = {
-        .log = fixture_log(fixture), .n_threads = n_threads, .isa = isa, .beside = is_beside};
+    zr_device_options_t options = {.log = fixture_log(fixture),
+                                   .n_threads = n_threads,
+                                   .isa = isa,
+                                   .concurrent = is_concurrent};
     options.shares_memory = strcmp(device_name, "shared") == 0;
     assert_ok(zr_device_open(fixture_backend(device_name), &options, &fixture->device));
-    assert_ok(zr_stream_create_beside(fixture->device, "test", &fixture->stream));
+    assert_ok(zr_stream_create_concurrent(fixture->device, "test", &fixture->stream));
     size_t granule = zr_device_info(fixture->device)->granule_bytes;
     fixture->arena_bytes = (ARENA_BYTES + granule - 1) / granule * granule;
     void *arena = NULL;

@@ -344,7 +344,7 @@ static void check_order(fixture_t *f, create_stream_fn create_second) {
 
 TEST(test_events_order_streams) {
     check_order(*state, zr_stream_create);
-    check_order(*state, zr_stream_create_beside);
+    check_order(*state, zr_stream_create_concurrent);
 }
 
 TEST(test_events) {

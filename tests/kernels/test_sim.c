@@ -49,17 +49,17 @@ typedef struct machine {
 
 #define MEMORY_BYTES ((size_t)1 << 30)
 
-static machine_t open_with(const zr_hardware_t *described, bool beside) {
+static machine_t open_with(const zr_hardware_t *described, bool concurrent) {
     machine_t m = {0};
     zr_hardware_t hardware = *described;
     assert_ok(zr_sim_clock_create(NULL, &m.clock));
     zr_device_options_t options = zr_device_options_default();
     options.hardware = &hardware;
     options.clock = m.clock;
-    options.beside = beside;
+    options.concurrent = concurrent;
     assert_ok(zr_device_open("sim", &options, &m.device));
     assert_ok(zr_stream_create(m.device, "a", &m.a));
-    assert_ok(zr_stream_create_beside(m.device, "b", &m.b));
+    assert_ok(zr_stream_create_concurrent(m.device, "b", &m.b));
     assert_ok(zr_event_create(m.device, &m.event));
     void *base = NULL;
     assert_ok(zr_range_reserve(m.device, ZR_TIER_DEVICE, MEMORY_BYTES, &base));
@@ -278,7 +278,7 @@ TEST(test_rates_of_their_own) {
 }
 
 /* The processors beside a device: their own rates, the same clock, the device's memory. */
-TEST(test_host_beside) {
+TEST(test_host_concurrent) {
     machine_t m = open_machine(ZR_HARDWARE_CUDA);
     zr_device_t *host = NULL;
     zr_stream_t *stream = NULL;

@@ -258,14 +258,14 @@ TEST(a_file_that_cannot_be_written) {
     assert_non_null(file);
     fputs("old", file);
     fclose(file);
-    char beside[64];
-    snprintf(beside, sizeof(beside), "." FILE_NAME ".partial-%ld", (long)getpid());
-    assert_int_equal(mkdir(beside, 0777), 0); /* where it would be written */
+    char concurrent[64];
+    snprintf(concurrent, sizeof(concurrent), "." FILE_NAME ".partial-%ld", (long)getpid());
+    assert_int_equal(mkdir(concurrent, 0777), 0); /* where it would be written */
     assert_int_equal(zr_trace_save(&trace, 1, FILE_NAME, &log), ZR_ERR_IO);
     assert_file_is("old");
-    assert_int_equal(rmdir(beside), 0);
+    assert_int_equal(rmdir(concurrent), 0);
     json_decref(save(trace));
-    assert_int_not_equal(access(beside, F_OK), 0);
+    assert_int_not_equal(access(concurrent, F_OK), 0);
     zr_trace_destroy(&trace);
 }
 
@@ -346,7 +346,7 @@ static void wait_for_go(void *context, zr_stream_t *stream) {
 
 /* What is queued on a stream with a thread of its own has the time and the place of its own: it
  * runs when the caller is in the next step, which is not recorded. */
-TEST(on_stream_beside) {
+TEST(on_concurrent_stream) {
     static const char *const names[] = {"step 1", "norm", "copy", "all_gather h.0 parameters"};
     zr_device_options_t options = zr_device_options_default();
     zr_device_t *device = NULL;
@@ -357,10 +357,10 @@ TEST(on_stream_beside) {
     zr_trace_t *trace = make(1, 1, true);
     options.trace = trace;
     options.n_threads = 1;
-    options.beside = true;
+    options.concurrent = true;
     sem_init(&may_go, 0, 0);
     assert_ok(zr_device_open("host", &options, &device));
-    assert_ok(zr_stream_create_beside(device, "comm", &stream));
+    assert_ok(zr_stream_create_concurrent(device, "comm", &stream));
     at(trace, zr_device_now(device), 1, 0, "norm", NULL);
     assert_ok(zr_stream_call(stream, wait_for_go, &may_go));
     assert_ok(zr_copy_async(stream, memory + 8, memory, 32, ZR_COPY_DEVICE_TO_DEVICE));

@@ -18,8 +18,8 @@
 
 enum { N_STEPS = 3, MOST_RANKS = 3, MOST_TOKENS = 256, MOST_ACCUM = 4 };
 
-static bool is_cuda;   /* the device that is simulated, and run on; otherwise the host */
-static bool is_beside; /* the host, with collectives on a stream that has a thread */
+static bool is_cuda;       /* the device that is simulated, and run on; otherwise the host */
+static bool is_concurrent; /* the host, with collectives on a stream that has a thread */
 
 /* What a rank has used. */
 typedef struct used {
@@ -139,7 +139,8 @@ static zr_hardware_t this_machine(const used_t *host) {
 static void run_on_sim(const sim_case_t *c, int number, used_t *used) {
     zr_hardware_t hardware = this_machine(&c->host[number]);
     test_rank_t rank = {.rank = number, .log = {.sink = drop_message, .level = ZR_LOG_ERROR}};
-    zr_device_options_t options = {.log = rank.log, .hardware = &hardware, .beside = is_beside};
+    zr_device_options_t options = {
+        .log = rank.log, .hardware = &hardware, .concurrent = is_concurrent};
     zr_comm_options_t comm_options = {.log = rank.log, .timeout_ms = 1000};
     zr_config_t config = c->config;
     config.nvme.store = "sim";
@@ -296,7 +297,8 @@ static void compare_tier(const sim_case_t *c, const zr_tier_statistics_t *host,
         same("peak of tag", tag, host->by_tag[tag].peak, sim->by_tag[tag].peak);
     for (int i = 0; i < ZR_N_LIFETIMES; i++)
         same("peak of lifetime", i, host->by_lifetime[i].peak, sim->by_lifetime[i].peak);
-    if (is_cuda || is_beside) /* what is pending there, and so what is mapped, depends on time */
+    if (is_cuda ||
+        is_concurrent) /* what is pending there, and so what is mapped, depends on time */
         return;
     if (c->config.plan_memory) /* a plan may be lowered at some later time */
         return;
@@ -383,7 +385,7 @@ static zr_status_t check(uint64_t seed) {
     used_t sim = {0};
     test_ranks_t ranks = {.n_ranks = c.n_ranks,
                           .device_name = is_cuda ? "cuda" : "host",
-                          .beside = is_beside,
+                          .concurrent = is_concurrent,
                           .quiet = true,
                           .run = run_on_host,
                           .context = &c};
@@ -533,8 +535,8 @@ TEST(test_measured_rates) {
 
 int main(int argc, char **argv) {
     is_cuda = argc > 1 && strcmp(argv[1], "cuda") == 0;
-    is_beside = argc > 1 && strcmp(argv[1], "beside") == 0;
-    if (is_cuda || is_beside) {
+    is_concurrent = argc > 1 && strcmp(argv[1], "beside") == 0;
+    if (is_cuda || is_concurrent) {
         n_cases = is_cuda ? 12 : 60;
         argc--;
         argv++;

@@ -51,9 +51,9 @@ TEST(ways_change_nothing) {
             toy_options_t late = options;
             late.late = true;
             toy_expect_hash(&late, hash);
-            toy_options_t beside = options;
-            beside.beside = true;
-            toy_expect_hash(&beside, hash);
+            toy_options_t concurrent = options;
+            concurrent.concurrent = true;
+            toy_expect_hash(&concurrent, hash);
             for (size_t way = (i + (size_t)stage) % 2; way < N_OF(ways); way += 2) {
                 toy_options_t other = options;
                 if (stage < 2 && strstr(ways[way], "backward") != NULL)

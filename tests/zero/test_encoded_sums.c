@@ -193,8 +193,9 @@ static zr_status_t run_feedback(test_rank_t *rank) {
     return with_base(rank, check_feedback);
 }
 
-static void run(const sums_t *c, int n_ranks, bool beside, test_rank_fn body) {
-    test_ranks_t ranks = {.n_ranks = n_ranks, .beside = beside, .run = body, .context = (void *)c};
+static void run(const sums_t *c, int n_ranks, bool concurrent, test_rank_fn body) {
+    test_ranks_t ranks = {
+        .n_ranks = n_ranks, .concurrent = concurrent, .run = body, .context = (void *)c};
     test_run_ranks(&ranks);
     for (int rank = 0; rank < n_ranks; rank++)
         if (ranks.status[rank] != ZR_OK)

@@ -15,7 +15,7 @@
 #define SMALL_BUFFER(options) (ZR_CONFIG_LEAST_BUFFER_BYTES / zr_dtype_size((options).config.dtype))
 
 static const char *device_name; /* NULL: late_device.h */
-static bool is_beside;          /* "host", and streams beside */
+static bool is_concurrent;      /* "host", and streams beside */
 
 /* Where each mixture takes long, which of them are met: one way through the code for each value. */
 #if defined(__SANITIZE_THREAD__)
@@ -33,11 +33,11 @@ static bool is_slow(void) {
 
 /* Of beside: only what has threads to watch. */
 static bool is_watched(void) {
-    return IS_SANITIZED && is_beside;
+    return IS_SANITIZED && is_concurrent;
 }
 
 static toy_mixtures_t mixtures_of(void) {
-    return (toy_mixtures_t){.every = is_slow() && (IS_SANITIZED || !is_beside) ? SOME : 1};
+    return (toy_mixtures_t){.every = is_slow() && (IS_SANITIZED || !is_concurrent) ? SOME : 1};
 }
 
 /* From one variant to the next: `fast`, or `slow` where each takes long. */
@@ -52,7 +52,7 @@ static int least_ranks(void) {
 static void be_late(toy_options_t *options) {
     options->device_name = device_name;
     options->late = device_name == NULL;
-    options->beside = is_beside;
+    options->concurrent = is_concurrent;
 }
 
 static toy_options_t variant(int stage, int n_ranks, unsigned flags) {
@@ -163,7 +163,7 @@ TEST(late_streams_with_offloaded_params) {
 
 /* Where memory is one, nothing is copied. */
 static void skip_without_copies(void) {
-    if (is_beside)
+    if (is_concurrent)
         skip();
 }
 
@@ -445,8 +445,8 @@ TEST(without_waits_it_goes_wrong) {
 }
 
 int main(int argc, char **argv) {
-    is_beside = argc > 1 && strcmp(argv[1], "beside") == 0;
+    is_concurrent = argc > 1 && strcmp(argv[1], "beside") == 0;
     if (argc > 1)
-        device_name = is_beside ? "host" : argv[1];
+        device_name = is_concurrent ? "host" : argv[1];
     return run_all_tests(NULL, NULL);
 }

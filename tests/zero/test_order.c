@@ -6,11 +6,11 @@
 #include "tests/common/test.h"
 #include "tests/zero/toy.h"
 
-static bool is_beside;
+static bool is_concurrent;
 
 static toy_options_t options_of(int stage, int n_ranks) {
     toy_options_t options = toy_options_default(stage, n_ranks);
-    options.beside = is_beside;
+    options.concurrent = is_concurrent;
     return options;
 }
 
@@ -336,6 +336,6 @@ TEST(parameters_can_be_read) {
 }
 
 int main(int argc, char **argv) {
-    is_beside = argc > 1 && strcmp(argv[1], "beside") == 0;
+    is_concurrent = argc > 1 && strcmp(argv[1], "beside") == 0;
     return run_all_tests(NULL, NULL);
 }

@@ -136,7 +136,7 @@ static zr_status_t run_rank(test_rank_t *rank) {
 
 static void expect_overlap(bool plan_memory, int first_held) {
     shared_t shared = {.plan_memory = plan_memory, .first_held = first_held};
-    test_ranks_t ranks = {.n_ranks = 2, .beside = true, .run = run_rank, .context = &shared};
+    test_ranks_t ranks = {.n_ranks = 2, .concurrent = true, .run = run_rank, .context = &shared};
     sem_init(&shared.has_computed, 0, 0);
     test_run_ranks(&ranks);
     sem_destroy(&shared.has_computed);
@@ -146,7 +146,7 @@ static void expect_overlap(bool plan_memory, int first_held) {
 }
 
 /* The first step learns the order of units, which the others gather along. */
-TEST(collectives_run_beside_compute) {
+TEST(collectives_run_during_compute) {
     expect_overlap(false, 1);
 }
 

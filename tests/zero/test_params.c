@@ -215,7 +215,7 @@ TEST(the_end_of_a_step_reads_ahead) {
         uint64_t n_ahead = report->n_buffers < n_parts ? report->n_buffers : n_parts;
         assert_int_equal(report->n_unused, options.n_steps * n_ahead);
         assert_int_equal(report->all.count[ZR_STORE_GET].bytes,
-                         report->gathers.bytes + report->unused_bytes + report->looked.bytes);
+                         report->gathers.bytes + report->unused_bytes + report->inspected.bytes);
     }
 }
 

@@ -749,7 +749,7 @@ void toy_train(const toy_options_t *options, toy_result_t *result) {
     test_ranks_t ranks = {.n_ranks = options->n_ranks,
                           .device_name = options->device_name,
                           .late = options->late,
-                          .beside = options->beside,
+                          .concurrent = options->concurrent,
                           .quiet = options->quiet,
                           .run = run_rank,
                           .context = &run};

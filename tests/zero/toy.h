@@ -20,7 +20,7 @@ typedef struct toy_options {
     int n_ranks;
     const char *device_name; /* NULL: "host" */
     bool late;               /* on late devices instead */
-    bool beside;             /* host: collectives on streams that have a thread */
+    bool concurrent;         /* host: collectives on streams that have a thread */
     size_t n_steps;
     bool frozen;      /* some parameters are frozen */
     bool tied;        /* a parameter is used by two units */

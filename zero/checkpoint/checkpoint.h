@@ -1,16 +1,16 @@
 /*
- * Checkpoints: what a run was, on drives, whole or not at all, for any number of ranks.
+ * Checkpoints: the complete state of a run on drives, written atomically, for any number of ranks.
  *
- * A folder has checkpoints, each a folder of its own, step-00000060. It is made under another
- * name and renamed when all of it has reached the drive, so whatever has that name is complete,
- * whichever way a run has ended. In it are a manifest, and of each rank that saved,
- * a file of data and one of checksums. Files for other programs may lie beside them, such as a
- * model's tokenizer, which checkpoints hand on from one to the next.
+ * A folder contains checkpoints; each is a subfolder such as step-00000060. It is written under a
+ * temporary name and renamed when all data has reached the drive, so a folder with that name is
+ * always complete. It contains a manifest and, for each rank that saved, a data file and a checksum
+ * file. It may also contain files for other programs, such as a model's tokenizer; later
+ * checkpoints carry them along.
  *
- * What is saved of a parameter is its optimizer's arrays, the fp32 master first, which its value in
- * any dtype follows from; of a frozen one its value. It is found again by name, and read in any
- * pieces, so that a run of another number of ranks, stage, placement or dtype reads just what it
- * needs.
+ * A trainable parameter is saved as its optimizer arrays; the first is the fp32 master, from which
+ * its value in any dtype is rounded. A frozen parameter is saved as its value. Parameters are found
+ * by name and can be read in any pieces, so a run with another number of ranks, stage, placement or
+ * dtype reads only what it needs.
  */
 #pragma once
 
@@ -22,78 +22,82 @@ ZR_BEGIN_C
 /* ---- saving ---------------------------------------------------------------------------------- */
 
 /**
- * Checkpoints will be saved: the host memory that one needs is reserved at commit, and held.
- * Without this each save asks for it. Before commit, on every rank.
+ * Announce that checkpoints will be saved: their host memory is reserved at commit and kept.
+ * Without this, each save allocates it. Before commit, on every rank.
  *
- * @param goes_on  with zr_save_options_t.goes_on: for a copy as well, where every rank has room
+ * @param goes_on  also reserve memory for a copy, as zr_save_options_t.goes_on needs it, if every
+ *                 rank has room
  * @return ZR_OK; ZR_ERR_STATE after commit. Commit then also returns ZR_ERR_BUDGET when host memory
  *         has no room for the buffers
  */
 ZR_NODISCARD zr_status_t zr_runtime_expect_saves(zr_runtime_t *runtime, bool goes_on);
 
 /**
- * Save what is trained alone, and links to the files with the frozen parameters of the checkpoint
- * that zr_runtime_restore has; copies of them where the file system has no links. Each checkpoint
- * is whole. Before commit, on every rank.
+ * Save only trainable parameters, and link the files with frozen parameters from the checkpoint
+ * given to zr_runtime_restore (or copy them if the file system has no links). Each checkpoint is
+ * complete. Before commit, on every rank.
  *
  * @return ZR_OK; ZR_ERR_STATE after commit. Commit then also returns ZR_ERR_ARGUMENT when the
- *         checkpoint cannot be linked, or lacks what is frozen
+ *         checkpoint cannot be linked, or lacks a frozen parameter
  */
 ZR_NODISCARD zr_status_t zr_runtime_link_frozen(zr_runtime_t *runtime);
 
 /**
- * Carry a file for other programs along, such as a tokenizer: it is written into each checkpoint
- * that this run saves. Before commit, on rank 0; on others it does nothing. Not where
- * zr_runtime_restore is called, whose checkpoint has its own.
+ * Add a file for other programs, such as a tokenizer, to each checkpoint that this run saves.
+ * Before commit, on rank 0; no effect on other ranks. Not allowed with zr_runtime_restore, whose
+ * checkpoint has its own files.
  *
  * @param name   as of zr_checkpoint_writer_carry
  * @param bytes  [n_bytes] copied
- * @return ZR_OK; ZR_ERR_STATE after commit, or with a checkpoint; ZR_ERR_ARGUMENT as of
+ * @return ZR_OK; ZR_ERR_STATE after commit or zr_runtime_restore; ZR_ERR_ARGUMENT as
  *         zr_checkpoint_writer_carry; ZR_ERR_MEMORY
  */
 ZR_NODISCARD zr_status_t zr_runtime_carry(zr_runtime_t *runtime, const char *name,
                                           const void *bytes, size_t n_bytes);
 
 typedef struct zr_save_options {
-    const char *folder;       /* of the checkpoints; made when it is not there */
-    const char *trainer_json; /* an object of JSON: what the trainer needs to go on (its position in
-                                 the data, its model); given back by zr_checkpoint_trainer_json.
-                                 That of rank 0 is saved. NULL: {} */
-    bool goes_on;             /* zr_runtime_save_begin returns when what is saved can change: where
-                                 every rank has the host memory for a copy */
-    size_t keep;              /* so many of the newest stay, this one with them; 0: all */
-    const size_t *keep_also;  /* the one of this step stays, too; NULL: none. Borrowed for calls */
-    const zr_secret_t *secret; /* its manifest is signed with this, of rank 0: nobody else can
-                                  change it. NULL, or not given: it is not signed. Borrowed for
-                                  calls */
+    const char *folder;       /* folder of checkpoints; created if missing */
+    const char *trainer_json; /* a JSON object with what the trainer needs to resume (its position
+                                 in the data, its model), returned by zr_checkpoint_trainer_json.
+                                 Rank 0's is saved. NULL: {} */
+    bool goes_on; /* asynchronous: zr_runtime_save_begin returns as soon as training can continue,
+                     if every rank has host memory for a copy */
+    size_t keep;  /* number of newest checkpoints to keep, including this one; 0: all */
+    const size_t
+        *keep_also; /* also keep the checkpoint of this step; NULL: none. Borrowed for calls */
+    const zr_secret_t
+        *secret; /* rank 0's secret signs the manifest, so that nobody without it can change the
+                    checkpoint unnoticed. NULL, or not given: unsigned. Borrowed for calls */
 } zr_save_options_t;
 
 typedef struct zr_save_report {
     char name[64];        /* "step-00000060" */
-    uint64_t n_bytes;     /* that this rank wrote */
-    double write_seconds; /* until its data was on the drive */
-    double seconds;       /* in calls, with waiting for other ranks: as long the run stood still */
+    uint64_t n_bytes;     /* written by this rank */
+    double write_seconds; /* until this rank's data was on the drive */
+    double seconds; /* time spent in the calls, including waiting for other ranks: how long training
+                       was blocked */
 } zr_save_report_t;
 
 /**
  * Save parameters, optimizer state and counters. Collective; outside of micro-batches only.
  *
- * @param options   the same folder on every rank: ranks of several machines share it
+ * @param options   the same folder on every rank, shared by all machines
  * @param report_p  may be NULL
  * @return ZR_OK: the checkpoint is complete, on every rank; ZR_ERR_STATE; ZR_ERR_ARGUMENT;
  *         ZR_ERR_IO (a folder that cannot be written, a drive that is full), ZR_ERR_BUDGET (the
- *         folder's drive is full, or host memory has no room for buffers): the checkpoints that
- *         were there stay, and what was begun is removed; ZR_ERR_COMM
+ *         folder's drive is full, or host memory has no room for buffers): existing checkpoints are
+ *         unchanged, and the incomplete one is removed; ZR_ERR_COMM
  *
- * One rank's failure is the failure of all, and the runtime can go on after it, but for
+ * If one rank fails, the call fails on all ranks. The runtime stays usable, except after
  * ZR_ERR_COMM and ZR_ERR_DEVICE.
  */
 ZR_NODISCARD zr_status_t zr_runtime_save(zr_runtime_t *runtime, const zr_save_options_t *options,
                                          zr_save_report_t *report_p);
 
 /**
- * Begin to save: as zr_runtime_save, in two calls. With options->goes_on the run goes on between
- * them, while threads write a copy; else all has been written in between.
+ * Begin to save: as zr_runtime_save, in two calls. With options->goes_on, training continues
+ * between the calls while threads write a copy; otherwise everything is written before this call
+ * returns.
  *
  * @param options  borrowed for the call
  */
@@ -101,24 +105,24 @@ ZR_NODISCARD zr_status_t zr_runtime_save_begin(zr_runtime_t *runtime,
                                                const zr_save_options_t *options);
 
 /**
- * End to save. Collective; outside of micro-batches only. Without one that was begun it does
- * nothing. A runtime that is destroyed before leaves a checkpoint that is not complete.
+ * Finish a save. Collective; outside of micro-batches only. Does nothing if no save was begun.
+ * Destroying the runtime before leaves an incomplete checkpoint.
  *
- * @param wait      false: only when all ranks have written
- * @param ended_p   whether it was ended
- * @param report_p  set then, whatever came of it; may be NULL
+ * @param wait      true: wait for the writers; false: finish only if all ranks have written
+ * @param ended_p   whether the save was finished
+ * @param report_p  set if it was finished, with or without success; may be NULL
  * @return as zr_runtime_save
  */
 ZR_NODISCARD zr_status_t zr_runtime_save_end(zr_runtime_t *runtime, bool wait, bool *ended_p,
                                              zr_save_report_t *report_p);
 
-/* ---- making one of something else ------------------------------------------------------------ */
+/* ---- writing one without a run ------------------------------------------------------------ */
 
-/** A checkpoint that no run has saved: weights from another tool, tensor by tensor. */
+/** Writes a checkpoint tensor by tensor, for example from another tool's weights. */
 typedef struct zr_checkpoint_writer zr_checkpoint_writer_t;
 
 /**
- * Begin one, at step 0.
+ * Begin a checkpoint at step 0.
  *
  * @param options  as of zr_runtime_save; borrowed for the call
  * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_IO; ZR_ERR_MEMORY
@@ -130,12 +134,13 @@ ZR_NODISCARD zr_status_t zr_checkpoint_writer_create(const zr_save_options_t *op
                                                      zr_checkpoint_writer_t **writer_p);
 
 /**
- * Write a tensor: its values, from the first to the last, in pieces. It has no other arrays: they
- * read as 0.
+ * Write the values of a tensor, in order, in pieces. Its other arrays are not written and read as
+ * 0.
  *
  * @param desc     name, dims, frozen and fill are read; fill is called in order, once for each
- *                 element; it may return no error: whoever reads a file keeps its own. Frozen
- *                 tensors are written to files of their own, which zr_runtime_link_frozen links
+ *                 element; it cannot return an error, so a caller that reads a file must record
+ *                 errors itself. Frozen tensors are written to separate files, which
+ *                 zr_runtime_link_frozen links
  * @return ZR_OK; ZR_ERR_ARGUMENT for a name that was written before, or a size that overflows;
  *         ZR_ERR_IO
  */
@@ -143,10 +148,10 @@ ZR_NODISCARD zr_status_t zr_checkpoint_writer_add(zr_checkpoint_writer_t *writer
                                                   const zr_param_desc_t *desc);
 
 /**
- * Write a file that is carried along for other programs: a tokenizer, a configuration. A run that
- * goes on from the checkpoint carries it into those that it saves.
+ * Add a file for other programs: a tokenizer, a configuration. A run that resumes from this
+ * checkpoint copies it into the checkpoints that it saves.
  *
- * @param name   1 to 63 letters, digits, '-', '_' and '.', no dot in front; not rank-..., nor
+ * @param name   1 to 63 letters, digits, '-', '_' and '.', not starting with a dot; not rank-... or
  *               manifest.json
  * @param bytes  [n_bytes]
  * @return ZR_OK; ZR_ERR_ARGUMENT for a name that is not allowed or was written before, too many
@@ -156,89 +161,89 @@ ZR_NODISCARD zr_status_t zr_checkpoint_writer_carry(zr_checkpoint_writer_t *writ
                                                     const char *name, const void *bytes,
                                                     size_t n_bytes);
 
-/** Give it its name, when all is on the drive: as zr_runtime_save. */
+/** Rename it to its final name when all data is on the drive. Errors as zr_runtime_save. */
 ZR_NODISCARD zr_status_t zr_checkpoint_writer_publish(zr_checkpoint_writer_t *writer);
 
-/** What was not published is removed. NULL and *writer == NULL are fine. */
+/** An unpublished checkpoint is removed. NULL and *writer == NULL are fine. */
 void zr_checkpoint_writer_destroy(zr_checkpoint_writer_t **writer);
 
-/* ---- looking at checkpoints ------------------------------------------------------------------ */
+/* ---- reading checkpoints ------------------------------------------------------------------ */
 
 typedef struct zr_checkpoint zr_checkpoint_t;
 
 /**
- * Open a checkpoint: its manifest is read and checked, and that its files are there, with the
- * sizes that they should have. Their content is verified when it is read.
+ * Open a checkpoint: reads and checks its manifest, and checks that its files exist and have the
+ * right sizes. Their content is verified when it is read.
  *
- * @param path  a checkpoint, or a folder of checkpoints: the newest that is complete. Those that
- *              are passed over are logged, with the reason
- * @return ZR_OK; ZR_ERR_IO when it is not there or cannot be read; ZR_ERR_FORMAT when it is no
- *         checkpoint, damaged, of another version, or hostile; ZR_ERR_MEMORY
+ * @param path  a checkpoint, or a folder of checkpoints: opens the newest complete one. Skipped
+ *              ones are logged with the reason
+ * @return ZR_OK; ZR_ERR_IO if it does not exist or cannot be read; ZR_ERR_FORMAT if it is not a
+ *         checkpoint, or is damaged, of another version, or malicious; ZR_ERR_MEMORY
  *
- * Threads: what is opened does not change and may be read by any number of readers.
+ * Threads: an open checkpoint is immutable and may be used by any number of readers.
  */
 ZR_NODISCARD zr_status_t zr_checkpoint_open(const char *path, const zr_log_t *log,
                                             zr_checkpoint_t **checkpoint_p);
 /**
- * Open one whose manifest is signed with a secret (zr_save_options_t.secret): it is from somebody
- * who knows the secret. Of a folder, the newest that is complete has to be. The signature is of
- * the manifest and, through it, of sizes and checksums; those are XXH3, which finds accidents, and
- * not what somebody makes who can write to the data files and wants the same checksum.
+ * Open a checkpoint and verify that its manifest was signed with a secret
+ * (zr_save_options_t.secret). In a folder, the newest complete one must be signed. The signature
+ * covers the manifest, and with it sizes and checksums. The checksums are XXH3: they detect
+ * accidents, but not deliberate changes of data files that keep the checksum.
  *
- * @param secret  NULL, or not given: as zr_checkpoint_open, which logs that nobody has checked the
- *                signature of one that has any
- * @return as zr_checkpoint_open; ZR_ERR_ARGUMENT when it is not signed, or with another secret
+ * @param secret  NULL, or not given: as zr_checkpoint_open, which logs that an existing signature
+ *                was not verified
+ * @return as zr_checkpoint_open; ZR_ERR_ARGUMENT if it is unsigned or signed with another secret
  */
 ZR_NODISCARD zr_status_t zr_checkpoint_open_signed(const char *path, const zr_secret_t *secret,
                                                    const zr_log_t *log,
                                                    zr_checkpoint_t **checkpoint_p);
-/** A checkpoint whose data is not whole. */
+/** A checkpoint with damaged data. */
 typedef struct zr_checkpoint_passed {
     size_t step;
-    char name[64];    /* it had: "step-00000060" */
-    char kept_as[64]; /* it has now: "step-00000060.damaged"; on rank 0, "" on others */
+    char name[64];    /* original name: "step-00000060" */
+    char kept_as[64]; /* new name: "step-00000060.damaged"; only on rank 0, "" on others */
     char reason[256];
 } zr_checkpoint_passed_t;
 
 /**
- * Open the newest checkpoint of a folder whose data is whole, too. Each rank reads a part of all of
- * it, compares that with its checksums, and all take the same one. Those whose data is
- * damaged, or cannot be read, are passed over, which rank 0 logs; when a whole one is found, they
- * are set aside under other names, and are no checkpoints of the folder any more. Collective.
+ * Open the newest checkpoint of a folder whose data is intact. Each rank reads and verifies a part
+ * of the data, and all ranks open the same checkpoint. Those with damaged or unreadable data are
+ * skipped, which rank 0 logs. When an intact one is found, the skipped ones are renamed and no
+ * longer count as checkpoints of the folder. Collective.
  *
- * @param comm      NULL: of one rank. All ranks need the same folder
- * @param secret    as of zr_checkpoint_open_signed: the first that is not signed with it ends the
+ * @param comm      NULL: a single rank. All ranks need the same folder
+ * @param secret    as zr_checkpoint_open_signed: a checkpoint without a valid signature ends the
  *                  search
  * @param passed_p  [*n_passed_p], newest first; free it
- * @return as zr_checkpoint_open_signed; ZR_ERR_FORMAT when none is whole, and then nothing has
- * changed; ZR_ERR_COMM
+ * @return as zr_checkpoint_open_signed; ZR_ERR_FORMAT if none is intact, and nothing is changed;
+ *         ZR_ERR_COMM
  */
 ZR_NODISCARD zr_status_t zr_checkpoint_open_whole(const char *folder, zr_comm_t *comm,
                                                   const zr_secret_t *secret, const zr_log_t *log,
                                                   zr_checkpoint_t **checkpoint_p,
                                                   zr_checkpoint_passed_t **passed_p,
                                                   size_t *n_passed_p);
-/** After all its readers. NULL and *checkpoint == NULL are fine. */
+/** Close it after all its readers. NULL and *checkpoint == NULL are fine. */
 void zr_checkpoint_close(zr_checkpoint_t **checkpoint);
 
 typedef struct zr_checkpoint_info {
     const char *path; /* of the checkpoint's own folder */
     size_t step;      /* optimizer steps done, skipped ones included */
-    size_t n_updates; /* of them not skipped */
-    int n_ranks;      /* that saved it */
-    int stage;        /* of them */
-    zr_dtype_t dtype; /* likewise */
+    size_t n_updates; /* steps that were not skipped */
+    int n_ranks;      /* of the run that saved it */
+    int stage;        /* of that run */
+    zr_dtype_t dtype; /* of that run */
     size_t n_tensors;
-    uint64_t data_bytes;   /* of all its data files */
-    const char *optimizer; /* whose arrays it has */
+    uint64_t data_bytes;   /* total size of its data files */
+    const char *optimizer; /* name of the optimizer of its arrays */
     size_t n_arrays;
-    const char *messages; /* of the run that saved it, as zr_config_messages */
-    bool is_signed;       /* checked where it was opened with a secret */
+    const char *messages; /* zr_config_messages of the run that saved it */
+    bool is_signed;       /* verified only if it was opened with a secret */
 } zr_checkpoint_info_t;
-/** Facts of it; its strings live as long as it. */
+/** Information about a checkpoint; its strings live as long as the checkpoint. */
 void zr_checkpoint_info(const zr_checkpoint_t *checkpoint, zr_checkpoint_info_t *info_p);
 
-/** What zr_save_options_t.trainer_json was, as compact JSON; lives as long as the checkpoint. */
+/** The saved zr_save_options_t.trainer_json, as compact JSON; lives as long as the checkpoint. */
 const char *zr_checkpoint_trainer_json(const zr_checkpoint_t *checkpoint);
 
 /** A parameter. */
@@ -248,77 +253,79 @@ typedef struct zr_checkpoint_tensor {
     int n_dims; /* 0 to 4 */
     size_t dims[4];
     size_t n_elems;
-    bool frozen;      /* it had no state */
-    bool has_moments; /* all arrays are there; else those behind the first read as 0 */
+    bool frozen;      /* it has no optimizer state */
+    bool has_moments; /* all arrays were saved; else all but the first read as 0 */
 } zr_checkpoint_tensor_t;
-/** Number `index`, in the order of registration; lives as long as the checkpoint. NULL from
- * n_tensors on. */
+/** Tensor `index`, in the order of registration; lives as long as the checkpoint. NULL if index >=
+ * n_tensors. */
 const zr_checkpoint_tensor_t *zr_checkpoint_tensor(const zr_checkpoint_t *checkpoint, size_t index);
-/** Whether there is a tensor of this name, and which. */
+/** Find a tensor by name; false: not found. */
 bool zr_checkpoint_find(const zr_checkpoint_t *checkpoint, const char *name, size_t *index_p);
 
-/** Names of frozen parameters. */
+/** Tells which names are frozen parameters. */
 typedef struct zr_frozen_names {
     bool (*has)(const void *context, const char *name);
     const void *context;
 } zr_frozen_names_t;
 
-/** Whether zr_runtime_link_frozen can be asked for with a checkpoint: what is frozen then is in
- * files without anything else. So it is in what was imported, and in what was saved with links. */
+/** Whether zr_runtime_link_frozen works with a checkpoint: its frozen parameters must be in files
+ * of their own. This holds for imported checkpoints and those saved with links. */
 bool zr_checkpoint_can_be_linked(const zr_checkpoint_t *checkpoint, zr_frozen_names_t frozen);
 
-/** Its arrays, by number: the first is the fp32 master; of a frozen parameter its value. */
+/** Number of the first array: the fp32 master, or the value of a frozen parameter. */
 #define ZR_CHECKPOINT_VALUE ((size_t)0)
-/** Name of an array, such as "exp_avg"; lives as long as the checkpoint. NULL from n_arrays on. */
+/** Name of an array, such as "exp_avg"; lives as long as the checkpoint. NULL if array >= n_arrays.
+ */
 const char *zr_checkpoint_array_name(const zr_checkpoint_t *checkpoint, size_t array);
-/** How it is kept; NULL: there are not so many. */
+/** Its encoding; NULL if array >= n_arrays. */
 const zr_encoding_t *zr_checkpoint_array_encoding(const zr_checkpoint_t *checkpoint, size_t array);
 
-/** A file that it carries along for other programs. */
+/** A file for other programs in a checkpoint. */
 typedef struct zr_carried_file {
     const char *name; /* lives as long as the checkpoint */
     size_t n_bytes;
 } zr_carried_file_t;
-/** Number `index`; false: there are not so many. */
+/** File `index`; false: index is out of range. */
 bool zr_checkpoint_carried(const zr_checkpoint_t *checkpoint, size_t index,
                            zr_carried_file_t *file_p);
-/** Whether there is one of this name, and which. */
+/** Find a file by name; false: not found. */
 bool zr_checkpoint_find_carried(const zr_checkpoint_t *checkpoint, const char *name,
                                 size_t *index_p);
 /**
- * Read it, and verify it.
+ * Read and verify such a file.
  *
  * @param bytes  [n_bytes]; undefined after an error
- * @return ZR_OK; ZR_ERR_ARGUMENT: there is none; ZR_ERR_IO; ZR_ERR_FORMAT when it is not what was
- *         saved. Logged.
+ * @return ZR_OK; ZR_ERR_ARGUMENT: index is out of range; ZR_ERR_IO; ZR_ERR_FORMAT: it is damaged.
+ *         Logged.
  */
 ZR_NODISCARD zr_status_t zr_checkpoint_read_carried(const zr_checkpoint_t *checkpoint, size_t index,
                                                     const zr_log_t *log, void *bytes);
 
 typedef struct zr_checkpoint_reader zr_checkpoint_reader_t;
 
-/** Make a reader: it keeps files open, and what it has read last. Threads: one thread each. */
+/** Create a reader, which keeps files open and caches the last chunk. Threads: one thread per
+ * reader. */
 ZR_NODISCARD zr_status_t zr_checkpoint_reader_create(const zr_checkpoint_t *checkpoint,
                                                      const zr_log_t *log,
                                                      zr_checkpoint_reader_t **reader_p);
 void zr_checkpoint_reader_destroy(zr_checkpoint_reader_t **reader);
 
 /**
- * Read elements [first, first + n_elems) of a tensor. Whole chunks are read and verified, so
- * reading on from where the last call ended costs nothing twice.
+ * Read elements [first, first + n_elems) of a tensor. Whole chunks are read and verified;
+ * sequential reads never read a chunk twice.
  *
  * @param values  [n_elems] host memory; undefined after an error
  * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_IO (the log has file, offset, length and cause);
- *         ZR_ERR_FORMAT when what is there is not what was saved
+ *         ZR_ERR_FORMAT if the data is damaged
  */
 ZR_NODISCARD zr_status_t zr_checkpoint_read(zr_checkpoint_reader_t *reader, size_t tensor,
                                             size_t array, size_t first, size_t n_elems,
                                             float *values);
 
 /**
- * Read all of it, and compare it with its checksums.
+ * Read all data and verify its checksums.
  *
- * @param progress  called now and then with the bytes verified so far; NULL: not
+ * @param progress  called now and then with the bytes verified so far; may be NULL
  * @return ZR_OK; ZR_ERR_IO, ZR_ERR_FORMAT: every damaged extent has been logged
  */
 ZR_NODISCARD zr_status_t zr_checkpoint_verify(const zr_checkpoint_t *checkpoint,
@@ -326,23 +333,23 @@ ZR_NODISCARD zr_status_t zr_checkpoint_verify(const zr_checkpoint_t *checkpoint,
                                               void (*progress)(void *context, uint64_t n_bytes),
                                               void *context);
 
-/** What a folder has. */
+/** An entry of a folder of checkpoints. */
 typedef struct zr_checkpoint_entry {
-    char name[64]; /* of its folder, within the folder of all */
+    char name[64]; /* of its subfolder */
     size_t step;
-    bool is_complete;  /* it has been given its name, and its manifest and files are as they say */
-    char problem[256]; /* what is wrong with it, of one that is not complete */
-    /* Of one that is complete: */
+    bool is_complete;  /* it has its final name, and its manifest and files are valid */
+    char problem[256]; /* if not complete: the reason */
+    /* Valid if it is complete: */
     uint64_t data_bytes;
     int n_ranks;
     int stage;
     zr_dtype_t dtype;
-    int64_t saved_unix_s; /* when its manifest was written; 0: not known */
-    bool is_signed;       /* whoever has signed it: that is not checked */
+    int64_t saved_unix_s; /* when its manifest was written; 0: unknown */
+    bool is_signed;       /* has a signature, which is not verified here */
 } zr_checkpoint_entry_t;
 
 /**
- * List a folder's checkpoints, newest first; those that were never finished come as well.
+ * List a folder's checkpoints, newest first; including unfinished ones.
  *
  * @param entries_p  [*n_entries_p]; free it
  * @return ZR_OK; ZR_ERR_IO; ZR_ERR_MEMORY
@@ -353,21 +360,21 @@ ZR_NODISCARD zr_status_t zr_checkpoint_list(const char *folder, const zr_log_t *
 /* ---- loading --------------------------------------------------------------------------------- */
 
 /**
- * Take initial values from a checkpoint instead of fill functions: those of every parameter that
- * it has a tensor of the same name for, with the optimizer's arrays, and the counters of steps.
- * Before commit, which reads; and on every rank.
+ * Take initial values from a checkpoint instead of fill functions: values and optimizer arrays of
+ * all parameters that it has by name, and the step counters. Before commit, which reads them; on
+ * every rank.
  *
- * @param checkpoint  borrowed until commit has returned; any ranks, stage, placement, dtype
- * @return ZR_OK; ZR_ERR_STATE after commit and zr_runtime_carry. Commit then also returns what
- *         zr_checkpoint_read does,
- *         and ZR_ERR_ARGUMENT when a parameter has no tensor, a tensor no parameter, their shapes
- *         differ, or its arrays are another optimizer's; one that has masters alone, as the writer
- *         makes them, is of any
+ * @param checkpoint  borrowed until commit has returned; saved with any number of ranks, stage,
+ *                    placement and dtype
+ * @return ZR_OK; ZR_ERR_STATE after commit or zr_runtime_carry. Commit then also returns errors of
+ *         zr_checkpoint_read, and ZR_ERR_ARGUMENT if a parameter has no tensor, a tensor no
+ *         parameter, shapes differ, or the arrays belong to another optimizer; a checkpoint with
+ *         masters only, as zr_checkpoint_writer_t makes it, fits every optimizer
  *
- * Files that it carries along are carried by those that are saved.
+ * Its files for other programs are copied to the checkpoints that this run saves.
  *
- * A parameter that was frozen and no longer is starts with other arrays of 0, and one that has
- * become frozen keeps its master, rounded to the dtype: both are logged.
+ * If a parameter is no longer frozen, its other arrays start at 0. If it has become frozen, its
+ * value is the master rounded to the dtype. Both are logged.
  */
 ZR_NODISCARD zr_status_t zr_runtime_restore(zr_runtime_t *runtime,
                                             const zr_checkpoint_t *checkpoint);

@@ -3,23 +3,21 @@
  *
  * Collectives are queued on a stream: they start when the stream reaches them and
  * are done when it has passed them. All ranks of a communicator call the same
- * collectives on the same tensors in the same order; a rank that does not, and a
- * rank that is gone, end the call of every rank with an error that names it, within
- * the time limit.
+ * collectives on the same tensors in the same order; if a rank does not, or is gone, the call fails
+ * on every rank within the timeout, with an error that names that rank.
  *
- * Sums are made in fp32 in rank order and rounded once, so that they are the same
- * bits on every backend and in every run (but for ZR_SUM_ANY, which is asked for).
+ * Sums are computed in fp32 in rank order and rounded once, so they are bitwise identical on every
+ * backend and in every run (except with ZR_SUM_ANY).
  *
  * After ZR_ERR_COMM or ZR_ERR_DEVICE a communicator is dead on every rank: each later
- * call returns ZR_ERR_COMM at once. The first of a rank's calls that finds it so logs the reason;
- * those after it say nothing, also on communicators that end with it, until one goes well. A call
- * refused with ZR_ERR_ARGUMENT was not seen by the others: they wait for this rank, which calls
- * again, or gives up (zr_comm_abort).
+ * call returns ZR_ERR_COMM at once. A rank's first failing call logs the reason; later ones do not,
+ * also on communicators that died with it, until a call succeeds. A call refused with
+ * ZR_ERR_ARGUMENT is not seen by the other ranks: they wait until this rank calls again or gives up
+ * (zr_comm_abort).
  *
- * On a host device's stream that has a thread (zr_stream_create_beside) a collective is made by
- * that thread. It is queued when its call returns; that it failed is told by zr_comm_check and by
- * the next call, which waits for no rank then. A call without a stream, or on another one, first
- * waits for those that are queued.
+ * On a host stream with its own thread (zr_stream_create_concurrent) that thread executes the
+ * collective. It is queued when its call returns; zr_comm_check and the next call report a failure.
+ * A call without a stream, or on another stream, first waits for queued collectives.
  *
  * Threads: a handle belongs to the thread of its rank, zr_comm_abort excepted.
  */
@@ -49,76 +47,77 @@ typedef enum zr_collective {
 /** "all_gather", "reduce_scatter", ... */
 const char *zr_collective_name(zr_collective_t collective);
 
-/** Traffic is counted apart by what it is for. */
+/** Traffic is counted separately by purpose. */
 typedef enum zr_traffic {
     ZR_TRAFFIC_MODEL = 0,  /* parameters and gradients */
     ZR_TRAFFIC_CONTROL = 1 /* norms, losses, hashes, agreement */
 } zr_traffic_t;
 #define ZR_N_TRAFFICS 2
 
-/** What a collective works on; ranks that disagree in any of it get an error naming both. */
+/** What a collective works on; must be the same on all ranks. An error names ranks that differ. */
 typedef struct zr_message {
     const char *tensor; /* name for checks and errors, borrowed for the call: "h.3 gradients" */
     zr_dtype_t dtype;
     zr_traffic_t traffic;
-    /* Instead of the dtype, unless it is NULL: elements lie in its blocks, of which n_elems has to
-       be a multiple. Sums are of fp32 and bf16; any other can be gathered, exchanged and
-       broadcast. */
+    /* If not NULL, it is used instead of the dtype: elements are stored in its blocks, and n_elems
+     * must be a multiple of the block size. Sums need fp32 or bf16; other encodings can only be
+     * gathered, exchanged and broadcast. */
     const zr_encoding_t *encoding;
 } zr_message_t;
 
-/** In which order numbers of ranks are added. */
+/** Order of summation over ranks. */
 typedef enum zr_sum_order {
-    ZR_SUM_RANK_ORDER = 0, /* by rank, in fp32, rounded once: the same bits everywhere */
-    ZR_SUM_ANY = 1         /* nccl: in its order and precision; no other backend differs */
+    ZR_SUM_RANK_ORDER = 0, /* by rank, in fp32, rounded once: bitwise reproducible */
+    ZR_SUM_ANY = 1         /* nccl: NCCL's order and precision; other backends ignore it */
 } zr_sum_order_t;
 
 typedef struct zr_comm_options {
-    zr_log_t log;           /* each rank's copy gets its rank; nccl and streams that have a thread:
-                               from another thread too */
-    int timeout_ms;         /* how long a rank that has called waits for one that has not; > 0 */
-    zr_sum_order_t sums;    /* nccl; sim takes the time of it */
-    size_t workspace_bytes; /* nccl: most device memory that a sum in rank order takes beside its
-                               tensors; less makes more, smaller pieces; sim takes their time */
-    int machine_ranks;      /* processes: 0; or as many ranks, by number, are taken for those of a
-                               machine, to try out what several machines do */
+    zr_log_t log;   /* each rank's copy gets its rank; nccl and streams with a thread also log from
+                       other threads */
+    int timeout_ms; /* how long a call waits for other ranks; > 0 */
+    zr_sum_order_t sums;    /* nccl; sim simulates its duration */
+    size_t workspace_bytes; /* nccl: maximum device memory for a sum in rank order, in addition to
+                               its tensors; with less, sums run in smaller pieces; sim simulates
+                               their duration */
+    int machine_ranks;      /* processes: treat this many consecutive ranks as one machine, to test
+                               several machines on one; 0: off */
 } zr_comm_options_t;
 
 /** 60 s, default log, sums in rank order, 32 MiB. */
 zr_comm_options_t zr_comm_options_default(void);
 
 /**
- * Make a communicator of ranks that are threads of this process.
+ * Create a communicator for ranks that are threads of this process.
  *
  * @param n_ranks  1 to ZR_MAX_SUM_SOURCES
  * @param options  NULL means the defaults; borrowed for the call
  * @param comms    [n_ranks], filled; comms[r] is for the thread of rank r
  * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_MEMORY (nothing is created then)
  *
- * Each rank uses streams of one device, the same kind of device on every rank. Where
- * devices are asynchronous, tensors must be memory that every rank's device can read and write.
+ * Each rank uses streams of one device, the same kind of device on every rank. If devices are
+ * asynchronous, tensors must be memory that every rank's device can read and write.
  *
  * Ownership: each rank destroys its own with zr_comm_destroy.
  */
 ZR_NODISCARD zr_status_t zr_comm_create_threads(int n_ranks, const zr_comm_options_t *options,
                                                 zr_comm_t **comms);
 
-/** Whether this build has the communicator `nccl`; the library is looked for when one is made. */
+/** Whether this build has the communicator `nccl`; the NCCL library itself is loaded when one is
+ * created. */
 bool zr_comm_has_nccl(void);
 
 /**
- * Make a communicator of ranks that are threads of this process, each with a GPU of its own, whose
- * data goes through NCCL.
+ * Create a communicator for ranks that are threads of this process, each with its own GPU, with
+ * NCCL for data.
  *
- * NCCL's communicator is made at the first call with data, so that this does not wait and each
- * rank's thread chooses its device; a rank that does not come is found there, within the time
- * limit. A rank's collectives are then watched: one that does not end on its device within the
- * time limit after it has begun ends the communicator, and so does an error of NCCL. The stream
- * passes then, with tensors of no meaning: zr_comm_check tells.
+ * NCCL's communicator is created at the first call with data, so this call does not wait; a missing
+ * rank is detected then, within the timeout. Collectives are monitored: if one does not end on its
+ * device within the timeout after it began, or NCCL reports an error, the communicator ends. The
+ * stream then continues with undefined tensors: zr_comm_check reports it.
  *
  * Sums in rank order exchange slices and add them on the device, in pieces of at most
- * workspace_bytes. This memory comes from the allocator that zr_comm_set_allocator says, else
- * from one of the communicator's own.
+ * workspace_bytes. This memory comes from the allocator set with zr_comm_set_allocator, or else
+ * from the communicator's own.
  *
  * @return as zr_comm_create_threads; ZR_ERR_UNSUPPORTED when this build has no NCCL, or the
  *         library is not found
@@ -127,37 +126,36 @@ ZR_NODISCARD zr_status_t zr_comm_create_nccl_threads(int n_ranks, const zr_comm_
                                                      zr_comm_t **comms);
 
 /**
- * Make the communicator of a rank that is a process of its own, with one GPU, whose data goes
- * through NCCL. Returns when all ranks have come, within the time limit.
+ * Create the communicator of a rank that is a separate process with one GPU, with NCCL for data.
+ * Returns when all ranks have joined, within the timeout.
  *
- * Rank 0 listens at the launch's port; what is not a rank is closed with a warning. The connections
- * stay: over them ranks agree on each call, as threads do in memory. A rank whose process ends,
- * by whatever cause, ends the calls of all others. That of rank 0 has to stay to the end: when its
- * last communicator is destroyed, it waits a few seconds for the others. Where MPI's launcher has
- * started the ranks, MPI tells them where rank 0 listens: as for zr_comm_create_processes, it is
- * begun.
+ * Rank 0 listens at the launch's port; connections that are not from a rank are closed with a
+ * warning. Connections stay open: ranks use them to agree on each call. If a rank's process ends,
+ * the calls of all other ranks fail. Rank 0's process must live until the end: when its last
+ * communicator is destroyed, it waits a few seconds for the others. If MPI's launcher started the
+ * ranks, MPI is initialised as in zr_comm_create_processes and tells them where rank 0 listens.
  *
- * @param launch  of zr_launch_from_environment, or filled by hand; one rank is fine
- * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_UNSUPPORTED as above; ZR_ERR_MEMORY; ZR_ERR_COMM when
- *         ranks are missing, twice there, or of another program: the log names them
+ * @param launch  from zr_launch_from_environment, or filled in by hand; one rank is allowed
+ * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_UNSUPPORTED as above; ZR_ERR_MEMORY; ZR_ERR_COMM if ranks
+ *         are missing, duplicate, or run another program: the log names them
  */
 ZR_NODISCARD zr_status_t zr_comm_create_nccl(const zr_launch_t *launch,
                                              const zr_comm_options_t *options, zr_comm_t **comm_p);
 
 /**
- * Make the communicator of a rank that is a process of its own, with a host device, whose tensors
- * are in host memory. Returns when all ranks have come, within the time limit of the launch.
+ * Create the communicator of a rank that is a separate process with a host device and tensors in
+ * host memory. Returns when all ranks have joined, within the timeout of the launch.
  *
- * Ranks of one machine read each other's memory, which needs no MPI. Those of several machines
- * exchange data through MPI, and have to be started by its launcher; MPI is then begun, unless the
- * program has (with MPI_THREAD_MULTIPLE), and ended with the last communicator that uses it. While
- * no collective is under way the program may call MPI itself then, in one thread at a time. What
- * is said above of processes that end holds here, too.
+ * Ranks of one machine read each other's memory, without MPI. Ranks on several machines exchange
+ * data through MPI and must be started by its launcher. MPI is initialised unless the program has
+ * done so (with MPI_THREAD_MULTIPLE), and finalised with the last communicator that uses it. The
+ * program may call MPI itself from one thread at a time while no collective is in progress. If a
+ * rank's process ends, the calls of all other ranks fail, as above.
  *
- * Beside its tensors a sum takes some memory of the process's, about a megabyte for each thread of
- * the device, twice on several machines.
+ * In addition to its tensors, a sum needs about 1 MB of memory per thread of the device, and twice
+ * that on several machines.
  *
- * @param launch  of zr_launch_from_environment, or filled by hand; one rank is fine
+ * @param launch  from zr_launch_from_environment, or filled in by hand; one rank is allowed
  * @return as zr_comm_create_nccl; ZR_ERR_UNSUPPORTED when MPI's launcher has started the process,
  *         and MPI is not part of this build, or not found
  */
@@ -166,48 +164,47 @@ ZR_NODISCARD zr_status_t zr_comm_create_processes(const zr_launch_t *launch,
                                                   zr_comm_t **comm_p);
 
 /**
- * Where a communicator takes device memory for its own needs: lifetime "collective", tag
- * "workspace". NULL, as at first: from no allocator of the caller's.
+ * Set the allocator for a communicator's own device memory (lifetime "collective", tag
+ * "workspace"). NULL, the initial value: no allocator of the caller.
  *
- * @param allocator  of the device whose streams are used; borrowed until it is replaced
+ * @param allocator  allocator of the device whose streams are used; borrowed until it is replaced
  */
 void zr_comm_set_allocator(zr_comm_t *comm, struct zr_allocator *allocator);
 
 /**
- * Whether what collectives have left behind, on streams that have passed, is what they are to
- * leave: asynchronous work that fails, or waits for a rank that is gone, is given up. To be asked
- * after waiting for a stream and before the result is believed.
+ * Check that asynchronous collectives succeeded. Call it after synchronizing a stream and before
+ * using the results: collectives that fail, or wait for a rank that is gone, are abandoned.
  *
  * @return ZR_OK; ZR_ERR_COMM, logged with the reason
  */
 ZR_NODISCARD zr_status_t zr_comm_check(zr_comm_t *comm);
 
 /**
- * Make a communicator of one rank that stands for all of them: the others do what it does, at the
- * same time, and hold what it holds. On a simulated device (kernels/simulation.h) a collective
- * takes the time that the device's hardware description makes it, and moves nothing; on any other
- * device the tensors of all ranks are as this rank's. A split makes a group of all ranks, but for
- * zr_comm_split_evenly.
+ * Create a communicator with one rank that stands for all: the others are assumed to make the same
+ * calls at the same time with the same tensors. On a simulated device (kernels/simulation.h) a
+ * collective takes the time given by the hardware description and moves nothing; on any other
+ * device all ranks' tensors equal this rank's. zr_comm_split gives a group of all ranks;
+ * zr_comm_split_evenly gives groups of the requested size.
  *
  * @param rank     0 to n_ranks - 1
  * @param n_ranks  1 to ZR_MAX_SUM_SOURCES
- * @param options  as zr_comm_create_threads; nobody is waited for
+ * @param options  as zr_comm_create_threads; there is nothing to wait for
  * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_MEMORY
  */
 ZR_NODISCARD zr_status_t zr_comm_create_sim(int rank, int n_ranks, const zr_comm_options_t *options,
                                             zr_comm_t **comm_p);
 
 /**
- * Leave and free. A rank that leaves while others wait for it in a collective ends their
- * calls with ZR_ERR_COMM, and so do later calls of theirs. NULL and *comm == NULL are fine.
- * Destroy a communicator before the device whose streams it was used with is closed.
+ * Leave and free. If other ranks wait for this rank in a collective, their calls fail with
+ * ZR_ERR_COMM, and so do their later calls. NULL and *comm == NULL are fine. Destroy a communicator
+ * before the device whose streams it was used with is closed.
  */
 void zr_comm_destroy(zr_comm_t **comm);
 
 /**
- * End the communicator for every rank: calls now waiting and all later ones return
- * ZR_ERR_COMM and say which rank gave up and why. For a rank that has failed elsewhere.
- * Groups split from this communicator end with it; the one it was split from goes on.
+ * End the communicator for every rank: waiting and later calls return ZR_ERR_COMM and log which
+ * rank gave up and why. For a rank that failed outside of a collective. Groups split from this
+ * communicator end with it; the one it was split from stays usable.
  *
  * @param reason  one line, copied
  *
@@ -265,7 +262,7 @@ ZR_NODISCARD zr_status_t zr_comm_all_reduce(zr_comm_t *comm, const zr_message_t 
  * Every rank's buffer becomes root's.
  *
  * @param buffer  [n_elems] on the device, any dtype
- * @param root    the rank that gives, the same on every rank
+ * @param root    the source rank, the same on every rank
  *
  * Errors as all_gather. Root sends n_elems * (n_ranks - 1) elements, the others none.
  */
@@ -274,8 +271,8 @@ ZR_NODISCARD zr_status_t zr_comm_broadcast(zr_comm_t *comm, const zr_message_t *
                                            zr_stream_t *stream);
 
 /**
- * recv[r * n_elems .. ] = rank r's send[rank * n_elems .. ], for every r: each rank gives every
- * other a block.
+ * recv[r * n_elems .. ] = rank r's send[rank * n_elems .. ], for every r: each rank sends one block
+ * to every other.
  *
  * @param send     [n_ranks * n_elems] on the device, any dtype
  * @param recv     [n_ranks * n_elems] on the device, apart from send
@@ -291,18 +288,19 @@ ZR_NODISCARD zr_status_t zr_comm_all_to_all(zr_comm_t *comm, const zr_message_t 
 ZR_NODISCARD zr_status_t zr_comm_barrier(zr_comm_t *comm, const char *name);
 
 /**
- * Return when every rank has called it with the same text, such as "--seed 7": what they have to
- * have in common, before what depends on it differs in ways that are harder to understand.
+ * Return when every rank has called it with the same text, such as "--seed 7". Use it to check
+ * settings that all ranks must share, before differences cause errors that are harder to
+ * understand.
  *
- * @param text  compared whole; messages have its first 143 bytes
- * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_COMM, also where texts differ, logged as "rank 2 has
- * --seed 8, rank 0 has --seed 7; 3 of 4 ranks have the latter"
+ * @param text  compared as a whole; messages show its first 143 bytes
+ * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_COMM, also if texts differ, logged as "rank 2 has --seed
+ *         8, rank 0 has --seed 7; 3 of 4 ranks have the latter"
  */
 ZR_NODISCARD zr_status_t zr_comm_agree(zr_comm_t *comm, const char *text);
 
 /**
- * On how many machines the ranks are: 1 where they are threads of a process, or simulated.
- * Processes of two containers are not on one machine here. A barrier, which all ranks call.
+ * Count the machines that the ranks run on: 1 for threads and simulated ranks. Two containers count
+ * as two machines. This is a barrier, which all ranks must call.
  *
  * @return as zr_comm_barrier
  */
@@ -310,14 +308,14 @@ ZR_NODISCARD zr_status_t zr_comm_count_machines(zr_comm_t *comm, int *n_machines
 
 /**
  * Split into groups: ranks that give the same color form a new communicator, in order of
- * (key, old rank). All ranks call it. A group keeps the log (with the first communicator's
- * rank) and the time limit. It ends with what it was split from, for the same reason, so that the
- * rank that has failed is known in all groups; but not where a rank has only left that, nor does
- * its own end end anything else.
+ * (key, old rank). All ranks call it. A group keeps the log (with the first communicator's rank)
+ * and the timeout. If the parent communicator fails, the group fails too, with the same reason, so
+ * that all groups know the failed rank. A rank that only leaves the parent does not end the group,
+ * and a failing group does not end other communicators.
  *
  * @param color   >= 0; or -1: this rank joins no group and gets NULL
  * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_MEMORY (on every rank; nothing is created and this
- *         communicator goes on); ZR_ERR_COMM
+ *         communicator stays usable); ZR_ERR_COMM
  */
 ZR_NODISCARD zr_status_t zr_comm_split(zr_comm_t *comm, int color, int key, zr_comm_t **group_p);
 
@@ -329,11 +327,11 @@ typedef enum zr_groups {
 
 /**
  * Split into groups of equal size, in order of rank: with the ranks of a node as `size`, near
- * groups stay within nodes, and each rank's group across has one of every node. As zr_comm_split,
- * but simulated ranks know such groups, too: they have their size, and links are those of a group
- * while all other groups do the same.
+ * groups stay within nodes, and each rank's group across has one of every node. As zr_comm_split.
+ * Simulated ranks support such groups too, with the link speeds of a group while all other groups
+ * communicate as well.
  *
- * @param size  of a row, for both ways; has to divide the number of ranks
+ * @param size  ranks per row, for both ways; must divide the number of ranks
  * @return as zr_comm_split
  */
 ZR_NODISCARD zr_status_t zr_comm_split_evenly(zr_comm_t *comm, zr_groups_t groups, int size,
@@ -348,10 +346,10 @@ typedef struct zr_comm_count {
 typedef struct zr_comm_statistics {
     zr_comm_count_t count[ZR_N_TRAFFICS][ZR_N_COLLECTIVES];
     /* Of the rank's own thread: */
-    double wait_seconds; /* blocked until other ranks arrived or were done */
+    double wait_seconds; /* blocked until other ranks arrived or finished */
     double move_seconds; /* copying and adding; queueing that, on asynchronous devices */
-    /* The same of calls that a stream's thread makes beside it, as far as they have been made. How
-     * long the rank's thread waits for them is the device's to tell: zr_device_wait_seconds. */
+    /* The same for calls executed concurrently by a stream's thread, so far. zr_device_wait_seconds
+     * tells how long the rank's thread waited for them. */
     double queued_wait_seconds;
     double queued_move_seconds;
 } zr_comm_statistics_t;

@@ -100,7 +100,7 @@ void zr_control_kill_for_peer(zr_control_t *control, int origin_rank, const char
 
 void zr_control_kill_for_failure(zr_control_t *control, const zr_comm_call_t *call,
                                  zr_status_t status) {
-    char text[ZR_COMM_DESCRIPTION_BYTES], words[ZR_DEVICE_WORDS_BYTES] = "";
+    char text[ZR_COMM_DESCRIPTION_BYTES], words[ZR_DEVICE_ERROR_BYTES] = "";
     zr_comm_call_describe(call, text, sizeof(text));
     if (status != ZR_ERR_COMM && call->stream != NULL)
         zr_device_last_error(zr_stream_device(call->stream), words);

@@ -1,8 +1,8 @@
 /*
- * Optimizers. One is a description: names, and a rule (kernels/update.h) with the arrays of its
- * state, its hyperparameters, its kernels and what they cost. Sharding, placement, offload,
- * checkpoints, plans and configurations read it, so that an optimizer of a user's own is a struct
- * like these, that zr_config_set_optimizer is given.
+ * Optimizers. An optimizer is a description: names, and a rule (kernels/update.h) with its state
+ * arrays, hyperparameters, kernels and their costs. Sharding, placement, offload, checkpoints,
+ * plans and configurations read this description. To add your own, fill in such a struct and pass
+ * it to zr_config_set_optimizer.
  */
 #pragma once
 
@@ -26,9 +26,9 @@ extern const zr_optimizer_type_t zr_lion;
  * and momentum. */
 extern const zr_optimizer_type_t zr_sgd;
 
-/** The one of the library that has this name; NULL: none has. */
+/** The library's optimizer with this name; NULL: not found. */
 const zr_optimizer_type_t *zr_optimizer_find(const char *name);
-/** [*n_p] all of the library. */
+/** [*n_p] all optimizers of the library. */
 const zr_optimizer_type_t *const *zr_optimizers(size_t *n_p);
 
 ZR_END_C

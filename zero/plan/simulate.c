@@ -36,7 +36,7 @@ static zr_status_t open_rank(planned_rank_t *rank) {
     device_options.log = comm_options.log = request->log;
     comm_options.sums = request->sums;
     device_options.hardware = &request->hardware;
-    device_options.beside = request->beside;
+    device_options.concurrent = request->concurrent;
     device_options.trace = request->trace;
     zr_config_simulate(&config);
     ZR_TRY(zr_device_open("sim", &device_options, &rank->device));
@@ -204,12 +204,13 @@ static zr_status_t check_process(const zr_run_request_t *request, const zr_run_p
     size_t there = zr_config_rank_memory(&request->config);
     if (needed <= there)
         return ZR_OK;
-    return zr_fail(&request->log, ZR_ERR_BUDGET,
-                   "memory of the process: a rank needs %s, %s of it for the library's tables, and "
-                   "may have %s (--memory, less %s for the program, over %s); try a larger --memory",
-                   zr_size_text(needed).text, zr_size_text(plan->metadata.peak).text,
-                   zr_size_text(there).text, zr_size_text(ZR_CONFIG_PROGRAM_BYTES).text,
-                   zr_count_text((uint64_t)request->config.process_ranks, "rank").text);
+    return zr_fail(
+        &request->log, ZR_ERR_BUDGET,
+        "memory of the process: a rank needs %s, %s of it for the library's tables, and "
+        "may have %s (--memory, less %s for the program, over %s); try a larger --memory",
+        zr_size_text(needed).text, zr_size_text(plan->metadata.peak).text, zr_size_text(there).text,
+        zr_size_text(ZR_CONFIG_PROGRAM_BYTES).text,
+        zr_count_text((uint64_t)request->config.process_ranks, "rank").text);
 }
 
 zr_status_t zr_run_plan(const zr_run_request_t *request, zr_run_plan_t *plan_p) {

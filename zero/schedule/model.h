@@ -1,21 +1,20 @@
 /*
  * A model as a list of blocks, and its training.
  *
- * A block declares parameters, computes forward and backward, and says what it keeps between the
- * two: that is all that a model's author writes. When its parameters are gathered and released, in
- * which order blocks and micro-batches are worked on, what is computed twice to save memory, where
- * activations wait for backward, and when gradients are reduced, is decided here, once for all
- * models.
+ * A block declares parameters, computes forward and backward, and keeps what backward needs: that
+ * is all that a model's author writes. The schedule decides, for all models, when parameters are
+ * gathered and released, in which order blocks and micro-batches are computed, what is recomputed,
+ * where activations wait for backward, and when gradients are reduced.
  *
  *   zr_model_create -> zr_model_add for each block, in order -> zr_model_commit
  *   for each step:
  *     zr_model_train for each micro-batch, or for all at once
  *     zr_model_take_loss, zr_runtime_step
  *
- * The last block computes the loss. A trainer with a control flow of its own uses the layer below:
- * units, with acquire, release and reduce (zero/runtime.h).
+ * The last block computes the loss. A trainer with its own control flow uses the lower-level
+ * interface: units, with acquire, release and reduce (zero/runtime.h).
  *
- * Threads: a model and all that belongs to it: one thread, its runtime's.
+ * Threads: a model and everything it owns belongs to one thread, its runtime's.
  */
 #pragma once
 
@@ -30,31 +29,32 @@ ZR_BEGIN_C
 typedef struct zr_model zr_model_t;
 typedef struct zr_block zr_block_t; /* owned by its model */
 
-/* ---- what an author writes ------------------------------------------------------------------- */
+/* ---- for authors of models ------------------------------------------------------------------- */
 
-/** How many arrays a micro-batch may have. */
+/** Maximum number of input arrays of a micro-batch. */
 #define ZR_MAX_INPUTS 8
 
 /** A micro-batch on the device, as a block sees it. */
 typedef struct zr_batch {
     size_t n_sequences;
-    size_t seq;  /* positions of each */
+    size_t seq;  /* positions per sequence */
     size_t rows; /* n_sequences * seq */
     const void
         *inputs[ZR_MAX_INPUTS]; /* [rows] elements of what the model declares, in its order */
-    double loss_scale;          /* what the sum of its rows' losses is multiplied by: 1 / rows,
-                                   unless targets are ignored (zr_host_batch_t.n_targets) */
+    double loss_scale; /* factor on the sum of its rows' losses: 1 / rows, unless targets are
+                          ignored (zr_host_batch_t.n_targets) */
 } zr_batch_t;
 
-/** What backward of a block that uses another's parameters is asked for: see
+/** Which gradients backward computes, for a block that uses another block's parameters: see
  * zr_block_type_t.separates. */
 typedef enum zr_backward_part {
     ZR_BACKWARD_WHOLE = 0,
-    ZR_BACKWARD_BUT_USED = 1, /* all but the gradients of the parameters that it uses */
-    ZR_BACKWARD_USED = 2      /* these alone, from x: no loss counts, and `gradient` is NULL */
+    ZR_BACKWARD_BUT_USED = 1, /* all except gradients of the other block's parameters */
+    ZR_BACKWARD_USED = 2 /* only gradients of the other block's parameters, from x: the loss is not
+                            added, and `gradient` is NULL */
 } zr_backward_part_t;
 
-/** A block's work on one micro-batch, in one pass. Borrowed for the call. */
+/** Arguments of a block's forward or backward for one micro-batch. Borrowed for the call. */
 typedef struct zr_visit {
     zr_block_t *block;
     const void *shape; /* the model's: zr_model_options_t.shape */
@@ -65,19 +65,20 @@ typedef struct zr_visit {
     zr_device_t *device;
     const char *name; /* the block's */
 
-    void *x;        /* in: what the block before gave; NULL: this is the first */
-    void *y;        /* forward: out, of zr_visit_take; the schedule frees it */
-    void *gradient; /* backward: in, of y, NULL in the last block; out, of x: the same memory, or
-                       other of zr_visit_take after that was dropped. The schedule frees what the
-                       first block leaves */
+    void *x;        /* in: output of the previous block; NULL for the first block */
+    void *y;        /* forward: output, from zr_visit_take; the schedule frees it */
+    void *gradient; /* backward: in, the gradient of y, NULL in the last block; out, the gradient of
+                       x: in the same memory, or in new memory from zr_visit_take after dropping the
+                       old. The schedule frees what the first block leaves */
     double *loss;   /* [1] on the device: the last block adds the loss of the micro-batch, the sum
                        over its rows times batch->loss_scale */
     zr_backward_part_t part; /* backward */
-    bool keeps;              /* forward: what backward needs has to stay in `tensors` */
-    bool is_wanted;          /* forward: y is; else only what backward needs */
+    bool keeps;              /* forward: keep what backward needs in `tensors` */
+    bool is_wanted;          /* forward: y is needed; else only what backward needs */
 } zr_visit_t;
 
-/** What memory is for. It is given back by zr_visit_drop, or by the schedule with the micro-batch.
+/** Purpose of memory. It is freed by zr_visit_drop, or by the schedule at the end of the
+ * micro-batch.
  */
 typedef enum zr_memory {
     ZR_MEMORY_KEPT = 0,      /* activations, until backward has used them */
@@ -87,31 +88,32 @@ typedef enum zr_memory {
 
 /** A kind of block. */
 typedef struct zr_block_type {
-    const char *name; /* of the kind, for messages */
+    const char *name; /* for messages */
 
-    /** Add the block's parameters (zr_block_add_param); NULL: it has none. `self` is zeroed memory
-     * that lives as long as the block, for their handles. */
+    /** Add the block's parameters (zr_block_add_param); NULL: no parameters. `self` is zeroed
+     * memory for their handles and lives as long as the block. */
     zr_status_t (*declare)(zr_block_t *block, const void *shape, void *self);
-    /** x -> y. In the last block: the loss alone, for evaluation. */
+    /** x -> y. In the last block: only the loss, for evaluation. */
     zr_status_t (*forward)(zr_visit_t *visit);
     /** gradient of y, x and `tensors` -> gradient of x, and of parameters (zr_param_grad). In the
-     * last block: forward and backward in one, as the gradient starts with the loss. */
+     * last block: forward and backward together, as the gradient starts with the loss. */
     zr_status_t (*backward)(zr_visit_t *visit);
 
     size_t self_bytes;
-    /* Of a struct of pointers to device memory, and nothing else, that forward and backward take
-     * memory into. Those of each micro-batch begin as NULL, and what is left is freed. */
+    /* Size of a struct that contains only pointers to device memory, which forward and backward
+     * fill. All pointers are NULL at the start of a micro-batch, and the remaining ones are freed
+     * at its end. */
     size_t tensors_bytes;
-    bool recomputes;      /* where the model recomputes, forward keeps x alone, and is called
-                             again before backward, without y being wanted; x may wait elsewhere */
-    bool reads_no_params; /* backward needs none: they are not gathered for it */
-    bool separates;       /* of the last block, where it uses another's parameters: backward knows
-                             zr_visit_t.part. Where each block works on all micro-batches before the next
-                             (ZR_ORDER_BLOCK), their gradients are asked for when that block comes, so
-                             that each micro-batch's are added together, in any order of the step */
+    bool recomputes;      /* with recomputation, only x is kept and forward is called again before
+                             backward, with is_wanted false; x may be offloaded */
+    bool reads_no_params; /* backward needs no parameters: they are not gathered for it */
+    bool separates; /* for a last block that uses another block's parameters: backward supports
+                       zr_visit_t.part. With ZR_ORDER_BLOCK, gradients of those parameters are
+                       computed in the turn of the block that owns them, so that gradients are added
+                       in the same order with any order of the step */
 } zr_block_type_t;
 
-/** How a parameter's values begin: as a function of seed, name and index alone, on any rank. */
+/** Initial values of a parameter: a function of seed, name and index only, the same on any rank. */
 typedef enum zr_init {
     ZR_INIT_ZERO = 0,
     ZR_INIT_ONE = 1,
@@ -124,70 +126,70 @@ typedef struct zr_block_param {
     int n_dims;       /* 0 to 4 */
     size_t dims[4];
     zr_init_t init;
-    double deviation;              /* of NORMAL and UNIFORM */
-    const zr_encoding_t *encoding; /* as zr_param_desc_t has it; not of a block that others use */
-    bool is_added; /* beside the model's own, as an adapter's: a checkpoint may lack it,
-                      and it then begins with its first values */
+    double deviation;              /* for NORMAL and UNIFORM */
+    const zr_encoding_t *encoding; /* see zr_param_desc_t; not for a block that other blocks use */
+    bool is_added; /* added to the model, such as an adapter's: a checkpoint may lack it, and it
+                      then starts with its initial values */
 } zr_block_param_t;
 
 /**
- * Add a parameter to a block, in `declare`. It is frozen where the model's options name it; those
- * of one dimension, or none, have no weight decay.
+ * Add a parameter to a block, in `declare`. It is frozen if the model's options name it. Parameters
+ * with one dimension or none have no weight decay.
  */
 ZR_NODISCARD zr_status_t zr_block_add_param(zr_block_t *block, const zr_block_param_t *desc,
                                             zr_param_t **param_p);
 
 /**
- * Use another block's parameters as well: a tied head does. In `declare`.
+ * Use another block's parameters too, as a tied head does. In `declare`.
  *
- * @param used  an earlier block of the model with parameters of its own; its gradients are
- * complete, and reduced, after its own backward. With ZR_ORDER_BLOCK and several micro-batches the
- * user has to be the last block, and its type to separate
+ * @param used  an earlier block of the model with parameters of its own; its gradients are reduced
+ *              after its own backward. With ZR_ORDER_BLOCK and several micro-batches, `block` must
+ *              be the last block and its type must have `separates`
  */
 ZR_NODISCARD zr_status_t zr_block_use(zr_block_t *block, zr_block_t *used);
 
 /** The block's `self`, for those that use its parameters. */
 void *zr_block_self(zr_block_t *block);
-/** Block `index` of those that were added so far, or NULL. */
+/** Block `index` of those added so far, or NULL. */
 zr_block_t *zr_model_block(const zr_model_t *model, size_t index);
-/** The model that a block is of, its place there, and its unit; NULL: it has no parameters. Frozen
- * ones with an encoding of their own are of a second unit, "h.0.nf4_64". */
+/** A block's model, its index, and its unit (NULL: no parameters). Frozen parameters with their own
+ * encoding are in a second unit, "h.0.nf4_64". */
 zr_model_t *zr_block_model(const zr_block_t *block);
 size_t zr_block_index(const zr_block_t *block);
 zr_unit_t *zr_block_unit(const zr_block_t *block);
 
 /**
- * Device memory for the stream of a visit.
+ * Allocate device memory for the stream of a visit.
  *
  * @param pointer_p  in `tensors`, or the visit's y or gradient
  * @return ZR_OK; ZR_ERR_BUDGET; ZR_ERR_MEMORY
  */
 ZR_NODISCARD zr_status_t zr_visit_take(zr_visit_t *visit, zr_memory_t memory, size_t size_bytes,
                                        void **pointer_p);
-/** Give it back, behind the work queued so far: *pointer_p is NULL then. NULL in it is fine. */
+/** Free it after the work queued so far, and set *pointer_p to NULL. *pointer_p == NULL is fine. */
 void zr_visit_drop(zr_visit_t *visit, void **pointer_p);
 
-/* ---- what a trainer writes ------------------------------------------------------------------- */
+/* ---- for trainers ------------------------------------------------------------------- */
 
-/** One array of a micro-batch: an element of it belongs to each position. */
+/** One input array of a micro-batch, with one element per position. */
 typedef struct zr_input_desc {
     const char *name; /* "token": for messages; static */
     size_t elem_bytes;
     size_t n_values; /* 0; or the elements are int32_t, each in [0, n_values), which is checked */
-    int32_t ignored; /* with n_values: a negative element that is allowed as well, and is a target
-                        without a loss (ZR_NN_TARGET_IGNORED); 0: none. Of one input at most */
-    bool are_starts; /* int32_t: where in its sequence the document of a position begins, which is
-                        the position itself, or what the one before has; checked */
+    int32_t ignored; /* with n_values: a negative element that marks a target without a loss
+                        (ZR_NN_TARGET_IGNORED); 0: none. For one input at most */
+    bool are_starts; /* int32_t: index in the sequence where the document of a position begins: the
+                        position itself, or the value of the previous position; checked */
 } zr_input_desc_t;
 
-/** How activations are held until backward: what a run chooses, and what plans try. */
+/** How activations are kept until backward: chosen by a run, and varied by plans. */
 typedef struct zr_activation_options {
-    bool recompute;             /* of blocks that can be recomputed, only x is kept */
-    zr_offload_device_t device; /* where the x of those waits for backward; but on the device it
-                                   needs recompute and most_rows */
-    size_t most_rows;  /* of the largest micro-batch there will be; 0: each needs what it needs */
-    size_t least_rows; /* of the smallest, for blocks whose kernels take a workspace that is enough
-                          for any in between; 0: as each needs it */
+    bool recompute; /* keep only x of blocks that can be recomputed */
+    zr_offload_device_t
+        device; /* where that x waits for backward; CPU and NVME need recompute and most_rows */
+    size_t most_rows;  /* rows of the largest micro-batch; 0: unknown */
+    size_t least_rows; /* rows of the smallest micro-batch, so that kernels take workspaces that
+                          suffice for all sizes in between; 0: each takes what it needs */
 } zr_activation_options_t;
 
 /** In zr_model_options_t.freeze: every parameter. Nothing is trained, and there are no gradients
@@ -200,24 +202,24 @@ typedef struct zr_model_options {
     zr_input_desc_t inputs[ZR_MAX_INPUTS];
     size_t n_inputs;
     size_t max_seq;      /* the longest sequence; 0: any */
-    uint64_t seed;       /* of the initial values */
-    double weight_decay; /* of matrices; vectors have none */
-    const char *freeze;  /* parameters to freeze, with commas between, by name or by the part of it
-                            before a dot ("wte,h.0"); NULL: none. Copied */
-    bool trains_added;   /* all parameters that are not zr_block_param_t.is_added are frozen, too */
+    uint64_t seed;       /* for initial values */
+    double weight_decay; /* for matrices; vectors have none */
+    const char *freeze; /* comma-separated parameters to freeze, by name or by a prefix before a dot
+                           ("wte,h.0"); NULL: none. Copied */
+    bool trains_added;  /* also freeze all parameters without zr_block_param_t.is_added */
     zr_activation_options_t activations;
-    size_t x_row_bytes; /* of what waits there: of a row of x, and of its gradient */
+    size_t x_row_bytes; /* bytes per row of offloaded x, and of its gradient */
 } zr_model_options_t;
 
-/** Bytes that a maker has for what it makes a model of. */
+/** Size of a maker's context. */
 #define ZR_MODEL_MAKER_BYTES 256
 
-/** A model that can be made on any runtime: what is planned, searched for, and trained. */
+/** A recipe to create a model on any runtime, for plans, searches and training. */
 typedef struct zr_model_maker {
     /**
      * zr_model_create and zr_model_add, on a runtime that is not committed.
      *
-     * @param context  of this maker: the model's sizes, say
+     * @param context  the maker's context, for example the model's sizes
      */
     zr_status_t (*make)(const void *context, zr_runtime_t *runtime,
                         const zr_activation_options_t *activations, zr_model_t **model_p);
@@ -225,7 +227,7 @@ typedef struct zr_model_maker {
 } zr_model_maker_t;
 
 /**
- * Make an empty model on a runtime that is not committed yet.
+ * Create an empty model on a runtime that is not committed yet.
  *
  * @param runtime  borrowed until zr_model_destroy, which comes first
  * @param options  borrowed for the call
@@ -236,54 +238,53 @@ ZR_NODISCARD zr_status_t zr_model_create(zr_runtime_t *runtime, const zr_model_o
 void zr_model_destroy(zr_model_t **model);
 
 /**
- * Add a block behind those that are there.
+ * Append a block.
  *
  * @param type     borrowed until zr_model_destroy
- * @param name     of the block, and of its unit where it has parameters; copied
+ * @param name     of the block, and of its unit if it has parameters; copied
  * @param block_p  may be NULL
  * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_STATE after commit; ZR_ERR_MEMORY; what `declare` returns
  */
 ZR_NODISCARD zr_status_t zr_model_add(zr_model_t *model, const zr_block_type_t *type,
                                       const char *name, zr_block_t **block_p);
 
-/** Check the whole, reserve room for activations that wait elsewhere, and zr_runtime_commit. */
+/** Check the model, reserve memory for offloaded activations, and call zr_runtime_commit. */
 ZR_NODISCARD zr_status_t zr_model_commit(zr_model_t *model);
 
-/** A micro-batch in host memory, as a trainer has it. */
+/** A micro-batch in host memory, as a trainer passes it. */
 typedef struct zr_host_batch {
     size_t n_sequences;
     size_t seq;
     const void *inputs[ZR_MAX_INPUTS]; /* [n_sequences, seq] elements each, borrowed for the call */
-    /* What the sum of its targets' losses is divided by. 0: how many of them are not ignored, so
-     * that each micro-batch has the same weight. A step's loss and gradients are the mean over all
-     * targets that are not ignored, of all micro-batches and ranks, where each of its micro-batches
-     * has their number, divided by how many micro-batches those are. */
+    /* Divisor of the sum of its targets' losses. 0: the number of targets that are not ignored, so
+     * that each micro-batch has the same weight. To average a step over all targets that are not
+     * ignored, of all micro-batches and ranks, pass in each micro-batch their total number divided
+     * by the number of those micro-batches. */
     double n_targets;
 } zr_host_batch_t;
 
 /**
- * The next micro-batches of a step: forward, backward, and the reduction of gradients.
- * After the last one of a step, call zr_runtime_step. Everything is queued on the runtime's stream
- * and nothing is waited for. Gradients are those of the mean of the losses.
+ * Train the next micro-batches of a step: forward, backward, and reduction of gradients.
+ * After the last one of a step, call zr_runtime_step. Work is queued on the runtime's stream
+ * without waiting. Gradients are those of the mean loss.
  *
- * @param batches    [n_batches], all of the step with ZR_ORDER_BLOCK, else as many as are left in
- * it or fewer
- * @return ZR_OK; ZR_ERR_ARGUMENT for a size or an element that is not allowed; what the runtime,
- * the allocator and the blocks return
+ * @param batches    [n_batches], all of the step with ZR_ORDER_BLOCK, else at most as many as are
+ *                   left in the step
+ * @return ZR_OK; ZR_ERR_ARGUMENT for an invalid size or element; errors of the runtime, the
+ *         allocator and the blocks
  */
 ZR_NODISCARD zr_status_t zr_model_train(zr_model_t *model, const zr_host_batch_t *batches,
                                         size_t n_batches);
 
-/** Give up the micro-batches of a step that is not complete: zr_runtime_drop_step, and their
- * losses.
+/** Abandon an incomplete step: zr_runtime_drop_step, and drop the losses of its micro-batches.
  */
 ZR_NODISCARD zr_status_t zr_model_drop_step(zr_model_t *model);
 
 /**
- * Loss of a micro-batch, without gradients; between steps only. All ranks call it. It is 0 where
- * all targets are ignored.
+ * Loss of a micro-batch, without gradients; between steps only. All ranks call it. It is 0 if all
+ * targets are ignored.
  *
- * @param loss_p  this rank's alone: zr_runtime_average gives that of all
+ * @param loss_p  of this rank only: zr_runtime_average gives that of all ranks
  *
  * Waits for the stream.
  */
@@ -291,18 +292,18 @@ ZR_NODISCARD zr_status_t zr_model_evaluate(zr_model_t *model, const zr_host_batc
                                            double *loss_p);
 
 /**
- * Mean loss of the micro-batches since the last call, this rank's alone. Waits for the stream.
+ * Mean loss of this rank's micro-batches since the last call. Waits for the stream.
  *
  * @return ZR_OK; ZR_ERR_STATE when there was none; ZR_ERR_DEVICE
  */
 ZR_NODISCARD zr_status_t zr_model_take_loss(zr_model_t *model, double *loss_p);
 
-/** What activations that wait elsewhere took; false, and nothing is set: none do. */
+/** Statistics of offloaded activations; false if none are offloaded, and nothing is set. */
 bool zr_model_activations_statistics(const zr_model_t *model, zr_stash_statistics_t *statistics_p);
 
-/** Bytes of all inputs of a micro-batch of so many rows. */
+/** Bytes of all inputs of a micro-batch with `rows` rows. */
 size_t zr_model_input_bytes(const zr_model_t *model, size_t rows);
-/** How many blocks it has. */
+/** Number of blocks. */
 size_t zr_model_n_blocks(const zr_model_t *model);
 zr_runtime_t *zr_model_runtime(const zr_model_t *model);
 

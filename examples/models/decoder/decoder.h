@@ -1,7 +1,6 @@
 /*
- * The decoders of the Llama family on libzero: Llama, Qwen2, Qwen3, Mistral, SmolLM3. Norms of the
- * root mean square, rotary positions, heads of queries in groups, SwiGLU; a list of blocks, as
- * gpt2/ is.
+ * The decoders of the Llama family on libzero: Llama, Qwen2, Qwen3, Mistral, SmolLM3. RMSNorm,
+ * rotary positions, grouped-query attention, SwiGLU; a list of blocks, like gpt2/.
  *
  * Parameters have the names and shapes of Hugging Face's; weights of linear layers are [out, in].
  */
@@ -17,7 +16,7 @@ ZR_BEGIN_C
 
 #define ZR_DECODER_MAX_LAYERS 256
 
-/** What a model is; all sizes are positive but the window. */
+/** The shape of a model; all sizes except the window must be positive. */
 typedef struct zr_decoder_shape {
     size_t n_layers; /* at most ZR_DECODER_MAX_LAYERS */
     size_t channels; /* hidden_size */
@@ -27,47 +26,46 @@ typedef struct zr_decoder_shape {
     size_t wide;      /* intermediate_size */
     size_t seq;       /* the longest sequence */
     size_t vocab;
-    double epsilon; /* of the norms */
+    double epsilon; /* of norms */
     zr_nn_rotary_positions_t rotary;
     bool is_tied; /* the head's weight is the embedding's */
     bool has_qkv_bias, has_out_bias, has_mlp_bias;
     bool normalises_qk; /* each head of queries and keys has a norm: Qwen3 */
-    size_t window;      /* of the layers in `windowed`: how many positions one sees; 0: all */
-    /* A bit for each layer: those that see `window` alone, and those without positions. */
+    size_t window;      /* positions that layers in `windowed` see; 0: all */
+    /* Bit sets of layers: those limited to `window`, and those without rotary positions. */
     uint64_t windowed[ZR_DECODER_MAX_LAYERS / 64], unrotated[ZR_DECODER_MAX_LAYERS / 64];
 } zr_decoder_shape_t;
 
-/** The shape of a usual model, "llama-3.2-1b"; false: the name is unknown. */
+/** The shape of a well-known model, "llama-3.2-1b"; false: the name is unknown. */
 bool zr_decoder_named(const char *name, zr_decoder_shape_t *shape_p);
-/** The names that it knows, in order; NULL behind the last. */
+/** The known names, in order; NULL after the last. */
 const char *zr_decoder_name(size_t index);
 
 /** ZR_OK; ZR_ERR_ARGUMENT, logged with the size that is wrong. */
 ZR_NODISCARD zr_status_t zr_decoder_check(const zr_decoder_shape_t *shape, const zr_log_t *log);
 
-/** Parameters of a shape that zr_decoder_check has passed. */
+/** Number of parameters of a shape that passed zr_decoder_check. */
 size_t zr_decoder_n_params(const zr_decoder_shape_t *shape);
 
 /**
- * Make the model on a runtime that is not committed yet; zr_model_commit is next.
+ * Create the model on a runtime that is not committed yet; zr_model_commit is next.
  *
- * Units are "embed", "layers.0", "layers.1", ..., "norm", and "head" where it is not tied. Initial
- * values are a function of the seed, the parameter's name and the element's index alone: matrices
- * are normal with deviation 0.02, norms start at 1, biases at 0.
+ * Units are "embed", "layers.0", "layers.1", ..., "norm", and "head" if it is not tied. Initial
+ * values depend only on the seed, the parameter's name and the element's index: matrices are normal
+ * with deviation 0.02, norms start at 1, biases at 0.
  *
  * @param runtime  borrowed until zr_model_destroy
  * @param shape    copied
- * @param activations  how they are held; NULL: all are kept on the device
- * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_MEMORY; ZR_ERR_UNSUPPORTED when the device has no kernels
- *         for it
+ * @param activations  how activations are kept; NULL: all on the device
+ * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_MEMORY; ZR_ERR_UNSUPPORTED if the device lacks kernels
  */
 ZR_NODISCARD zr_status_t zr_decoder_create(zr_runtime_t *runtime, const zr_decoder_shape_t *shape,
                                            const zr_transformer_options_t *options,
                                            const zr_activation_options_t *activations,
                                            zr_model_t **model_p);
 
-/* A micro-batch's inputs are int32: tokens; targets, each the token that follows or
- * ZR_NN_TARGET_IGNORED; and of a model that has documents, where in its sequence the document of
- * each position begins: positions count from there, and attention sees nothing before it. */
+/* A micro-batch's inputs are int32: tokens; targets, each the following token or
+ * ZR_NN_TARGET_IGNORED; and, for models with documents, document starts: positions count from the
+ * start of their document, and attention does not reach before it. */
 
 ZR_END_C

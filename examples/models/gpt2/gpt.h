@@ -2,9 +2,8 @@
  * The GPT-2 architecture on libzero: learned positions, pre-LayerNorm, GELU with tanh, output
  * tied to the token embedding; forward and backward by hand.
  *
- * A list of blocks, as a user of the library writes one (zero/schedule/model.h): the schedule
- * decides when each is gathered, computed again, reduced and released. The kernels are the device's
- * (kernels/nn/nn.h).
+ * It is a list of blocks, as a user of the library writes one (zero/schedule/model.h): the schedule
+ * decides when each is gathered, recomputed, reduced and released. Kernels are in kernels/nn/nn.h.
  *
  * Parameters have the names and shapes of Hugging Face's GPT-2; weights of linear layers are
  * [in, out].
@@ -27,29 +26,28 @@ typedef struct zr_gpt_shape {
     size_t vocab;
 } zr_gpt_shape_t;
 
-/** Parameters of a shape that zr_model_shape_check has passed. */
+/** Number of parameters of a shape that passed zr_model_shape_check. */
 size_t zr_gpt_n_params(const zr_gpt_shape_t *shape);
 
 /**
- * Operations per token of a training step on sequences of t tokens: 6 per parameter, and those
- * of attention over the positions that a token sees (on average (t + 1) / 2). What is computed
- * twice to save memory does not count.
+ * Operations per token of a training step on sequences of t tokens: 6 per parameter, plus attention
+ * over the positions that a token sees (on average (t + 1) / 2). Recomputation does not count.
  */
 double zr_gpt_flops_per_token(const zr_gpt_shape_t *shape, size_t t);
 
 /**
- * Make the model on a runtime that is not committed yet; zr_model_commit is next.
+ * Create the model on a runtime that is not committed yet; zr_model_commit is next.
  *
- * Units are "embed", "h.0", "h.1", ..., "ln_f". Initial values are a function of the seed, the
- * parameter's name and the element's index alone: the same on every rank and stage. Matrices
- * are normal with deviation 0.02 (those that end in a residual stream 0.02 / sqrt(2 layers)),
- * norms start at 1, biases at 0.
+ * Units are "embed", "h.0", "h.1", ..., "ln_f". Initial values depend only on the seed, the
+ * parameter's name and the element's index: they are the same on every rank and stage. Matrices are
+ * normal with deviation 0.02 (those that end in a residual stream 0.02 / sqrt(2 layers)), norms
+ * start at 1, biases at 0.
  *
  * @param runtime  borrowed until zr_model_destroy
  * @param shape    copied
- * @param activations  how they are held; NULL: all are kept on the device
- * @return ZR_OK; ZR_ERR_ARGUMENT also when the activations' place needs recompute; ZR_ERR_MEMORY;
- *         ZR_ERR_UNSUPPORTED when the device has no kernels for it
+ * @param activations  how activations are kept; NULL: all on the device
+ * @return ZR_OK; ZR_ERR_ARGUMENT also if the place of activations needs recompute; ZR_ERR_MEMORY;
+ *         ZR_ERR_UNSUPPORTED if the device lacks kernels
  */
 ZR_NODISCARD zr_status_t zr_gpt_create(zr_runtime_t *runtime, const zr_gpt_shape_t *shape,
                                        const zr_transformer_options_t *options,

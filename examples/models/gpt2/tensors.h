@@ -14,7 +14,7 @@ ZR_BEGIN_C
 typedef enum zr_gpt_kind {
     ZR_GPT_WTE,
     ZR_GPT_WPE,
-    ZR_GPT_LN_1_WEIGHT, /* the first one that each layer has */
+    ZR_GPT_LN_1_WEIGHT, /* first kind of layers */
     ZR_GPT_LN_1_BIAS,
     ZR_GPT_ATTN_IN_WEIGHT,
     ZR_GPT_ATTN_IN_BIAS,
@@ -25,7 +25,7 @@ typedef enum zr_gpt_kind {
     ZR_GPT_MLP_IN_WEIGHT,
     ZR_GPT_MLP_IN_BIAS,
     ZR_GPT_MLP_OUT_WEIGHT,
-    ZR_GPT_MLP_OUT_BIAS, /* the last one */
+    ZR_GPT_MLP_OUT_BIAS, /* last kind of layers */
     ZR_GPT_LN_F_WEIGHT,
     ZR_GPT_LN_F_BIAS
 } zr_gpt_kind_t;
@@ -33,34 +33,34 @@ typedef enum zr_gpt_kind {
 
 typedef struct zr_gpt_tensor {
     zr_gpt_kind_t kind;
-    size_t layer;  /* of kinds that layers have; else 0 */
+    size_t layer;  /* for kinds of layers; else 0 */
     char name[64]; /* "h.0.attn.c_attn.weight" */
     int n_dims;    /* 1 or 2 */
     size_t dims[2];
     size_t n_elems;
 } zr_gpt_tensor_t;
 
-/** Whether each layer has one. */
+/** Whether each layer has a parameter of this kind. */
 bool zr_gpt_kind_is_of_layer(zr_gpt_kind_t kind);
 /** Whether it is the weight of a linear layer, [in, out]. */
 bool zr_gpt_kind_is_linear(zr_gpt_kind_t kind);
 
-/** The parameter of a kind; `layer` is below the shape's n_layers, and only read where layers
- * have one. */
+/** The parameter of a kind; `layer` must be less than the shape's n_layers, and is ignored for
+ * kinds outside of layers. */
 zr_gpt_tensor_t zr_gpt_tensor(const zr_gpt_shape_t *shape, zr_gpt_kind_t kind, size_t layer);
 
-/** How many parameters (tensors, not elements) there are. */
+/** Number of parameters (tensors, not elements). */
 size_t zr_gpt_n_tensors(const zr_gpt_shape_t *shape);
-/** Number `index` of them, in the order in which the model registers them: layer by layer. */
+/** Parameter `index`, in the order in which the model registers them: layer by layer. */
 zr_gpt_tensor_t zr_gpt_tensor_at(const zr_gpt_shape_t *shape, size_t index);
 
 /**
- * Split the name of what a layer has, "h.12.attn.c_attn.weight", into the layer, below n_layers,
- * and the rest behind it, "attn.c_attn.weight"; false: it is none.
+ * Split the name of a layer's parameter, "h.12.attn.c_attn.weight", into the layer, less than
+ * n_layers, and the rest, "attn.c_attn.weight"; false: not such a name.
  */
 bool zr_gpt_split_layer(const char *name, size_t n_layers, size_t *layer_p, const char **rest_p);
 
-/** Which parameter of a shape has this name; false: none. */
+/** Find the parameter of a shape by name; false: not found. */
 bool zr_gpt_tensor_find(const zr_gpt_shape_t *shape, const char *name, zr_gpt_tensor_t *tensor_p);
 
 ZR_END_C

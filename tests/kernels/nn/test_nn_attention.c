@@ -246,7 +246,7 @@ NN_TEST(test_same_bits) {
 
 /* Devices that have kernels for some heads say for which. */
 NN_TEST(test_refused) {
-    char words[ZR_DEVICE_WORDS_BYTES];
+    char words[ZR_DEVICE_ERROR_BYTES];
     attention_test_t t =
         make_test(device, (attention_case_t){{1, 2, 1, 1, 257, 0, NULL}, 0}, ZR_DTYPE_F32, 2.0, 0);
     bool is_any = strcmp(zr_device_info(device->device)->backend, "host") == 0;

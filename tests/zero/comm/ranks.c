@@ -142,7 +142,8 @@ static void must(zr_status_t status, const char *what) {
 
 static void open_rank(rank_t *self) {
     must(self->suite->open_device(&self->device), "open_device");
-    must(zr_stream_create_beside(self->device, "comm", &self->stream), "zr_stream_create_beside");
+    must(zr_stream_create_concurrent(self->device, "comm", &self->stream),
+         "zr_stream_create_concurrent");
     size_t granule = zr_device_info(self->device)->granule_bytes;
     self->arena_bytes = (ARENA_BYTES + granule - 1) / granule * granule;
     must(zr_range_reserve(self->device, ZR_TIER_DEVICE, self->arena_bytes, &self->arena),

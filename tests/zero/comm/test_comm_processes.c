@@ -35,12 +35,12 @@ static zr_status_t create(int n_ranks, const zr_comm_options_t *options, zr_comm
     return create_rank(0, n_ranks, options, comms);
 }
 
-static zr_status_t open_host(int n_threads, bool shares_memory, bool beside,
+static zr_status_t open_host(int n_threads, bool shares_memory, bool concurrent,
                              zr_device_t **device_p) {
     zr_device_options_t options = zr_device_options_default();
     options.n_threads = n_threads;
     options.shares_memory = shares_memory;
-    options.beside = beside;
+    options.concurrent = concurrent;
     return zr_device_open("host", &options, device_p);
 }
 
@@ -57,7 +57,7 @@ static zr_status_t open_wide_device(zr_device_t **device_p) {
     return open_host(3, false, false, device_p);
 }
 
-static zr_status_t open_device_beside(zr_device_t **device_p) {
+static zr_status_t open_concurrent_device(zr_device_t **device_p) {
     return open_host(1, false, true, device_p);
 }
 
@@ -312,7 +312,7 @@ int main(int argc, char **argv) {
         return run_comm_suite(&suite);
     }
     if (argc > 2 && strcmp(argv[2], "beside") == 0)
-        suite.open_device = open_device_beside;
+        suite.open_device = open_concurrent_device;
     if (argc > 1) {
         suite.name = "mpi, processes as on two machines";
         suite.create_rank = create_apart;

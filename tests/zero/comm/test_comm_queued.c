@@ -33,7 +33,7 @@ static zr_status_t open_place(test_rank_t *rank, place_t *place) {
         place->part[i] = (float)(i + rank->rank);
     ZR_TRY(zr_event_create(rank->device, &place->event));
     ZR_TRY(zr_stream_create(rank->device, "compute", &place->compute));
-    return zr_stream_create_beside(rank->device, "comm", &place->comm);
+    return zr_stream_create_concurrent(rank->device, "comm", &place->comm);
 }
 
 static zr_status_t run_body(test_rank_t *rank) {
@@ -61,8 +61,11 @@ static bool is_gathered(const place_t *place) {
 
 static void run(body_fn body, bool quiet, test_ranks_t *ranks_p) {
     shared_t shared = {.body = body};
-    test_ranks_t ranks = {
-        .n_ranks = N_RANKS, .beside = true, .quiet = quiet, .run = run_body, .context = &shared};
+    test_ranks_t ranks = {.n_ranks = N_RANKS,
+                          .concurrent = true,
+                          .quiet = quiet,
+                          .run = run_body,
+                          .context = &shared};
     sem_init(&shared.has_computed, 0, 0);
     test_run_ranks(&ranks);
     sem_destroy(&shared.has_computed);

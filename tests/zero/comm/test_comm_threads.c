@@ -6,12 +6,12 @@
 #include "tests/zero/comm/comm_cases.h"
 #include "tests/zero/comm/comm_suite.h"
 
-static bool is_beside;
+static bool is_concurrent;
 
 static zr_status_t open_device(zr_device_t **device_p) {
     zr_device_options_t options = zr_device_options_default();
     options.n_threads = 1;
-    options.beside = is_beside;
+    options.concurrent = is_concurrent;
     return zr_device_open("host", &options, device_p);
 }
 
@@ -27,7 +27,7 @@ TEST(test_large_tensors) {
 }
 
 int main(int argc, char **argv) {
-    is_beside = argc > 1 && strcmp(argv[1], "beside") == 0;
+    is_concurrent = argc > 1 && strcmp(argv[1], "beside") == 0;
     int n_failed = run_comm_suite(&suite);
     return n_failed + run_all_tests(NULL, NULL);
 }

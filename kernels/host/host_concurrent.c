@@ -1,5 +1,5 @@
-/* Streams and events of a host device: see host_beside.h. */
-#include "kernels/host/host_beside.h"
+/* Streams and events of a host device: see host_concurrent.h. */
+#include "kernels/host/host_concurrent.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -62,7 +62,7 @@ typedef struct item {
     zr_host_work_t work;
 } item_t;
 
-struct zr_host_beside {
+struct zr_host_concurrent {
     zr_host_device_t view;   /* of the device: what the thread works on */
     zr_host_stream_t stream; /* of the view */
     zr_host_progress_t *progress;
@@ -75,14 +75,14 @@ struct zr_host_beside {
 };
 
 /* The next piece of work; NULL: there is none to come. */
-static item_t *take_first(zr_host_beside_t *beside) {
-    pthread_mutex_lock(&beside->mutex);
-    while (beside->first == NULL && !beside->is_ending)
-        pthread_cond_wait(&beside->queued, &beside->mutex);
-    item_t *item = beside->first;
-    if (item != NULL && (beside->first = item->next) == NULL)
-        beside->last_p = &beside->first;
-    pthread_mutex_unlock(&beside->mutex);
+static item_t *take_first(zr_host_concurrent_t *concurrent) {
+    pthread_mutex_lock(&concurrent->mutex);
+    while (concurrent->first == NULL && !concurrent->is_ending)
+        pthread_cond_wait(&concurrent->queued, &concurrent->mutex);
+    item_t *item = concurrent->first;
+    if (item != NULL && (concurrent->first = item->next) == NULL)
+        concurrent->last_p = &concurrent->first;
+    pthread_mutex_unlock(&concurrent->mutex);
     return item;
 }
 
@@ -96,29 +96,29 @@ static void pass(zr_host_progress_t *progress, zr_status_t status) {
 }
 
 static void *thread_main(void *argument) {
-    zr_host_beside_t *beside = argument;
-    for (item_t *item = take_first(beside); item != NULL; item = take_first(beside)) {
-        zr_status_t status = item->work.run(&beside->stream.base, &item->work);
+    zr_host_concurrent_t *concurrent = argument;
+    for (item_t *item = take_first(concurrent); item != NULL; item = take_first(concurrent)) {
+        zr_status_t status = item->work.run(&concurrent->stream.base, &item->work);
         free(item);
-        pass(beside->progress, status);
+        pass(concurrent->progress, status);
     }
     return NULL;
 }
 
 zr_status_t zr_host_queue(zr_stream_t *stream, const zr_host_work_t *work) {
-    zr_host_beside_t *beside = ((zr_host_stream_t *)stream)->beside;
+    zr_host_concurrent_t *concurrent = ((zr_host_stream_t *)stream)->concurrent;
     item_t *item = malloc(sizeof(*item));
     if (item == NULL)
         return zr_fail(&stream->device->log, ZR_ERR_MEMORY,
                        "stream \"%s\": no memory to queue on it (%zu bytes)", stream->name,
                        sizeof(*item));
     *item = (item_t){.work = *work};
-    beside->n_queued++;
-    pthread_mutex_lock(&beside->mutex);
-    *beside->last_p = item;
-    beside->last_p = &item->next;
-    pthread_cond_signal(&beside->queued);
-    pthread_mutex_unlock(&beside->mutex);
+    concurrent->n_queued++;
+    pthread_mutex_lock(&concurrent->mutex);
+    *concurrent->last_p = item;
+    concurrent->last_p = &item->next;
+    pthread_cond_signal(&concurrent->queued);
+    pthread_mutex_unlock(&concurrent->mutex);
     return ZR_OK;
 }
 
@@ -134,46 +134,46 @@ zr_status_t zr_host_stream_create(zr_device_t *device, const char *name, zr_stre
     return ZR_OK;
 }
 
-static void free_beside(zr_host_beside_t *beside) {
-    leave_progress(&beside->progress);
-    pthread_cond_destroy(&beside->queued);
-    pthread_mutex_destroy(&beside->mutex);
-    free(beside);
+static void free_concurrent(zr_host_concurrent_t *concurrent) {
+    leave_progress(&concurrent->progress);
+    pthread_cond_destroy(&concurrent->queued);
+    pthread_mutex_destroy(&concurrent->mutex);
+    free(concurrent);
 }
 
 /* NULL: no memory, or no thread. */
-static zr_host_beside_t *create_beside(const zr_host_device_t *host, const char *name) {
-    zr_host_beside_t *beside = calloc(1, sizeof(*beside));
-    if (beside == NULL)
+static zr_host_concurrent_t *create_concurrent(const zr_host_device_t *host, const char *name) {
+    zr_host_concurrent_t *concurrent = calloc(1, sizeof(*concurrent));
+    if (concurrent == NULL)
         return NULL;
-    beside->view = *host;
-    beside->view.base.ranges = NULL;
-    beside->view.base.trace = NULL; /* who queues work records it */
-    beside->view.base.info.synchronous = true;
-    beside->view.is_beside = true;
-    beside->stream.base =
-        (zr_stream_t){.device = &beside->view.base, .name = name, .is_synchronous = true};
-    beside->last_p = &beside->first;
-    pthread_mutex_init(&beside->mutex, NULL);
-    pthread_cond_init(&beside->queued, NULL);
-    beside->progress = create_progress();
-    if (beside->progress == NULL ||
-        pthread_create(&beside->thread, NULL, thread_main, beside) != 0) {
-        free_beside(beside);
+    concurrent->view = *host;
+    concurrent->view.base.ranges = NULL;
+    concurrent->view.base.trace = NULL; /* who queues work records it */
+    concurrent->view.base.info.synchronous = true;
+    concurrent->view.is_concurrent = true;
+    concurrent->stream.base =
+        (zr_stream_t){.device = &concurrent->view.base, .name = name, .is_synchronous = true};
+    concurrent->last_p = &concurrent->first;
+    pthread_mutex_init(&concurrent->mutex, NULL);
+    pthread_cond_init(&concurrent->queued, NULL);
+    concurrent->progress = create_progress();
+    if (concurrent->progress == NULL ||
+        pthread_create(&concurrent->thread, NULL, thread_main, concurrent) != 0) {
+        free_concurrent(concurrent);
         return NULL;
     }
-    return beside;
+    return concurrent;
 }
 
-zr_status_t zr_host_stream_create_beside(zr_device_t *device, const char *name,
-                                         zr_stream_t **stream_p) {
+zr_status_t zr_host_stream_create_concurrent(zr_device_t *device, const char *name,
+                                             zr_stream_t **stream_p) {
     zr_stream_t *stream = NULL;
     ZR_TRY(zr_host_stream_create(device, name, &stream));
     if (!device->info.synchronous) {
         zr_host_stream_t *own = (zr_host_stream_t *)stream;
-        own->beside = create_beside((zr_host_device_t *)device, name);
+        own->concurrent = create_concurrent((zr_host_device_t *)device, name);
         own->base.is_synchronous = false;
-        if (own->beside == NULL) {
+        if (own->concurrent == NULL) {
             free(own);
             return zr_fail(&device->log, ZR_ERR_MEMORY,
                            "stream \"%s\": no memory for it, or no thread can be started", name);
@@ -185,20 +185,20 @@ zr_status_t zr_host_stream_create_beside(zr_device_t *device, const char *name,
 
 /* What is queued is done first. */
 void zr_host_stream_destroy(zr_stream_t *stream) {
-    zr_host_beside_t *beside = ((zr_host_stream_t *)stream)->beside;
-    if (beside != NULL) {
-        pthread_mutex_lock(&beside->mutex);
-        beside->is_ending = true;
-        pthread_cond_signal(&beside->queued);
-        pthread_mutex_unlock(&beside->mutex);
-        pthread_join(beside->thread, NULL);
-        free_beside(beside);
+    zr_host_concurrent_t *concurrent = ((zr_host_stream_t *)stream)->concurrent;
+    if (concurrent != NULL) {
+        pthread_mutex_lock(&concurrent->mutex);
+        concurrent->is_ending = true;
+        pthread_cond_signal(&concurrent->queued);
+        pthread_mutex_unlock(&concurrent->mutex);
+        pthread_join(concurrent->thread, NULL);
+        free_concurrent(concurrent);
     }
     free(stream);
 }
 
 bool zr_host_stream_takes_calls(const zr_stream_t *stream) {
-    return ((const zr_host_stream_t *)stream)->beside != NULL;
+    return ((const zr_host_stream_t *)stream)->concurrent != NULL;
 }
 
 static zr_status_t run_call(zr_stream_t *stream, const zr_host_work_t *work) {
@@ -228,8 +228,9 @@ double zr_host_wait_seconds(const zr_device_t *device) {
 }
 
 zr_status_t zr_host_stream_synchronize(zr_stream_t *stream) {
-    zr_host_beside_t *beside = ((zr_host_stream_t *)stream)->beside;
-    return beside != NULL ? hold(stream->device, beside->progress, beside->n_queued) : ZR_OK;
+    zr_host_concurrent_t *concurrent = ((zr_host_stream_t *)stream)->concurrent;
+    return concurrent != NULL ? hold(stream->device, concurrent->progress, concurrent->n_queued)
+                              : ZR_OK;
 }
 
 static zr_status_t run_wait(zr_stream_t *stream, const zr_host_work_t *work) {
@@ -264,21 +265,21 @@ void zr_host_event_destroy(zr_event_t *event) {
 
 zr_status_t zr_host_event_record(zr_event_t *event, zr_stream_t *stream) {
     host_event_t *own = (host_event_t *)event;
-    const zr_host_beside_t *beside = ((const zr_host_stream_t *)stream)->beside;
+    const zr_host_concurrent_t *concurrent = ((const zr_host_stream_t *)stream)->concurrent;
     leave_progress(&own->progress);
-    if (beside != NULL) {
-        own->progress = share_progress(beside->progress);
-        own->ticket = beside->n_queued;
+    if (concurrent != NULL) {
+        own->progress = share_progress(concurrent->progress);
+        own->ticket = concurrent->n_queued;
     }
     return ZR_OK;
 }
 
 zr_status_t zr_host_stream_wait(zr_stream_t *stream, zr_event_t *event) {
     const host_event_t *own = (const host_event_t *)event;
-    const zr_host_beside_t *beside = ((const zr_host_stream_t *)stream)->beside;
-    if (own->progress == NULL || (beside != NULL && beside->progress == own->progress))
+    const zr_host_concurrent_t *concurrent = ((const zr_host_stream_t *)stream)->concurrent;
+    if (own->progress == NULL || (concurrent != NULL && concurrent->progress == own->progress))
         return ZR_OK;
-    if (beside == NULL)
+    if (concurrent == NULL)
         return hold(stream->device, own->progress, own->ticket);
     zr_host_work_t work = {
         .run = run_wait, .until = share_progress(own->progress), .ticket = own->ticket};

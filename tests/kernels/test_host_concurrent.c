@@ -5,7 +5,7 @@
  */
 #include <semaphore.h>
 
-#include "kernels/host/host_beside.h"
+#include "kernels/host/host_concurrent.h"
 #include "kernels/kernels.h"
 #include "tests/common/one_thing.h"
 #include "tests/common/test.h"
@@ -15,7 +15,7 @@ enum { N_ELEMS = 300000 };
 
 typedef struct setting {
     zr_device_t *device;
-    zr_stream_t *plain, *beside, *other; /* the last two beside the caller */
+    zr_stream_t *plain, *concurrent, *other; /* the last two beside the caller */
     zr_event_t *event;
     sem_t may_go, has_gone;
     float *x;
@@ -26,11 +26,11 @@ static int setup(void **state) {
     void *memory = NULL;
     zr_device_options_t options = zr_device_options_default();
     options.n_threads = 2;
-    options.beside = true;
+    options.concurrent = true;
     assert_ok(zr_device_open("host", &options, &s.device));
     assert_ok(zr_stream_create(s.device, "plain", &s.plain));
-    assert_ok(zr_stream_create_beside(s.device, "beside", &s.beside));
-    assert_ok(zr_stream_create_beside(s.device, "other", &s.other));
+    assert_ok(zr_stream_create_concurrent(s.device, "beside", &s.concurrent));
+    assert_ok(zr_stream_create_concurrent(s.device, "other", &s.other));
     assert_ok(zr_event_create(s.device, &s.event));
     sem_init(&s.may_go, 0, 0);
     sem_init(&s.has_gone, 0, 0);
@@ -44,7 +44,7 @@ static int teardown(void **state) {
     setting_t *s = *state;
     zr_event_destroy(&s->event);
     zr_stream_destroy(&s->plain);
-    zr_stream_destroy(&s->beside);
+    zr_stream_destroy(&s->concurrent);
     zr_stream_destroy(&s->other);
     zr_device_close(&s->device);
     sem_destroy(&s->may_go);
@@ -93,17 +93,17 @@ TEST_WITH(test_kinds, setup, teardown) {
     setting_t *s = *state;
     assert_false(zr_device_info(s->device)->synchronous);
     assert_true(zr_stream_is_synchronous(s->plain));
-    assert_false(zr_stream_is_synchronous(s->beside));
+    assert_false(zr_stream_is_synchronous(s->concurrent));
     assert_false(zr_stream_takes_calls(s->plain));
-    assert_true(zr_stream_takes_calls(s->beside));
+    assert_true(zr_stream_takes_calls(s->concurrent));
     assert_int_equal(zr_stream_call(s->plain, wait_for_caller, s), ZR_ERR_ARGUMENT);
-    assert_int_equal(zr_stream_call(s->beside, NULL, s), ZR_ERR_ARGUMENT);
+    assert_int_equal(zr_stream_call(s->concurrent, NULL, s), ZR_ERR_ARGUMENT);
 
     zr_device_options_t options = zr_device_options_default();
     zr_device_t *device = NULL;
     zr_stream_t *stream = NULL;
     assert_ok(zr_device_open("host", &options, &device));
-    assert_ok(zr_stream_create_beside(device, "comm", &stream));
+    assert_ok(zr_stream_create_concurrent(device, "comm", &stream));
     assert_true(zr_device_info(device)->synchronous && zr_stream_is_synchronous(stream));
     assert_false(zr_stream_takes_calls(stream));
     zr_stream_destroy(&stream);
@@ -112,8 +112,8 @@ TEST_WITH(test_kinds, setup, teardown) {
 
 TEST_WITH(test_caller_goes_on, setup, teardown) {
     setting_t *s = *state;
-    hold(s, s->beside);
-    assert_ok(zr_event_record(s->event, s->beside));
+    hold(s, s->concurrent);
+    assert_ok(zr_event_record(s->event, s->concurrent));
     assert_false(has_passed(s));
     fill(s, s->plain, 3.0f); /* at once, while the stream beside is held */
     assert_true(is_filled(s, 3.0f));
@@ -125,10 +125,10 @@ TEST_WITH(test_caller_goes_on, setup, teardown) {
 TEST_WITH(test_work_keeps_its_order, setup, teardown) {
     setting_t *s = *state;
     fill(s, s->plain, 1.0f);
-    hold(s, s->beside);
-    fill(s, s->beside, 2.0f);
-    assert_ok(zr_kernel_scale(s->beside, s->x, ZR_DTYPE_F32, N_ELEMS, 10.0f));
-    assert_ok(zr_event_record(s->event, s->beside));
+    hold(s, s->concurrent);
+    fill(s, s->concurrent, 2.0f);
+    assert_ok(zr_kernel_scale(s->concurrent, s->x, ZR_DTYPE_F32, N_ELEMS, 10.0f));
+    assert_ok(zr_event_record(s->event, s->concurrent));
     assert_true(is_filled(s, 1.0f));
     let_go(s);
     assert_ok(zr_stream_wait(s->plain, s->event)); /* holds the caller */
@@ -140,9 +140,9 @@ TEST_WITH(test_work_keeps_its_order, setup, teardown) {
 TEST_WITH(test_streams_wait_for_each_other, setup, teardown) {
     setting_t *s = *state;
     fill(s, s->plain, 1.0f);
-    hold(s, s->beside);
-    fill(s, s->beside, 5.0f);
-    assert_ok(zr_event_record(s->event, s->beside));
+    hold(s, s->concurrent);
+    fill(s, s->concurrent, 5.0f);
+    assert_ok(zr_event_record(s->event, s->concurrent));
     assert_ok(zr_stream_wait(s->other, s->event));
     assert_ok(zr_kernel_scale(s->other, s->x, ZR_DTYPE_F32, N_ELEMS, 2.0f));
     assert_ok(zr_event_record(s->event, s->other)); /* the wait was for the first */
@@ -199,16 +199,16 @@ static void take_arrays(float **x) {
 
 TEST_WITH(test_every_kernel_is_queued, setup, teardown) {
     setting_t *s = *state;
-    float *here[N_ARRAYS], *beside[N_ARRAYS];
+    float *here[N_ARRAYS], *concurrent[N_ARRAYS];
     take_arrays(here);
-    take_arrays(beside);
+    take_arrays(concurrent);
     run_kernels(s->plain, here);
-    run_kernels(s->beside, beside);
-    assert_ok(zr_stream_synchronize(s->beside));
+    run_kernels(s->concurrent, concurrent);
+    assert_ok(zr_stream_synchronize(s->concurrent));
     for (int i = 0; i < N_ARRAYS; i++) {
-        assert_memory_equal(here[i], beside[i], N_ELEMS * sizeof(float));
+        assert_memory_equal(here[i], concurrent[i], N_ELEMS * sizeof(float));
         free(here[i]);
-        free(beside[i]);
+        free(concurrent[i]);
     }
 }
 
@@ -228,7 +228,7 @@ static void run_tasks(void *context, zr_stream_t *stream) {
     sem_post(&s->has_gone);
 }
 
-static void wait_for_tasks_beside(void *context, size_t index) {
+static void wait_for_concurrent_tasks(void *context, size_t index) {
     setting_t *s = context;
     if (index == 0)
         let_go(s);
@@ -237,12 +237,12 @@ static void wait_for_tasks_beside(void *context, size_t index) {
 /* The device's threads are at the caller's work: the stream's thread works alone, and waits not. */
 TEST_WITH(test_threads_are_shared, setup, teardown) {
     setting_t *s = *state;
-    assert_ok(zr_stream_call(s->beside, run_tasks, s));
-    zr_host_parallel_for(s->device, 2, wait_for_tasks_beside, s);
-    assert_ok(zr_stream_synchronize(s->beside));
-    assert_ok(zr_stream_call(s->beside, run_tasks, s)); /* nobody has them now */
+    assert_ok(zr_stream_call(s->concurrent, run_tasks, s));
+    zr_host_parallel_for(s->device, 2, wait_for_concurrent_tasks, s);
+    assert_ok(zr_stream_synchronize(s->concurrent));
+    assert_ok(zr_stream_call(s->concurrent, run_tasks, s)); /* nobody has them now */
     let_go(s);
-    assert_ok(zr_stream_synchronize(s->beside));
+    assert_ok(zr_stream_synchronize(s->concurrent));
 }
 
 static zr_status_t fail_work(zr_stream_t *stream, const zr_host_work_t *work) {
@@ -264,11 +264,11 @@ TEST_WITH(test_words_of_a_failure, setup, teardown) {
     zr_device_options_t options = zr_device_options_default();
     zr_device_t *device = NULL;
     zr_stream_t *stream = NULL;
-    char words[2][ZR_DEVICE_WORDS_BYTES] = {"?", "?"};
-    options.beside = true;
+    char words[2][ZR_DEVICE_ERROR_BYTES] = {"?", "?"};
+    options.concurrent = true;
     options.log.sink = say;
     assert_ok(zr_device_open("host", &options, &device));
-    assert_ok(zr_stream_create_beside(device, "comm", &stream));
+    assert_ok(zr_stream_create_concurrent(device, "comm", &stream));
     zr_device_last_error(device, words[0]);
     assert_string_equal(words[0], "");
     assert_ok(zr_stream_call(stream, fail_and_ask, words[1]));
@@ -287,16 +287,16 @@ TEST_WITH(test_failure_is_told_by_waits, setup, teardown) {
     zr_event_t *before = NULL;
     assert_ok(zr_event_create(s->device, &before));
     fill(s, s->plain, 0.0f);
-    assert_ok(zr_event_record(before, s->beside));
+    assert_ok(zr_event_record(before, s->concurrent));
     assert_ok(zr_stream_wait(s->plain, before));
-    assert_ok(zr_host_queue(s->beside, &work));
-    fill(s, s->beside, 4.0f);
-    assert_ok(zr_event_record(s->event, s->beside));
-    assert_int_equal(zr_stream_synchronize(s->beside), ZR_ERR_DEVICE);
+    assert_ok(zr_host_queue(s->concurrent, &work));
+    fill(s, s->concurrent, 4.0f);
+    assert_ok(zr_event_record(s->event, s->concurrent));
+    assert_int_equal(zr_stream_synchronize(s->concurrent), ZR_ERR_DEVICE);
     assert_true(is_filled(s, 4.0f));
     assert_int_equal(zr_stream_wait(s->plain, s->event), ZR_ERR_DEVICE);
     assert_int_equal(zr_event_synchronize(s->event), ZR_ERR_DEVICE);
-    assert_int_equal(zr_stream_synchronize(s->beside), ZR_ERR_DEVICE);
+    assert_int_equal(zr_stream_synchronize(s->concurrent), ZR_ERR_DEVICE);
     assert_ok(zr_stream_synchronize(s->plain));
     zr_event_destroy(&before);
 }
@@ -304,12 +304,12 @@ TEST_WITH(test_failure_is_told_by_waits, setup, teardown) {
 TEST_WITH(test_destroying_does_what_is_queued, setup, teardown) {
     setting_t *s = *state;
     fill(s, s->plain, 1.0f);
-    hold(s, s->beside);
-    fill(s, s->beside, 7.0f);
-    assert_ok(zr_event_record(s->event, s->beside));
+    hold(s, s->concurrent);
+    fill(s, s->concurrent, 7.0f);
+    assert_ok(zr_event_record(s->event, s->concurrent));
     assert_ok(zr_stream_wait(s->other, s->event));
     let_go(s);
-    zr_stream_destroy(&s->beside);
+    zr_stream_destroy(&s->concurrent);
     assert_true(is_filled(s, 7.0f));
     assert_true(has_passed(s)); /* an event outlives its stream */
     assert_ok(zr_stream_synchronize(s->other));
@@ -322,12 +322,12 @@ TEST_WITH(test_what_has_passed_holds_nobody, setup, teardown) {
     assert_ok(zr_stream_wait(s->plain, s->event));
     assert_ok(zr_stream_wait(s->other, s->event));
     assert_ok(zr_stream_synchronize(s->plain));
-    assert_ok(zr_event_record(s->event, s->beside)); /* nothing was queued */
+    assert_ok(zr_event_record(s->event, s->concurrent)); /* nothing was queued */
     assert_true(has_passed(s));
     assert_ok(zr_event_synchronize(s->event));
     assert_true(zr_device_wait_seconds(s->device) == 0);
-    hold(s, s->beside);
-    assert_ok(zr_event_record(s->event, s->beside));
+    hold(s, s->concurrent);
+    assert_ok(zr_event_record(s->event, s->concurrent));
     sem_post(&s->may_go); /* now, or while the caller waits */
     assert_ok(zr_event_synchronize(s->event));
     sem_wait(&s->has_gone);

@@ -1,5 +1,5 @@
 /*
- * Streams of a host device that run beside the calling thread: see zr_stream_create_beside.
+ * Streams of a host device that run beside the calling thread: see zr_stream_create_concurrent.
  *
  * Such a stream has a thread and a queue. What an event has to know is how far a stream has to have
  * come: a number of pieces of work; so recording one takes no place in the queue, and all of a
@@ -13,17 +13,17 @@
 
 #include "kernels/host/host_device.h"
 
-typedef struct zr_host_beside zr_host_beside_t;
+typedef struct zr_host_concurrent zr_host_concurrent_t;
 
 /** A stream of a host device. */
 typedef struct zr_host_stream {
     zr_stream_t base;
-    zr_host_beside_t *beside; /* NULL: its work is done in the calling thread */
+    zr_host_concurrent_t *concurrent; /* NULL: its work is done in the calling thread */
 } zr_host_stream_t;
 
 /* Entries of the backend's table. */
-zr_status_t zr_host_stream_create_beside(zr_device_t *device, const char *name,
-                                         zr_stream_t **stream_p);
+zr_status_t zr_host_stream_create_concurrent(zr_device_t *device, const char *name,
+                                             zr_stream_t **stream_p);
 bool zr_host_stream_takes_calls(const zr_stream_t *stream);
 zr_status_t zr_host_stream_call(zr_stream_t *stream, zr_stream_fn fn, void *context);
 double zr_host_wait_seconds(const zr_device_t *device);
@@ -53,4 +53,3 @@ typedef struct zr_host_work {
 
 /** Queue it on a stream that has a thread. ZR_ERR_MEMORY, logged. */
 ZR_NODISCARD zr_status_t zr_host_queue(zr_stream_t *stream, const zr_host_work_t *work);
-
