@@ -5,7 +5,7 @@
 #ifndef EXAMPLES_PLAN_COMMAND_H
 #define EXAMPLES_PLAN_COMMAND_H
 
-#include "examples/plan/words.h"
+#include "examples/plan/describe.h"
 
 /** All options, but for --data; DIR stands for a folder that was not named. */
 void plan_command_options(const plan_options_t *options, const zr_run_row_t *row,

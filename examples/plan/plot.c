@@ -10,7 +10,7 @@
 
 #include "examples/common/gnuplot.h"
 #include "examples/plan/plot_time.h"
-#include "examples/plan/words.h"
+#include "examples/plan/describe.h"
 #include "examples/train/report.h"
 
 #define MOST_PLACES 48 /* stages and placements, with groups and without */

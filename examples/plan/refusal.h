@@ -5,7 +5,7 @@
 #ifndef EXAMPLES_PLAN_REFUSAL_H
 #define EXAMPLES_PLAN_REFUSAL_H
 
-#include "examples/plan/words.h"
+#include "examples/plan/describe.h"
 
 /** Where it is, what it lacks and what the run would say, but for advice that plans were made of.
  */

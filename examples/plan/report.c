@@ -12,7 +12,7 @@
 #include "examples/plan/command.h"
 #include "examples/plan/hardware.h"
 #include "examples/plan/lack.h"
-#include "examples/plan/words.h"
+#include "examples/plan/describe.h"
 #include "examples/train/plan.h"
 #include "examples/train/report.h"
 

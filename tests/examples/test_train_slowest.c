@@ -12,7 +12,7 @@
 #include "examples/data/data.h"
 #include "examples/train/train.h"
 #include "tests/common/test.h"
-#include "zero/comm/roll_internal.h"
+#include "zero/comm/membership_internal.h"
 
 #define WHILE_SECONDS 1000000
 
@@ -47,11 +47,11 @@ WRAP(zr_status_t, data_reader_next, data_reader_t *reader, size_t *length_p,
 static atomic_long latest_seconds;
 static _Thread_local bool is_meeting;
 
-WRAP(void, zr_roll_arrive, zr_roll_t *roll, int rank, const zr_post_t *post) {
-    if (ahead_seconds > atomic_load(&latest_seconds)) /* the roll is locked */
+WRAP(void, zr_membership_arrive, zr_membership_t *membership, int rank, const zr_post_t *post) {
+    if (ahead_seconds > atomic_load(&latest_seconds)) /* the membership is locked */
         atomic_store(&latest_seconds, ahead_seconds);
     is_meeting = true;
-    __real_zr_roll_arrive(roll, rank, post);
+    __real_zr_membership_arrive(membership, rank, post);
 }
 
 /* The first that a rank does when all have come. */

@@ -91,7 +91,7 @@ if(TARGET zero-train)
   endforeach()
   zr_add_test(examples/test_plan_overlap.c LINK zero_train_core LABELS asan)
   zr_add_test(examples/test_train_slowest.c LINK zero_train_core)
-  foreach(function clock_gettime data_reader_create data_reader_next zr_roll_arrive
+  foreach(function clock_gettime data_reader_create data_reader_next zr_membership_arrive
                    pthread_mutex_unlock)
     target_link_options(test_train_slowest PRIVATE LINKER:--wrap=${function})
   endforeach()

@@ -11,7 +11,7 @@
 
 #include "kernels/kernels.h"
 #include "tests/fuzz/fuzz.h"
-#include "zero/comm/hub/connection.h"
+#include "zero/comm/coordinator/connection.h"
 
 typedef enum kind {
     INTRODUCTION,
@@ -85,12 +85,12 @@ static void ask_mpi_place(const zr_mpi_place_t *said) {
         FUZZ_REQUIRE(IS_TEXT(said->addresses[i]));
 }
 
-static void ask_frame(const zr_frame_t *said, bool is_to_hub) {
-    if (!zr_peer_check_frame(said, is_to_hub, N_RANKS, why))
+static void ask_frame(const zr_frame_t *said, bool is_to_coordinator) {
+    if (!zr_peer_check_frame(said, is_to_coordinator, N_RANKS, why))
         return;
     FUZZ_REQUIRE(said->kind > 0 && said->kind <= ZR_FRAME_CHALLENGE);
     FUZZ_REQUIRE(said->length <=
-                 (is_to_hub ? ZR_WIRE_MOST_TO_HUB : ZR_WIRE_MOST_FROM_HUB(N_RANKS)));
+                 (is_to_coordinator ? ZR_WIRE_MOST_TO_HUB : ZR_WIRE_MOST_FROM_HUB(N_RANKS)));
 }
 
 static void ask_challenge(const zr_challenge_t *said) {
@@ -161,8 +161,8 @@ static void ask_text(const uint8_t *bytes, size_t n_bytes) {
     FUZZ_REQUIRE(IS_TEXT(text));
 }
 
-/* A connection to the hub whose other side sends this: no frame is taken that cannot be, and none
- * at all from who does not know the secret. */
+/* A connection to the coordinator whose other side sends this: no frame is taken that cannot be,
+ * and none at all from who does not know the secret. */
 static void ask_connection(const uint8_t *bytes, size_t n_bytes, bool has_secret) {
     const zr_secret_t secret = {.is_given = has_secret, .key = "nobody knows it"};
     static zr_connection_t connection;

@@ -29,7 +29,7 @@
 
 #include "kernels/kernels.h"
 #include "kernels/simulation.h"
-#include "zero/comm/roll_internal.h"
+#include "zero/comm/membership_internal.h"
 
 enum { REASON_BYTES = 256 };
 

@@ -21,7 +21,7 @@
 
 #include "zero/comm/control_page_internal.h"
 #include "zero/comm/launch.h"
-#include "zero/comm/roll_internal.h"
+#include "zero/comm/membership_internal.h"
 
 typedef struct zr_control zr_control_t;
 
@@ -68,7 +68,7 @@ ZR_NODISCARD zr_status_t zr_control_create_memory(int n_ranks, int timeout_ms,
 
 /**
  * The place of a rank that is a process: rank 0 listens, the others connect, and this returns when
- * all have come. Rank 0's process keeps the roll, so all of them end when it goes.
+ * all have come. Rank 0's process keeps the membership, so all of them end when it goes.
  *
  * @param launch   borrowed for the call
  * @param socket   -1: where the launch says. Where ranks have found each other otherwise, rank 0:
@@ -85,17 +85,17 @@ ZR_NODISCARD zr_status_t zr_control_create_tcp(const zr_launch_t *launch, int so
 /** How a process's ranks and those of other machines find and trust each other, as the connection
  * to rank 0 has it. */
 typedef struct zr_control_place {
-    char own[ZR_ADDRESS_BYTES];  /* by which others reach this process; "": as rank 0's */
-    char hub[ZR_ADDRESS_BYTES];  /* of rank 0's machine */
-    char bind[ZR_ADDRESS_BYTES]; /* where this process listens; "": at all addresses */
-    const zr_secret_t *secret;   /* the control's */
-    int n_ranks;                 /* of the first communicator */
+    char own[ZR_ADDRESS_BYTES];         /* by which others reach this process; "": as rank 0's */
+    char coordinator[ZR_ADDRESS_BYTES]; /* of rank 0's machine */
+    char bind[ZR_ADDRESS_BYTES];        /* where this process listens; "": at all addresses */
+    const zr_secret_t *secret;          /* the control's */
+    int n_ranks;                        /* of the first communicator */
 } zr_control_place_t;
 
 /** @param control  of zr_control_create_tcp, or a group of it */
 void zr_control_tcp_place(const zr_control_t *control, zr_control_place_t *place_p);
 
-/** [n_ranks] the ranks' numbers in the first communicator, as the hub has told them. */
+/** [n_ranks] the ranks' numbers in the first communicator, as the coordinator has told them. */
 const int *zr_control_tcp_origins(const zr_control_t *control);
 
 /* ---- a page for meetings of ranks of one machine: all ranks do all three, between meetings --- */

@@ -1,5 +1,5 @@
 /*
- * The control of ranks that are threads of one process: a roll that they share. See
+ * The control of ranks that are threads of one process: a membership that they share. See
  * control_internal.h.
  */
 #include <pthread.h>
@@ -26,7 +26,7 @@ typedef struct meeting_place {
     zr_control_t *
         *offspring;        /* [n_ranks] at a split: the handle that a rank's leader made for it */
     atomic_bool *has_told; /* [n_ranks]; of a place that was split from none */
-    zr_roll_t *roll;
+    zr_membership_t *membership;
     unsigned char (*payloads)[ZR_PAYLOAD_BYTES]; /* [2 * n_ranks]: brought to meetings of even and
                                                     of odd numbers. A rank that is ahead comes to
                                                     the next while others still look */
@@ -47,7 +47,7 @@ static place_t *place_of(zr_control_t *control) {
 static void end_groups(place_t *place, const char *reason) {
     for (place_t *group = place->first; group != NULL; group = group->next) {
         pthread_mutex_lock(&group->mutex);
-        zr_roll_kill(group->roll, "%s", reason);
+        zr_membership_kill(group->membership, "%s", reason);
         pthread_cond_broadcast(&group->changed);
         end_groups(group, reason);
         pthread_mutex_unlock(&group->mutex);
@@ -55,16 +55,16 @@ static void end_groups(place_t *place, const char *reason) {
 }
 
 static bool has_failed(const place_t *place) {
-    return atomic_load(&place->roll->is_dead) && !place->roll->has_left;
+    return atomic_load(&place->membership->is_dead) && !place->membership->has_left;
 }
 
 /* Wake all when what was done has completed the meeting or ended the communicator. Lock held. */
 static void tell_if_changed(place_t *place, unsigned generation) {
-    if (place->roll->generation != generation || atomic_load(&place->roll->is_dead))
+    if (place->membership->generation != generation || atomic_load(&place->membership->is_dead))
         pthread_cond_broadcast(&place->changed);
     if (!place->is_told && has_failed(place)) {
         place->is_told = true;
-        end_groups(place, place->roll->reason);
+        end_groups(place, place->membership->reason);
     }
 }
 
@@ -72,42 +72,44 @@ static void tell_if_changed(place_t *place, unsigned generation) {
  * is asked to wait. Lock not held: that whoever changes this does so under it, and who waits looks
  * again. */
 static void look_for(const place_t *place, unsigned generation) {
-    const zr_roll_t *roll = place->roll;
-    for (int i = 0;
-         i < place->n_looks && roll->generation == generation && !atomic_load(&roll->is_dead); i++)
+    const zr_membership_t *membership = place->membership;
+    for (int i = 0; i < place->n_looks && membership->generation == generation &&
+                    !atomic_load(&membership->is_dead);
+         i++)
         zr_pause();
 }
 
 /* What a rank brings to the meeting behind so many. */
 static unsigned char *payload_of(const place_t *place, unsigned generation, int rank) {
-    return place->payloads[generation % 2 * (unsigned)place->roll->n_ranks + (unsigned)rank];
+    return place->payloads[generation % 2 * (unsigned)place->membership->n_ranks + (unsigned)rank];
 }
 
 static zr_status_t memory_arrive(zr_control_t *control, const zr_post_t *post, void *all) {
     place_t *place = place_of(control);
-    zr_roll_t *roll = place->roll;
+    zr_membership_t *membership = place->membership;
     zr_lived_t clock = {0};
     pthread_mutex_lock(&place->mutex);
-    unsigned generation = roll->generation;
-    if (!atomic_load(&roll->is_dead)) {
+    unsigned generation = membership->generation;
+    if (!atomic_load(&membership->is_dead)) {
         memcpy(payload_of(place, generation, control->rank), post->payload, post->payload_bytes);
-        zr_roll_arrive(roll, control->rank, post);
+        zr_membership_arrive(membership, control->rank, post);
         tell_if_changed(place, generation);
     }
     pthread_mutex_unlock(&place->mutex);
     look_for(place, generation);
     pthread_mutex_lock(&place->mutex);
-    while (roll->generation == generation && !atomic_load(&roll->is_dead)) {
+    while (membership->generation == generation && !atomic_load(&membership->is_dead)) {
         if (zr_lived_ms(&clock) < place->timeout_ms) {
             zr_lived_wait(&place->changed, &place->mutex,
                           zr_lived_slice_ms(&clock, place->timeout_ms));
         } else {
-            zr_roll_kill_for_absence(roll, control->rank, place->timeout_ms);
+            zr_membership_kill_for_absence(membership, control->rank, place->timeout_ms);
             tell_if_changed(place, generation);
         }
     }
-    zr_status_t status = roll->generation != generation ? roll->outcome : ZR_ERR_COMM;
-    for (int rank = 0; status == ZR_OK && post->payload_bytes > 0 && rank < roll->n_ranks; rank++)
+    zr_status_t status = membership->generation != generation ? membership->outcome : ZR_ERR_COMM;
+    for (int rank = 0; status == ZR_OK && post->payload_bytes > 0 && rank < membership->n_ranks;
+         rank++)
         memcpy((char *)all + (size_t)rank * post->payload_bytes,
                payload_of(place, generation, rank), post->payload_bytes);
     pthread_mutex_unlock(&place->mutex);
@@ -117,16 +119,16 @@ static zr_status_t memory_arrive(zr_control_t *control, const zr_post_t *post, v
 static zr_status_t memory_meet(zr_control_t *control, zr_status_t status) {
     place_t *place = place_of(control);
     pthread_mutex_lock(&place->mutex);
-    unsigned generation = place->roll->generation;
-    zr_roll_count_in(place->roll, status);
-    if (place->roll->generation != generation)
+    unsigned generation = place->membership->generation;
+    zr_membership_count_in(place->membership, status);
+    if (place->membership->generation != generation)
         pthread_cond_broadcast(&place->changed);
     pthread_mutex_unlock(&place->mutex);
     look_for(place, generation);
     pthread_mutex_lock(&place->mutex);
-    while (place->roll->generation == generation)
+    while (place->membership->generation == generation)
         pthread_cond_wait(&place->changed, &place->mutex);
-    zr_status_t outcome = place->roll->outcome;
+    zr_status_t outcome = place->membership->outcome;
     pthread_mutex_unlock(&place->mutex);
     return outcome;
 }
@@ -134,18 +136,18 @@ static zr_status_t memory_meet(zr_control_t *control, zr_status_t status) {
 static void memory_kill(zr_control_t *control, const char *reason) {
     place_t *place = place_of(control);
     pthread_mutex_lock(&place->mutex);
-    zr_roll_kill(place->roll, "%s", reason);
-    tell_if_changed(place, place->roll->generation);
+    zr_membership_kill(place->membership, "%s", reason);
+    tell_if_changed(place, place->membership->generation);
     pthread_mutex_unlock(&place->mutex);
 }
 
 static const char *memory_death(zr_control_t *control, bool *has_left_p) {
-    zr_roll_t *roll = place_of(control)->roll;
-    if (!atomic_load(&roll->is_dead))
+    zr_membership_t *membership = place_of(control)->membership;
+    if (!atomic_load(&membership->is_dead))
         return NULL;
     if (has_left_p != NULL)
-        *has_left_p = roll->has_left;
-    return roll->reason;
+        *has_left_p = membership->has_left;
+    return membership->reason;
 }
 
 static atomic_bool *memory_has_told(zr_control_t *control) {
@@ -185,19 +187,19 @@ static void release_place(place_t *place, int n_members_less, place_t *group) {
 static void memory_destroy(zr_control_t *control) {
     place_t *place = place_of(control);
     pthread_mutex_lock(&place->mutex);
-    zr_roll_kill_for_leaving(place->roll, control->rank);
+    zr_membership_kill_for_leaving(place->membership, control->rank);
     pthread_cond_broadcast(&place->changed);
     pthread_mutex_unlock(&place->mutex);
     free(control);
     release_place(place, 1, NULL);
 }
 
-/* The place, its arrays and its roll in one piece. */
+/* The place, its arrays and its membership in one piece. */
 static zr_status_t create_place(int n_ranks, int timeout_ms, bool is_nested, const int *origins,
                                 place_t **place_p) {
     size_t n = (size_t)n_ranks, head_bytes = sizeof(place_t) + n * sizeof(zr_control_t *);
-    size_t roll_bytes = zr_roll_bytes(n_ranks), told_bytes = n * sizeof(atomic_bool);
-    size_t all_bytes = head_bytes + roll_bytes + told_bytes + 2 * n * ZR_PAYLOAD_BYTES;
+    size_t membership_bytes = zr_membership_bytes(n_ranks), told_bytes = n * sizeof(atomic_bool);
+    size_t all_bytes = head_bytes + membership_bytes + told_bytes + 2 * n * ZR_PAYLOAD_BYTES;
     place_t *place = calloc(1, all_bytes);
     if (place == NULL)
         return ZR_ERR_MEMORY;
@@ -209,10 +211,10 @@ static zr_status_t create_place(int n_ranks, int timeout_ms, bool is_nested, con
     place->n_looks = zr_looks_count(n_ranks);
     place->n_members = n_ranks;
     place->offspring = (zr_control_t **)(place + 1);
-    place->roll = (zr_roll_t *)((char *)place + head_bytes);
-    place->has_told = (atomic_bool *)((char *)place->roll + roll_bytes);
+    place->membership = (zr_membership_t *)((char *)place + head_bytes);
+    place->has_told = (atomic_bool *)((char *)place->membership + membership_bytes);
     place->payloads = (void *)((char *)place->has_told + told_bytes);
-    zr_roll_init(place->roll, n_ranks, is_nested, origins);
+    zr_membership_init(place->membership, n_ranks, is_nested, origins);
     *place_p = place;
     return ZR_OK;
 }
@@ -263,7 +265,7 @@ static void adopt_group(place_t *place, place_t *group) {
     group->next = place->first;
     place->first = group;
     if (has_failed(place))
-        end_groups(place, place->roll->reason);
+        end_groups(place, place->membership->reason);
     pthread_mutex_unlock(&place->mutex);
 }
 
@@ -272,9 +274,9 @@ static zr_status_t create_offspring(place_t *place, int color) {
     int members[ZR_MAX_SUM_SOURCES] = {0}; /* by position: rank in this communicator */
     int origins[ZR_MAX_SUM_SOURCES] = {0};
     zr_control_t *controls[ZR_MAX_SUM_SOURCES];
-    int n_members = zr_roll_members(place->roll, color, members);
+    int n_members = zr_membership_members(place->membership, color, members);
     for (int i = 0; i < n_members; i++)
-        origins[i] = place->roll->seats[members[i]].origin_rank;
+        origins[i] = place->membership->seats[members[i]].origin_rank;
     ZR_TRY(create_controls(n_members, place->timeout_ms, true, origins, controls));
     adopt_group(place, place_of(controls[0]));
     for (int i = 0; i < n_members; i++)
@@ -283,17 +285,17 @@ static zr_status_t create_offspring(place_t *place, int color) {
 }
 
 /* The lowest rank of a color makes its group. Posts do not change before the last meeting. */
-static bool leads_color(const zr_roll_t *roll, int rank) {
+static bool leads_color(const zr_membership_t *membership, int rank) {
     for (int other = 0; other < rank; other++)
-        if (roll->seats[other].post.color == roll->seats[rank].post.color)
+        if (membership->seats[other].post.color == membership->seats[rank].post.color)
             return false;
-    return roll->seats[rank].post.color >= 0;
+    return membership->seats[rank].post.color >= 0;
 }
 
 static zr_status_t memory_open_group(zr_control_t *control, int color, zr_control_t **group_p) {
     place_t *place = place_of(control);
     zr_status_t status = ZR_OK;
-    if (leads_color(place->roll, control->rank))
+    if (leads_color(place->membership, control->rank))
         status = create_offspring(place, color);
     zr_status_t outcome = memory_meet(control, status);
     zr_control_t *own = place->offspring[control->rank];

@@ -1,10 +1,11 @@
 /*
  * Meetings of processes of one machine in a page of memory (control_page_internal.h), without the
- * hub.
+ * coordinator.
  *
- * Every rank compares what all have posted, by the rules of the roll that threads and the hub have,
- * and comes to the same end. A rank that waits keeps the time limit itself. Why a communicator has
- * ended is told by the hub as ever: the page only says at once that it has.
+ * Every rank compares what all have posted, by the rules of the membership that threads and the
+ * coordinator have, and comes to the same end. A rank that waits keeps the time limit itself. Why a
+ * communicator has ended is told by the coordinator as ever: the page only says at once that it
+ * has.
  */
 #include <string.h>
 #include <time.h>
@@ -18,7 +19,7 @@ enum {
     PAUSE_MS = 1
 };
 
-/* The reason is on its way, from the hub or by the loss of the connection to it. */
+/* The reason is on its way, from the coordinator or by the loss of the connection to it. */
 static void await_reason(zr_tcp_control_t *self) {
     pthread_mutex_lock(&self->line->lock);
     while (!self->is_dead)
@@ -28,19 +29,19 @@ static void await_reason(zr_tcp_control_t *self) {
 
 /* Nobody has come for too long. */
 static void end_for_lateness(zr_tcp_control_t *self, unsigned meeting, bool is_first) {
-    zr_roll_t *roll = self->roll;
+    zr_membership_t *membership = self->membership;
     int rank = self->base.rank, late = 0;
     if (!zr_page_end_meeting(self->page, meeting))
         return;
-    for (int other = 0; other < roll->n_ranks; other++)
-        zr_page_latest(self->page, other, &roll->seats[other].post);
-    while (late + 1 < roll->n_ranks && zr_page_has_come(self->page, late, meeting))
+    for (int other = 0; other < membership->n_ranks; other++)
+        zr_page_latest(self->page, other, &membership->seats[other].post);
+    while (late + 1 < membership->n_ranks && zr_page_has_come(self->page, late, meeting))
         late++;
     if (is_first)
-        zr_roll_kill_for_absence(roll, rank, self->line->timeout_ms);
+        zr_membership_kill_for_absence(membership, rank, self->line->timeout_ms);
     else
-        zr_roll_kill_for_lateness(roll, rank, late, self->line->timeout_ms);
-    self->base.backend->kill(&self->base, roll->reason);
+        zr_membership_kill_for_lateness(membership, rank, late, self->line->timeout_ms);
+    self->base.backend->kill(&self->base, membership->reason);
 }
 
 /* Whether the meeting was complete before the communicator ended. */
@@ -61,32 +62,32 @@ static bool await_meeting(zr_tcp_control_t *self, unsigned meeting, bool is_firs
 
 /* Compare what all have posted. False: it has ended. */
 static bool take_posts(zr_tcp_control_t *self) {
-    zr_roll_t *roll = self->roll;
+    zr_membership_t *membership = self->membership;
     char why[ZR_PEER_WHY_BYTES];
-    for (int rank = 0; rank < roll->n_ranks; rank++) {
+    for (int rank = 0; rank < membership->n_ranks; rank++) {
         zr_post_t post;
         zr_page_post(self->page, rank, &post);
-        if (!zr_peer_check_post(&post, roll->n_ranks, why)) {
+        if (!zr_peer_check_post(&post, membership->n_ranks, why)) {
             zr_control_kill_for_peer(&self->base, self->origins[rank], why);
             return false;
         }
-        zr_roll_arrive(roll, rank, &post);
+        zr_membership_arrive(membership, rank, &post);
     }
-    if (atomic_load(&roll->is_dead))
-        self->base.backend->kill(&self->base, roll->reason);
-    return !atomic_load(&roll->is_dead);
+    if (atomic_load(&membership->is_dead))
+        self->base.backend->kill(&self->base, membership->reason);
+    return !atomic_load(&membership->is_dead);
 }
 
 zr_status_t zr_near_arrive(zr_tcp_control_t *self, const zr_post_t *post, void *all) {
-    zr_roll_t *roll = self->roll;
+    zr_membership_t *membership = self->membership;
     if (!zr_page_has_ended(self->page)) {
         unsigned meeting = zr_page_arrive(self->page, post, ZR_OK);
         if (await_meeting(self, meeting, true)) {
             if (!take_posts(self))
                 return ZR_ERR_COMM;
-            for (int rank = 0; post->payload_bytes > 0 && rank < roll->n_ranks; rank++)
+            for (int rank = 0; post->payload_bytes > 0 && rank < membership->n_ranks; rank++)
                 memcpy((char *)all + (size_t)rank * post->payload_bytes,
-                       roll->seats[rank].post.payload, post->payload_bytes);
+                       membership->seats[rank].post.payload, post->payload_bytes);
             return ZR_OK;
         }
     }

@@ -11,7 +11,7 @@
  */
 #pragma once
 
-#include "zero/comm/roll_internal.h"
+#include "zero/comm/membership_internal.h"
 
 typedef struct zr_page zr_page_t;
 

@@ -1,11 +1,11 @@
 /*
- * The control of ranks that are processes: each has a connection to the hub (hub/), which is in
- * rank 0's. See control_internal.h.
+ * The control of ranks that are processes: each has a connection to the coordinator (coordinator/),
+ * which is in rank 0's. See control_internal.h.
  *
  * A thread per process reads the connection, so that the end of a communicator is known at once,
- * also while its rank waits for a device; and tells the hub that the process is there
- * (wire_internal.h). The hub keeps the time limits, and its words name the ranks that are missing:
- * who has asked it something waits until it answers, or is not heard any more.
+ * also while its rank waits for a device; and tells the coordinator that the process is there
+ * (wire_internal.h). The coordinator keeps the time limits, and its words name the ranks that are
+ * missing: who has asked it something waits until it answers, or is not heard any more.
  */
 #include <errno.h>
 #include <netdb.h>
@@ -20,7 +20,7 @@
 #include "zero/comm/control_tcp_internal.h"
 
 enum {
-    LAST_WORDS_MS = 2000 /* for the hub to close the connection, when all is said */
+    LAST_WORDS_MS = 2000 /* for the coordinator to close the connection, when all is said */
 };
 
 /* ---- ends ---- */
@@ -37,7 +37,8 @@ static void end_control(zr_tcp_control_t *self, const char *reason, bool has_lef
     pthread_cond_broadcast(&self->line->changed);
 }
 
-/* The hub's word on it. It does not know the calls of a group that meets in a page. Lock held. */
+/* The coordinator's word on it. It does not know the calls of a group that meets in a page. Lock
+ * held. */
 static void take_end(zr_tcp_control_t *self, const zr_end_t *end) {
     zr_post_t post;
     char latest[ZR_COMM_DESCRIPTION_BYTES + 16] = "", reason[ZR_REASON_BYTES];
@@ -101,7 +102,7 @@ static bool take_outcome(zr_tcp_control_t *self, const char *data, size_t length
     return true;
 }
 
-/* False: this is no message of the hub, and why. Lock held. */
+/* False: this is no message of the coordinator, and why. Lock held. */
 static bool take_frame(zr_line_t *line, const zr_frame_t *frame, const char *data, char *why) {
     zr_tcp_control_t *control = find_control(line, frame->group);
     zr_end_t end;
@@ -128,8 +129,8 @@ static void beat(zr_line_t *line) {
     pthread_mutex_unlock(&line->lock);
 }
 
-/* Receive exactly so many bytes, and beat meanwhile. 0; ECONNRESET; ETIMEDOUT: the hub is silent;
- * another errno. */
+/* Receive exactly so many bytes, and beat meanwhile. 0; ECONNRESET; ETIMEDOUT: the coordinator is
+ * silent; another errno. */
 static int hear(zr_line_t *line, void *data, size_t length) {
     int beat_ms = zr_wire_beat_ms(line->timeout_ms);
     int slice_ms = beat_ms / 2 < ZR_LIVED_SLICE_MS ? beat_ms / 2 : ZR_LIVED_SLICE_MS;
@@ -197,7 +198,8 @@ static void send_locked(zr_tcp_control_t *self, zr_frame_kind_t kind, const void
         (void)zr_wire_send(self->line->socket, &self->line->seal, kind, self->group, data, length);
 }
 
-/* Send what the hub answers with an outcome, and wait for it. @param post  NULL: a later meeting */
+/* Send what the coordinator answers with an outcome, and wait for it. @param post  NULL: a later
+ * meeting */
 static zr_status_t ask(zr_tcp_control_t *self, zr_frame_kind_t kind, const void *data,
                        size_t length, const zr_post_t *post) {
     zr_line_t *line = self->line;
@@ -211,7 +213,8 @@ static zr_status_t ask(zr_tcp_control_t *self, zr_frame_kind_t kind, const void 
     send_locked(self, kind, data, length);
     self->n_awaited++;
     while (self->n_outcomes != self->n_awaited) {
-        /* In a later meeting the others may still need this rank: the hub answers in any case. */
+        /* In a later meeting the others may still need this rank: the coordinator answers in any
+         * case. */
         if (self->is_dead && (kind == ZR_FRAME_POST || line->is_lost))
             return ZR_ERR_COMM;
         pthread_cond_wait(&line->changed, &line->lock);
@@ -224,7 +227,7 @@ static zr_status_t tcp_arrive(zr_control_t *control, const zr_post_t *post, void
     if (self->page != NULL) {
         zr_status_t met = zr_near_arrive(self, post, all);
         if (met != ZR_OK || post->collective != ZR_SPLIT)
-            return met; /* groups are made by the hub */
+            return met; /* groups are made by the coordinator */
     }
     self->latest = *post;
     pthread_mutex_lock(&self->line->lock);
@@ -268,11 +271,11 @@ int zr_control_take_page(zr_control_t *control, const zr_page_place_t *place) {
     if (error == 0 && control->rank > 0)
         error = zr_page_open(place, control->n_ranks, control->rank, &self->offered);
     if (error == 0)
-        self->roll = malloc(zr_roll_bytes(control->n_ranks));
-    if (error == 0 && self->roll == NULL)
+        self->membership = malloc(zr_membership_bytes(control->n_ranks));
+    if (error == 0 && self->membership == NULL)
         error = ENOMEM;
     if (error == 0)
-        zr_roll_init(self->roll, control->n_ranks, control->is_nested, self->origins);
+        zr_membership_init(self->membership, control->n_ranks, control->is_nested, self->origins);
     return error;
 }
 
@@ -326,7 +329,7 @@ static atomic_bool *tcp_has_told(zr_control_t *control) {
 static const zr_control_backend_t tcp_backend;
 
 static void free_control(zr_tcp_control_t *self) {
-    free(self->roll);
+    free(self->membership);
     free(self->payload);
     free(self->origins);
     free(self);
@@ -367,7 +370,7 @@ static void close_socket(int socket) {
 
 static void free_line(zr_line_t *line) {
     close_socket(line->socket);
-    zr_hub_stop(&line->hub);
+    zr_coordinator_stop(&line->coordinator);
     if (line->controls != NULL)
         free_control(line->controls);
     pthread_cond_destroy(&line->changed);
@@ -377,7 +380,7 @@ static void free_line(zr_line_t *line) {
     free(line);
 }
 
-/* All is said: the hub closes when it has read it. */
+/* All is said: the coordinator closes when it has read it. */
 static void close_line(zr_line_t *line) {
     struct timeval limit = {.tv_sec = LAST_WORDS_MS / 1000};
     (void)setsockopt(line->socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
@@ -440,13 +443,13 @@ void zr_control_tcp_place(const zr_control_t *control, zr_control_place_t *place
     bool is_for_all = strcmp(line->bind, "0.0.0.0") == 0 || strcmp(line->bind, "::") == 0;
     snprintf(place_p->bind, sizeof(place_p->bind), "%s", line->bind);
     zr_wire_describe_address(line->socket, false, place_p->own);
-    zr_wire_describe_address(line->socket, true, place_p->hub);
+    zr_wire_describe_address(line->socket, true, place_p->coordinator);
     if (line->is_bound && !is_for_all)
         snprintf(place_p->own, sizeof(place_p->own), "%s", line->bind);
     else if (strncmp(place_p->own, "127.", 4) == 0 || strcmp(place_p->own, "::1") == 0)
         place_p->own[0] = '\0'; /* rank 0's machine is this one */
-    if (place_p->hub[0] == '\0')
-        snprintf(place_p->hub, sizeof(place_p->hub), "127.0.0.1");
+    if (place_p->coordinator[0] == '\0')
+        snprintf(place_p->coordinator, sizeof(place_p->coordinator), "127.0.0.1");
 }
 
 const int *zr_control_tcp_origins(const zr_control_t *control) {
@@ -457,15 +460,15 @@ static int start_ms(const zr_launch_t *launch, const zr_line_t *line) {
     return launch->start_timeout_ms > 0 ? launch->start_timeout_ms : line->timeout_ms;
 }
 
-/* Rank 0: the hub, and a connection to it within the process. */
-static zr_status_t open_hub(const zr_launch_t *launch, int listener, const zr_log_t *log,
-                            zr_line_t *line) {
-    zr_hub_options_t options = {.log = *log,
-                                .listener = listener,
-                                .secret = launch->secret,
-                                .n_ranks = launch->n_ranks,
-                                .gather_ms = start_ms(launch, line),
-                                .timeout_ms = line->timeout_ms};
+/* Rank 0: the coordinator, and a connection to it within the process. */
+static zr_status_t open_coordinator(const zr_launch_t *launch, int listener, const zr_log_t *log,
+                                    zr_line_t *line) {
+    zr_coordinator_options_t options = {.log = *log,
+                                        .listener = listener,
+                                        .secret = launch->secret,
+                                        .n_ranks = launch->n_ranks,
+                                        .gather_ms = start_ms(launch, line),
+                                        .timeout_ms = line->timeout_ms};
     int port = launch->port, error = 0;
     if (listener < 0)
         error = zr_wire_listen(line->bind, launch->port, &options.listener, &port);
@@ -481,7 +484,7 @@ static zr_status_t open_hub(const zr_launch_t *launch, int listener, const zr_lo
                      "%s is open: whoever reaches this port can join the run, or end it; give all "
                      "ranks the same --comm-secret FILE (docs/guide/clusters.md)",
                      options.place);
-    return zr_hub_start(&options, &line->hub, &line->socket);
+    return zr_coordinator_start(&options, &line->coordinator, &line->socket);
 }
 
 /* Who it is, when it is asked, and in the way that it is asked. 0; EPROTO, and why; another errno.
@@ -504,8 +507,8 @@ static int say_hello(const zr_launch_t *launch, zr_line_t *line, char *why) {
 }
 
 /* Every other rank: a connection. */
-static zr_status_t connect_to_hub(const zr_launch_t *launch, int socket, const zr_log_t *log,
-                                  zr_line_t *line) {
+static zr_status_t connect_to_coordinator(const zr_launch_t *launch, int socket,
+                                          const zr_log_t *log, zr_line_t *line) {
     const char *detail = NULL;
     int error = 0;
     line->socket = socket;
@@ -553,8 +556,8 @@ static zr_status_t open_line(const zr_launch_t *launch, int socket, const zr_log
         close_socket(socket);
         return zr_fail(log, ZR_ERR_MEMORY, "no memory for the state of %d ranks", launch->n_ranks);
     }
-    zr_status_t status = launch->rank == 0 ? open_hub(launch, socket, log, line)
-                                           : connect_to_hub(launch, socket, log, line);
+    zr_status_t status = launch->rank == 0 ? open_coordinator(launch, socket, log, line)
+                                           : connect_to_coordinator(launch, socket, log, line);
     ZR_THEN(status, await_welcome(launch, log, line));
     if (status == ZR_OK && pthread_create(&line->reader, NULL, reader_main, line) != 0)
         status = zr_fail(log, ZR_ERR_MEMORY, "no memory for the thread that hears other ranks");

@@ -135,7 +135,7 @@ bool zr_peer_check_mpi_place(const zr_mpi_place_t *said, char *why) {
 /* What each kind may have behind its header. */
 static const struct {
     zr_frame_kind_t kind;
-    bool is_to_hub, is_from_hub;
+    bool is_to_coordinator, is_from_coordinator;
     size_t least, most;
 } frames[] = {
     {ZR_FRAME_HELLO, true, false, sizeof(zr_hello_t), sizeof(zr_hello_t)},
@@ -152,11 +152,11 @@ static const struct {
     {ZR_FRAME_CHALLENGE, false, true, sizeof(zr_challenge_t), sizeof(zr_challenge_t)},
 };
 
-bool zr_peer_check_frame(const zr_frame_t *frame, bool is_to_hub, int n_ranks, char *why) {
+bool zr_peer_check_frame(const zr_frame_t *frame, bool is_to_coordinator, int n_ranks, char *why) {
     for (size_t i = 0; i < sizeof(frames) / sizeof(frames[0]); i++) {
         size_t least = frames[i].least, most = frames[i].most;
         if (frames[i].kind != frame->kind ||
-            !(is_to_hub ? frames[i].is_to_hub : frames[i].is_from_hub))
+            !(is_to_coordinator ? frames[i].is_to_coordinator : frames[i].is_from_coordinator))
             continue;
         if (frame->kind == ZR_FRAME_OUTCOME)
             most += (size_t)n_ranks * ZR_PAYLOAD_BYTES;

@@ -109,8 +109,8 @@ bool zr_peer_check_header(const zr_link_header_t *said, size_t size_bytes, char 
 bool zr_peer_check_mpi_place(const zr_mpi_place_t *said, char *why);
 
 /** A frame's kind and length, before its data is received.
- * @param n_ranks  of the first communicator; of a frame to the hub ignored */
-bool zr_peer_check_frame(const zr_frame_t *frame, bool is_to_hub, int n_ranks, char *why);
+ * @param n_ranks  of the first communicator; of a frame to the coordinator ignored */
+bool zr_peer_check_frame(const zr_frame_t *frame, bool is_to_coordinator, int n_ranks, char *why);
 
 /** @param has_secret  whether this rank has one */
 bool zr_peer_check_challenge(const zr_challenge_t *said, bool has_secret, char *why);
@@ -124,7 +124,7 @@ bool zr_peer_check_post(const zr_post_t *said, int n_ranks, char *why);
 /** What a rank has brought to a meeting, or what has come of one. */
 bool zr_peer_check_status(int32_t status, char *why);
 
-/** What a rank has asked the hub, and who the ranks of its communicator are. */
+/** What a rank has asked the coordinator, and who the ranks of its communicator are. */
 typedef struct zr_peer_question {
     int rank, n_ranks;
     const int *origins;     /* [n_ranks] in the first communicator */

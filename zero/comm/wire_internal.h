@@ -1,5 +1,6 @@
 /*
- * What goes over a connection between a rank and the hub (hub/): frames, and the sockets below.
+ * What goes over a connection between a rank and the coordinator (coordinator/): frames, and the
+ * sockets below.
  *
  * A frame is a header and `length` bytes, and a seal (secret_internal.h) where ranks have a secret.
  * Everything is checked by who receives it (peer_internal.h), since anybody may connect to a port:
@@ -12,26 +13,26 @@
 #include <sys/types.h>
 
 #include "kernels/base/lived_internal.h"
-#include "zero/comm/roll_internal.h"
+#include "zero/comm/membership_internal.h"
 #include "zero/comm/secret_internal.h"
 
 #define ZR_WIRE_MAGIC 0x315A52454E49474Cu
 #define ZR_WIRE_VERSION 7u /* of these structures */
 
 typedef enum zr_frame_kind {
-    ZR_FRAME_HELLO = 1,   /* to the hub: zr_hello_t, the first; also to a listener for data */
-    ZR_FRAME_WELCOME = 2, /* from the hub: all ranks have come */
-    ZR_FRAME_REFUSED = 3, /* from the hub: text */
-    ZR_FRAME_POST = 4,    /* to the hub: zr_post_t */
-    ZR_FRAME_MEET = 5,    /* to the hub: int32_t status */
-    ZR_FRAME_KILL = 6,    /* to the hub: text */
-    ZR_FRAME_LEAVE = 7,   /* to the hub */
-    ZR_FRAME_OUTCOME = 8, /* from the hub: zr_outcome_t, then what the posts carried; of a
-                             split int32_t[n_ranks], who the group's ranks are in the first
-                             communicator */
-    ZR_FRAME_END = 9,     /* from the hub: zr_end_t */
-    ZR_FRAME_APART =
-        11, /* to the hub: from now on this group meets in a page (control_page_internal.h) */
+    ZR_FRAME_HELLO = 1, /* to the coordinator: zr_hello_t, the first; also to a listener for data */
+    ZR_FRAME_WELCOME = 2,   /* from the coordinator: all ranks have come */
+    ZR_FRAME_REFUSED = 3,   /* from the coordinator: text */
+    ZR_FRAME_POST = 4,      /* to the coordinator: zr_post_t */
+    ZR_FRAME_MEET = 5,      /* to the coordinator: int32_t status */
+    ZR_FRAME_KILL = 6,      /* to the coordinator: text */
+    ZR_FRAME_LEAVE = 7,     /* to the coordinator */
+    ZR_FRAME_OUTCOME = 8,   /* from the coordinator: zr_outcome_t, then what the posts carried; of a
+                               split int32_t[n_ranks], who the group's ranks are in the first
+                               communicator */
+    ZR_FRAME_END = 9,       /* from the coordinator: zr_end_t */
+    ZR_FRAME_APART = 11,    /* to the coordinator: from now on this group meets in a page
+                               (control_page_internal.h) */
     ZR_FRAME_ALIVE = 10,    /* both ways, without a word: zr_wire_beat_ms */
     ZR_FRAME_CHALLENGE = 12 /* from who listens: zr_challenge_t, the first, without a seal */
 } zr_frame_kind_t;
@@ -74,7 +75,7 @@ typedef struct zr_end {
     char reason[ZR_REASON_BYTES];
 } zr_end_t;
 
-/** Most bytes that a frame to the hub, or from it, can have behind its header. */
+/** Most bytes that a frame to the coordinator, or from it, can have behind its header. */
 #define ZR_WIRE_MOST_TO_HUB                                                                        \
     (sizeof(zr_post_t) > ZR_REASON_BYTES ? sizeof(zr_post_t) : ZR_REASON_BYTES)
 #define ZR_WIRE_MOST_FROM_HUB(n_ranks)                                                             \
@@ -152,7 +153,7 @@ size_t zr_wire_put(zr_seal_t *seal, zr_frame_t *frame, const zr_wire_part_t part
 bool zr_wire_answer(zr_seal_t *seal, const zr_secret_t *secret, const zr_challenge_t *challenge,
                     zr_hello_t *hello, char *why);
 
-/** Send a frame to the hub, on a blocking socket. @return 0 or an errno */
+/** Send a frame to the coordinator, on a blocking socket. @return 0 or an errno */
 int zr_wire_send(int socket, zr_seal_t *seal, uint32_t kind, uint32_t group, const void *data,
                  size_t length);
 

@@ -8,7 +8,7 @@
 
 zr_secret_t members_secret;
 
-/* The hub's warnings and rank 0's errors come from two threads. */
+/* The coordinator's warnings and rank 0's errors come from two threads. */
 static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void keep_message(void *context, zr_log_level_t level, int rank, const char *message) {
@@ -167,7 +167,7 @@ zr_challenge_t await_challenge(int fd) {
     return challenge;
 }
 
-/* Wait until the hub has said something, as it does to ranks. */
+/* Wait until the coordinator has said something, as it does to ranks. */
 void await_word(int fd) {
     zr_frame_t frame;
     assert_int_equal(receive_all(fd, &frame, sizeof(frame), INT64_MAX), 0);

@@ -14,7 +14,7 @@
 #include "tests/common/test.h"
 #include "tests/zero/comm/free_port.h"
 #include "zero/comm/control_internal.h"
-#include "zero/comm/hub/connection.h"
+#include "zero/comm/coordinator/connection.h"
 #include "zero/comm/peer_internal.h"
 
 enum { N_RANKS = 3, N_ELEMS = 100, LONG_MS = 60000 };

@@ -229,7 +229,7 @@ TEST(processes_of_a_machine_go_on) {
             stop_at(&processes, n_ranks, place);
 }
 
-/* Meetings at the hub, and data over connections. */
+/* Meetings at the coordinator, and data over connections. */
 TEST(processes_of_machines_go_on) {
     machine_ranks = 1;
     stop_at(&processes, 2, BEFORE);

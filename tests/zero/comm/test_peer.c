@@ -1,7 +1,8 @@
 /*
- * The checks of what a peer says: what can be is accepted, up to the limits. That of bytes at random
- * nothing is accepted that could not be used is tests/fuzz/fuzz_peer.c; how each field of each
- * structure is refused is tested where ranks meet with it: test_changed_peer.c, test_control_tcp.c.
+ * The checks of what a peer says: what can be is accepted, up to the limits. That of bytes at
+ * random nothing is accepted that could not be used is tests/fuzz/fuzz_peer.c; how each field of
+ * each structure is refused is tested where ranks meet with it: test_changed_peer.c,
+ * test_control_tcp.c.
  */
 #include "kernels/kernels.h"
 #include "tests/common/test.h"
@@ -44,7 +45,7 @@ TEST(what_can_be) {
 TEST(frames) {
     static const struct {
         uint32_t kind;
-        bool is_to_hub;
+        bool is_to_coordinator;
         uint32_t least, most;
     } right[] = {{ZR_FRAME_HELLO, true, sizeof(zr_hello_t), sizeof(zr_hello_t)},
                  {ZR_FRAME_WELCOME, false, 0, 0},
@@ -65,15 +66,16 @@ TEST(frames) {
                                     right[i].most + 1};
         for (size_t k = 0; k < N_OF(lengths); k++) {
             zr_frame_t frame = {.kind = right[i].kind, .length = lengths[k]};
-            assert_int_equal(zr_peer_check_frame(&frame, right[i].is_to_hub, 3, why), k < 2);
+            assert_int_equal(zr_peer_check_frame(&frame, right[i].is_to_coordinator, 3, why),
+                             k < 2);
             if (right[i].kind != ZR_FRAME_ALIVE)
-                assert_false(zr_peer_check_frame(&frame, !right[i].is_to_hub, 3, why));
+                assert_false(zr_peer_check_frame(&frame, !right[i].is_to_coordinator, 3, why));
         }
     }
-    for (int is_to_hub = 0; is_to_hub <= 1; is_to_hub++) {
+    for (int is_to_coordinator = 0; is_to_coordinator <= 1; is_to_coordinator++) {
         zr_frame_t none = {.kind = 0}, next = {.kind = ZR_FRAME_CHALLENGE + 1};
-        assert_false(zr_peer_check_frame(&none, is_to_hub, 3, why));
-        assert_false(zr_peer_check_frame(&next, is_to_hub, 3, why));
+        assert_false(zr_peer_check_frame(&none, is_to_coordinator, 3, why));
+        assert_false(zr_peer_check_frame(&next, is_to_coordinator, 3, why));
     }
 }
 

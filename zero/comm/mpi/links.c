@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "kernels/kernels.h"
-#include "zero/comm/hub/door.h"
+#include "zero/comm/coordinator/door.h"
 #include "zero/comm/mpi/mpi_site.h"
 
 enum {
@@ -212,7 +212,7 @@ static zr_status_t connect_to(joining_t *self, const zr_card_t *card,
                               const zr_link_place_t *place) {
     zr_links_t *links = self->links;
     const char *detail = NULL;
-    const char *address = place->address[0] != '\0' ? place->address : links->place.hub;
+    const char *address = place->address[0] != '\0' ? place->address : links->place.coordinator;
     char other[ZR_RANK_TEXT_BYTES], why[ZR_PEER_WHY_BYTES];
     int socket = -1, error = EHOSTUNREACH;
     zr_control_describe_other(self->control, card->origin_rank, other, sizeof(other));

@@ -1,5 +1,5 @@
 /* See connection.h. */
-#include "zero/comm/hub/connection.h"
+#include "zero/comm/coordinator/connection.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -10,7 +10,7 @@
 
 #include <poll.h>
 
-#include "zero/comm/hub/connection.h"
+#include "zero/comm/coordinator/connection.h"
 
 enum {
     ZR_DOOR_PLACES = 256, /* for strangers, at a time */

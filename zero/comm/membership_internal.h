@@ -1,11 +1,11 @@
 /*
- * The roll of a communicator: what each rank called last, and what is decided from that.
+ * The membership of a communicator: what each rank called last, and what is decided from that.
  *
  * Ranks meet before a collective (and some meet again within it): each posts its call, the last
  * to come completes the meeting, and a rank that differs, gives up, leaves or does not come ends
  * the communicator with a reason that names it. Where the ranks are threads of one process, the
- * roll is in shared memory (control_memory.c); where they are processes, rank 0's process keeps
- * it (hub/). What is decided, and how it is said, is the same.
+ * membership is in shared memory (control_memory.c); where they are processes, rank 0's process
+ * keeps it (coordinator/). What is decided, and how it is said, is the same.
  *
  * Threads: externally locked; `is_dead` may be read without the lock, and `reason` after it.
  */
@@ -43,7 +43,7 @@ typedef struct zr_seat {
     int origin_rank; /* in the first communicator */
 } zr_seat_t;
 
-typedef struct zr_roll {
+typedef struct zr_membership {
     int n_ranks;
     bool is_nested;         /* of a group made by split */
     int n_arrived;          /* at the meeting under way, < n_ranks */
@@ -58,11 +58,12 @@ typedef struct zr_roll {
     bool has_left; /* a rank has left, and that is why; written like the reason */
     char reason[ZR_REASON_BYTES]; /* written once, before is_dead */
     zr_seat_t seats[];
-} zr_roll_t;
+} zr_membership_t;
 
-size_t zr_roll_bytes(int n_ranks);
+size_t zr_membership_bytes(int n_ranks);
 /** @param origins  [n_ranks] ranks in the first communicator */
-void zr_roll_init(zr_roll_t *roll, int n_ranks, bool is_nested, const int *origins);
+void zr_membership_init(zr_membership_t *membership, int n_ranks, bool is_nested,
+                        const int *origins);
 
 /** What a call looks like to the others. `payload` may be NULL when it has no bytes. */
 void zr_post_fill(zr_post_t *post, const zr_comm_call_t *call, const void *payload,
@@ -70,26 +71,28 @@ void zr_post_fill(zr_post_t *post, const zr_comm_call_t *call, const void *paylo
 
 /** "rank 2", or "rank 2 of its group (rank 6 of all)". */
 void zr_rank_describe(int rank, int origin_rank, bool is_nested, char text[ZR_RANK_TEXT_BYTES]);
-void zr_roll_describe_rank(const zr_roll_t *roll, int rank, char text[ZR_RANK_TEXT_BYTES]);
+void zr_membership_describe_rank(const zr_membership_t *membership, int rank,
+                                 char text[ZR_RANK_TEXT_BYTES]);
 /** " (latest: ...)", to be added to a reason. */
 void zr_post_describe_latest(const zr_post_t *post, char *text, size_t text_bytes);
 
 /** End the communicator for all ranks; the first reason stays. */
-void zr_roll_kill(zr_roll_t *roll, const char *format, ...) ZR_PRINTF(2, 3);
+void zr_membership_kill(zr_membership_t *membership, const char *format, ...) ZR_PRINTF(2, 3);
 /** The same for a rank that leaves, is lost, or has waited for others in vain. */
-void zr_roll_kill_for_leaving(zr_roll_t *roll, int rank);
-void zr_roll_kill_for_loss(zr_roll_t *roll, int rank, const char *reason);
-void zr_roll_kill_for_absence(zr_roll_t *roll, int rank, int timeout_ms);
+void zr_membership_kill_for_leaving(zr_membership_t *membership, int rank);
+void zr_membership_kill_for_loss(zr_membership_t *membership, int rank, const char *reason);
+void zr_membership_kill_for_absence(zr_membership_t *membership, int rank, int timeout_ms);
 
 /** In a later meeting, `waiting` has waited for `late`. */
-void zr_roll_kill_for_lateness(zr_roll_t *roll, int waiting, int late, int64_t limit_ms);
+void zr_membership_kill_for_lateness(zr_membership_t *membership, int waiting, int late,
+                                     int64_t limit_ms);
 
 /** Post a call and count its rank in; the last to come compares all calls before. */
-void zr_roll_arrive(zr_roll_t *roll, int rank, const zr_post_t *post);
+void zr_membership_arrive(zr_membership_t *membership, int rank, const zr_post_t *post);
 /** Count a rank in at a later meeting, with the status that it brings. */
-void zr_roll_count_in(zr_roll_t *roll, zr_status_t status);
+void zr_membership_count_in(zr_membership_t *membership, zr_status_t status);
 
 /** Of the colors posted with a split: where a rank stands in its group, by (key, rank). */
-int zr_roll_rank_in_color(const zr_roll_t *roll, int rank);
+int zr_membership_rank_in_color(const zr_membership_t *membership, int rank);
 /** The ranks of a color by their place in its group, and how many they are. */
-int zr_roll_members(const zr_roll_t *roll, int color, int *members);
+int zr_membership_members(const zr_membership_t *membership, int color, int *members);

@@ -1,5 +1,5 @@
 /* Plans in words: see plan_words.h. */
-#include "examples/plan/words.h"
+#include "examples/plan/describe.h"
 
 #include <stdarg.h>
 #include <stdio.h>

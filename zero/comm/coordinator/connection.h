@@ -22,7 +22,7 @@ typedef struct zr_connection {
     int socket;            /* -1: closed */
     int rank;              /* -1: not said yet */
     int64_t until_ms;      /* a stranger's time */
-    int64_t heard_ms;      /* when something came from it; of the hub's time */
+    int64_t heard_ms;      /* when something came from it; of the coordinator's time */
     int64_t back_until_ms; /* a rank that has gone early: when it has to be back; 0: it has not */
     bool is_closing;       /* when its outbox is empty */
     zr_outbox_t outbox;

@@ -1,5 +1,5 @@
 /* See door.h. */
-#include "zero/comm/hub/door.h"
+#include "zero/comm/coordinator/door.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /*
- * The hub: where ranks that are processes meet. A thread of rank 0's process that keeps the roll
- * of every communicator (roll.h), and a connection to each rank.
+ * The coordinator: where ranks that are processes meet. A thread of rank 0's process that keeps the
+ * membership of every communicator (membership.h), and a connection to each rank.
  *
  * It first gathers the ranks: whoever connects has to say which rank it is, and to know the secret
  * where there is one; a rank that comes twice, with another number of ranks or another version is
@@ -13,17 +13,18 @@
 
 #include "zero/comm/wire_internal.h"
 
-typedef struct zr_hub zr_hub_t;
+typedef struct zr_coordinator zr_coordinator_t;
 
-typedef struct zr_hub_options {
-    zr_log_t log;       /* warnings of the hub: what connected and was no rank */
-    int listener;       /* of zr_wire_listen; the hub's from now on, also when it cannot be made */
+typedef struct zr_coordinator_options {
+    zr_log_t log; /* warnings of the coordinator: what connected and was no rank */
+    int listener; /* of zr_wire_listen; the coordinator's from now on, also when it cannot be made
+                   */
     zr_secret_t secret; /* of the ranks */
     int n_ranks;        /* 2 and more */
     int gather_ms;      /* until all ranks have come */
     int timeout_ms;     /* for a rank that others wait for */
     char place[300];    /* where ranks are told to connect: "host:port", for messages */
-} zr_hub_options_t;
+} zr_coordinator_options_t;
 
 /**
  * Start it.
@@ -31,11 +32,11 @@ typedef struct zr_hub_options {
  * @param own_p  rank 0's connection, as zr_wire_connect gives the others theirs; the caller's
  * @return ZR_OK; ZR_ERR_MEMORY, logged
  */
-ZR_NODISCARD zr_status_t zr_hub_start(const zr_hub_options_t *options, zr_hub_t **hub_p,
-                                      int *own_p);
+ZR_NODISCARD zr_status_t zr_coordinator_start(const zr_coordinator_options_t *options,
+                                              zr_coordinator_t **coordinator_p, int *own_p);
 
 /**
  * Wait until all ranks have gone, for a few seconds; then cut the connections, and free. What
  * remains elsewhere ends with the loss of its connection.
  */
-void zr_hub_stop(zr_hub_t **hub);
+void zr_coordinator_stop(zr_coordinator_t **coordinator);
