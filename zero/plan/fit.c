@@ -133,6 +133,13 @@ zr_run_request_t zr_run_without_limits(const zr_run_request_t *limited) {
     return request;
 }
 
+zr_run_request_t zr_run_to_learn(const zr_run_request_t *limited, size_t n_steps) {
+    zr_run_request_t request = zr_run_without_limits(limited);
+    if (request.lengths == NULL && request.n_steps > n_steps)
+        request.n_steps = n_steps;
+    return request;
+}
+
 /* What it needs, with enough of everything. */
 static zr_status_t plan_without_limits(const zr_run_request_t *limited, const zr_log_t *log,
                                        zr_run_fit_t *one) {

@@ -8,6 +8,9 @@
 /** The same run with enough of everything. */
 zr_run_request_t zr_run_without_limits(const zr_run_request_t *request);
 
+/** Likewise, for so many steps where all are alike: about what the run needs, to choose by. */
+zr_run_request_t zr_run_to_learn(const zr_run_request_t *request, size_t n_steps);
+
 /** A way to make a step, of those that are left open. */
 typedef struct zr_run_way {
     zr_step_order_t order;

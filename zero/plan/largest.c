@@ -215,9 +215,9 @@ static void note_size(zr_run_largest_t *search, const zr_run_plan_t *plan) {
 }
 
 /* Whether the size of an index fits; a size that the family does not have does not. What fits is
- * the best so far. needs_p: NULL, or set to what it needs. */
+ * the best so far. needs_p: set to what it needs, if it fits; learns: if not, too. */
 static zr_status_t try_index(zr_run_largest_t *search, const variant_t *variant, size_t index,
-                             needs_t *needs_p, bool *fits_p) {
+                             bool learns, needs_t *needs_p, bool *fits_p) {
     zr_run_request_t run;
     zr_run_plan_t plan;
     bool is_there;
@@ -226,17 +226,16 @@ static zr_status_t try_index(zr_run_largest_t *search, const variant_t *variant,
     if (!is_there)
         return ZR_OK;
     ZR_TRY(try_run(search, variant, &run, &plan, fits_p));
-    if (!*fits_p && needs_p == NULL)
+    if (!*fits_p && !learns)
         return ZR_OK;
     if (!*fits_p) {
-        zr_run_request_t free = zr_run_without_limits(&run);
+        zr_run_request_t free = zr_run_to_learn(&run, 1);
         zr_status_t status = zr_run_plan(&free, &plan);
         search->n_plans++;
         *needs_p = needs_of(run.config.stage, &plan);
         return status == ZR_OK ? ZR_OK : fail_plan(search, run.config.stage, status);
     }
-    if (needs_p != NULL)
-        *needs_p = needs_of(run.config.stage, &plan);
+    *needs_p = needs_of(run.config.stage, &plan);
     note_size(search, &plan);
     if (search->found && index < search->index)
         return ZR_OK;
@@ -289,7 +288,7 @@ static zr_status_t climb_from(zr_run_largest_t *search, const variant_t *variant
         bool is_certain = is_too_large(search, variant, &climb.needs, last);
         good = false;
         if (!is_certain)
-            ZR_TRY(try_index(search, variant, last, &climb.needs, &good));
+            ZR_TRY(try_index(search, variant, last, true, &climb.needs, &good));
         climb.low = good ? last : climb.low;
         climb.high = good ? climb.high : last;
     }
@@ -300,14 +299,15 @@ static zr_status_t climb_from(zr_run_largest_t *search, const variant_t *variant
 static zr_status_t search_variant(zr_run_largest_t *search, const variant_t *variant) {
     bool good = false;
     needs_t needs = {.n_params = 0};
-    ZR_TRY(try_index(search, variant, search->found ? search->index + 1 : 0, &needs, &good));
+    ZR_TRY(
+        try_index(search, variant, search->found ? search->index + 1 : 0, false, &needs, &good));
     while (good) { /* until none of the next sizes fits */
         ZR_TRY(climb_from(search, variant, search->index, &needs));
         size_t top = search->index;
         good = false;
         for (size_t i = 2; i <= ZR_RUN_SIZES_CHECKED && !good; i++)
             if (!is_too_large(search, variant, &needs, top + i))
-                ZR_TRY(try_index(search, variant, top + i, NULL, &good));
+                ZR_TRY(try_index(search, variant, top + i, false, &needs, &good));
         search->is_monotone &= !good;
     }
     return ZR_OK;

@@ -13,6 +13,7 @@
 #include "zero/plan/shares_internal.h"
 
 #define MOST_CORRECTIONS 6      /* of a placement that does not fit */
+#define ROUGH_CORRECTIONS 2     /* by a first step alone, in which memory follows no plan yet */
 #define FREE_CORRECTIONS 2      /* with parameters still free: they move in whole shards */
 #define LEAST_ROOM 0.002        /* of a budget, and more each time */
 #define MOST_MOVES 10           /* of one that does */
@@ -51,8 +52,10 @@ static void keep_first(void *context, zr_log_level_t level, int rank, const char
         snprintf(search->message, sizeof(search->message), "%s", message);
 }
 
-static zr_status_t plan(search_t *search, bool has_limits, zr_run_plan_t *plan_p, bool *fits_p) {
-    zr_run_request_t request = has_limits ? *search->run : zr_run_without_limits(search->run);
+/* Within the budgets, or with enough of everything and for so many steps. */
+static zr_status_t plan(search_t *search, size_t n_free, zr_run_plan_t *plan_p, bool *fits_p) {
+    bool has_limits = n_free == 0;
+    zr_run_request_t request = has_limits ? *search->run : zr_run_to_learn(search->run, n_free);
     request.log = (zr_log_t){.sink = keep_first, .context = search, .level = ZR_LOG_ERROR};
     search->message[0] = '\0';
     search->n_plans++;
@@ -283,7 +286,7 @@ static zr_status_t try_shares(search_t *search, const zr_shares_facts_t *facts,
                               const zr_shares_t *shares, placed_t *placed, bool *fits_p) {
     zr_run_plan_t within;
     apply(search, facts, shares);
-    ZR_TRY(plan(search, true, &within, fits_p));
+    ZR_TRY(plan(search, 0, &within, fits_p));
     if (*fits_p)
         keep(search, shares, &within, placed);
     else
@@ -354,7 +357,7 @@ static zr_status_t find(search_t *search, zr_shares_aim_t aim, placed_t *placed)
         ZR_TRY(try_shares(search, &facts, &shares, placed, &fits));
         if (fits)
             break;
-        ZR_TRY(plan(search, false, &free, &is_planned));
+        ZR_TRY(plan(search, i < ROUGH_CORRECTIONS ? 1 : 2, &free, &is_planned));
         if (i >= FREE_CORRECTIONS && facts.is_open[ZR_KEPT_PARAMS])
             hold_params(&free, &facts);
         learn(search, &free, &facts);
@@ -454,7 +457,7 @@ static zr_status_t choose(search_t *search) {
     begin_facts(search);
     zr_shares_t first = first_shares(search);
     apply(search, &search->facts, &first);
-    ZR_TRY(plan(search, false, &free, &is_planned));
+    ZR_TRY(plan(search, 1, &free, &is_planned));
     measure(search, &free);
     learn(search, &free, &search->facts);
     ZR_TRY(try_aim(search, ZR_SHARES_UPMOST, &best));
