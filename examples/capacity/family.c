@@ -14,13 +14,24 @@ size_t capacity_family_step(const capacity_family_t *family) {
 }
 
 /* Layers that a longer model has are as those that it repeats. */
-static void repeat_layers(const uint64_t *like, size_t n_like, size_t n_layers,
+static void repeat_layers(const zr_decoder_shape_t *like, const uint64_t *set, size_t n_layers,
                           uint64_t *layers_p) {
-    memset(layers_p, 0, ZR_DECODER_MAX_LAYERS / 8);
-    for (size_t i = 0; i < n_layers && i < ZR_DECODER_MAX_LAYERS; i++) {
-        size_t from = i % n_like;
-        layers_p[i / 64] |= (like[from / 64] >> (from % 64) & 1) << (i % 64);
-    }
+    memset(layers_p, 0, ZR_DECODER_SET_LAYERS / 8);
+    for (size_t i = 0; i < n_layers && i < ZR_DECODER_SET_LAYERS; i++)
+        if (zr_decoder_has_layer(like, set, i % like->n_layers))
+            layers_p[i / 64] |= (uint64_t)1 << (i % 64);
+}
+
+/* Beyond the layers that have bits, after how many they begin again; 0: all are alike. */
+static size_t repeat_of(const zr_decoder_shape_t *like, size_t n_layers) {
+    bool is_alike = true;
+    size_t period = like->repeat > 0 ? like->repeat : like->n_layers;
+    for (size_t i = 1; i < like->n_layers && i < ZR_DECODER_SET_LAYERS; i++)
+        is_alike &= zr_decoder_has_layer(like, like->windowed, i) ==
+                        zr_decoder_has_layer(like, like->windowed, 0) &&
+                    zr_decoder_has_layer(like, like->unrotated, i) ==
+                        zr_decoder_has_layer(like, like->unrotated, 0);
+    return is_alike || n_layers <= ZR_DECODER_SET_LAYERS ? 0 : period;
 }
 
 /* Round to the nearest, so that proportions are kept as far as whole numbers can. */
@@ -41,8 +52,10 @@ static zr_decoder_shape_t make_decoder(const capacity_family_t *family, size_t l
     shape.wide = scale(channels, like->wide, like->channels);
     shape.seq = family->seq;
     shape.vocab = family->vocab;
-    repeat_layers(like->windowed, like->n_layers, layers, shape.windowed);
-    repeat_layers(like->unrotated, like->n_layers, layers, shape.unrotated);
+    shape.repeat = repeat_of(like, layers);
+    size_t n_bits = shape.repeat > 0 ? shape.repeat : layers;
+    repeat_layers(like, like->windowed, n_bits, shape.windowed);
+    repeat_layers(like, like->unrotated, n_bits, shape.unrotated);
     return shape;
 }
 

@@ -44,7 +44,7 @@ static void write_layers(const uint64_t *layers, size_t n_bits, size_t n_layers,
     for (size_t i = 0; i < n_bits; i++)
         n_set += has_layer(layers, i);
     snprintf(text, size, "%s", n_set == 0 ? "none" : "all");
-    if (n_set == 0 || n_set == n_layers)
+    if (n_set == 0 || n_set == n_layers || n_set == n_bits)
         return;
     for (size_t first = 0, last; first < n_bits && used < size; first = last + 1) {
         last = first;

@@ -83,15 +83,11 @@ static json_t *of_gpt(const zr_gpt_shape_t *shape) {
 
 /* ---- the Llama family -------------------------------------------------------------------- */
 
-static bool has_layer(const uint64_t *layers, size_t i) {
-    return (layers[i / 64] >> (i % 64) & 1) != 0;
-}
-
 /* Layers of a shape that are in a set. */
 static size_t count_layers(const zr_decoder_shape_t *shape, const uint64_t *layers) {
     size_t n = 0;
     for (size_t i = 0; i < shape->n_layers; i++)
-        n += has_layer(layers, i);
+        n += zr_decoder_has_layer(shape, layers, i);
     return n;
 }
 
@@ -133,15 +129,16 @@ static void put_windows(const zr_decoder_shape_t *shape, const char *type, json_
         return;
     json_t *types = json_array();
     for (size_t i = 0; i < shape->n_layers; i++)
-        json_append(&types, json_string(has_layer(shape->windowed, i) ? "sliding_attention"
-                                                                      : "full_attention"));
+        json_append(&types, json_string(zr_decoder_has_layer(shape, shape->windowed, i)
+                                            ? "sliding_attention"
+                                            : "full_attention"));
     JSON_PUT(object, {"use_sliding_window", json_boolean(has_windows)}, {"layer_types", types});
 }
 
 static void put_unrotated(const zr_decoder_shape_t *shape, json_t **object) {
     json_t *layers = json_array();
     for (size_t i = 0; i < shape->n_layers; i++)
-        json_append(&layers, json_integer(has_layer(shape->unrotated, i) ? 0 : 1));
+        json_append(&layers, json_integer(zr_decoder_has_layer(shape, shape->unrotated, i) ? 0 : 1));
     json_put(object, "no_rope_layers", layers);
 }
 

@@ -65,7 +65,8 @@ TEST(descriptions_are_read_back) {
         LLAMA ",rope=llama3,rope-factor=8,rope-low=1.5,rope-high=3,rope-seq=64",
         LLAMA ",window=7",
         LLAMA ",window=7,windowed=0+2-3,unrotated=1-2",
-        LLAMA ",window=7,windowed=all,unrotated=all"};
+        LLAMA ",window=7,windowed=all,unrotated=all",
+        LLAMA ",window=7,windowed=0+2-3,unrotated=1,repeat=4"};
     for (size_t i = 0; i < N_OF(texts); i++) {
         zr_model_shape_t shape = read_good(texts[i]);
         check_round_trip(&shape);
@@ -97,6 +98,15 @@ TEST(layers_fit_a_description) {
         s->unrotated[i] = 0xb6db6db6db6db6dbu; /* two of three */
     }
     check_round_trip(&shape);
+    s->n_layers = 1000; /* more than have bits */
+    assert_int_equal(zr_model_shape_check(&shape, NULL), ZR_ERR_ARGUMENT);
+    s->repeat = ZR_DECODER_SET_LAYERS;
+    check_round_trip(&shape);
+    assert_true(zr_decoder_has_layer(s, s->windowed, 999));
+    assert_false(zr_decoder_has_layer(s, s->windowed, 998));
+    shape = read_good("llama,layers=1000,channels=64,heads=4,wide=96,seq=128,vocab=300,window=9");
+    check_round_trip(&shape);
+    assert_true(zr_decoder_has_layer(s, s->windowed, 999));
 }
 
 /* ---- files ----------------------------------------------------------------------------------- */
@@ -163,8 +173,8 @@ TEST(refused) {
         {LLAMA ",unrotated=1-", "unrotated=1-: layers from 0 on", ZR_ERR_ARGUMENT},
         {LLAMA ",unrotated=2-1", "unrotated=2-1: layers from 0 on", ZR_ERR_ARGUMENT},
         {LLAMA ",unrotated=256", "unrotated=256: layers from 0 on", ZR_ERR_ARGUMENT},
-        {"llama,layers=257,channels=64,heads=4,wide=96,seq=128,vocab=300",
-         "layers=257: a whole number from 1 to 256", ZR_ERR_ARGUMENT},
+        {"llama,layers=100001,channels=64,heads=4,wide=96,seq=128,vocab=300",
+         "layers=100001: a whole number from 1 to 100000", ZR_ERR_ARGUMENT},
         {"llama,layers=256,channels=16777216,heads=1048576,head-size=256,wide=67108864,seq=1,vocab="
          "9",
          "too large to address", ZR_ERR_ARGUMENT}};

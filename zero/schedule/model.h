@@ -212,7 +212,7 @@ typedef struct zr_model_options {
 } zr_model_options_t;
 
 /** Size of a maker's context. */
-#define ZR_MODEL_MAKER_BYTES 256
+#define ZR_MODEL_MAKER_BYTES 320
 
 /** A recipe to create a model on any runtime, for plans, searches and training. */
 typedef struct zr_model_maker {

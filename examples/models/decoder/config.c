@@ -170,6 +170,19 @@ static void read_rotary(reader_t *r) {
         read_number(r, scaling, "original_max_position_embeddings", (double)r->shape.seq);
 }
 
+/* A layer is in a set, of which `n` layers are now. */
+static void put_layer(uint64_t *layers, size_t layer, size_t *n) {
+    zr_model_set_layer(layers, layer % ZR_DECODER_SET_LAYERS);
+    ++*n;
+}
+
+/* More layers than a set has bits for are all in it, or none. */
+static void check_set(reader_t *r, const char *key, size_t n) {
+    if (r->shape.n_layers > ZR_DECODER_SET_LAYERS && n > 0 && n < r->shape.n_layers)
+        refuse(r, "%s: of more than %d layers all must be of one kind", key,
+               ZR_DECODER_SET_LAYERS);
+}
+
 /* layer_types, or the rule of the type. */
 static void read_windows(reader_t *r) {
     zr_decoder_shape_t *shape = &r->shape;
@@ -181,18 +194,17 @@ static void read_windows(reader_t *r) {
     if (kinds != NULL && json_array_size(kinds) != n_layers)
         refuse(r, "layer_types has %s, and num_hidden_layers is %zu",
                zr_count_text(json_array_size(kinds), "layer").text, n_layers);
-    for (size_t i = 0; i < n_layers && i < ZR_DECODER_MAX_LAYERS; i++) {
+    for (size_t i = 0; i < n_layers; i++) {
         const char *kind = json_string_value(json_array_get(kinds, i));
         bool is_windowed = kinds == NULL ? uses && i >= first
                                          : kind != NULL && strcmp(kind, "sliding_attention") == 0;
         if (kinds != NULL && !is_windowed && (kind == NULL || strcmp(kind, "full_attention") != 0))
             refuse(r, "layer_types has %s; supported are full_attention and sliding_attention",
                    show(json_array_get(kinds, i)).text);
-        if (is_windowed && value_of(r->root, "sliding_window") != NULL) {
-            zr_model_set_layer(shape->windowed, i);
-            n_windowed++;
-        }
+        if (is_windowed && value_of(r->root, "sliding_window") != NULL)
+            put_layer(shape->windowed, i, &n_windowed);
     }
+    check_set(r, "layer_types", n_windowed);
     if (n_windowed > 0)
         shape->window = read_size(r, "sliding_window", 0);
 }
@@ -201,16 +213,17 @@ static void read_windows(reader_t *r) {
 static void read_unrotated(reader_t *r) {
     const json_t *layers = value_of(r->root, "no_rope_layers");
     bool has_rule = strcmp(r->type->name, "smollm3") == 0;
-    size_t interval = has_rule ? read_size(r, "no_rope_layer_interval", 4) : 0;
+    size_t interval = has_rule ? read_size(r, "no_rope_layer_interval", 4) : 0, n_unrotated = 0;
     if (layers != NULL && json_array_size(layers) != r->shape.n_layers)
         refuse(r, "no_rope_layers has %s, and num_hidden_layers is %zu",
                zr_count_text(json_array_size(layers), "layer").text, r->shape.n_layers);
-    for (size_t i = 0; i < r->shape.n_layers && i < ZR_DECODER_MAX_LAYERS; i++) {
+    for (size_t i = 0; i < r->shape.n_layers; i++) {
         bool is_unrotated = layers != NULL ? json_integer_value(json_array_get(layers, i)) == 0
                                            : interval > 0 && (i + 1) % interval == 0;
         if (is_unrotated)
-            zr_model_set_layer(r->shape.unrotated, i);
+            put_layer(r->shape.unrotated, i, &n_unrotated);
     }
+    check_set(r, "no_rope_layers", n_unrotated);
 }
 
 static void read_sizes(reader_t *r) {

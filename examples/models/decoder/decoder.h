@@ -14,7 +14,9 @@
 
 ZR_BEGIN_C
 
-#define ZR_DECODER_MAX_LAYERS 256
+#define ZR_DECODER_MAX_LAYERS 100000
+/** Layers that a set of layers has a bit for. */
+#define ZR_DECODER_SET_LAYERS 256
 
 /** The shape of a model; all sizes except the window must be positive. */
 typedef struct zr_decoder_shape {
@@ -32,9 +34,18 @@ typedef struct zr_decoder_shape {
     bool has_qkv_bias, has_out_bias, has_mlp_bias;
     bool normalises_qk; /* each head of queries and keys has a norm: Qwen3 */
     size_t window;      /* positions that layers in `windowed` see; 0: all */
-    /* Bit sets of layers: those limited to `window`, and those without rotary positions. */
-    uint64_t windowed[ZR_DECODER_MAX_LAYERS / 64], unrotated[ZR_DECODER_MAX_LAYERS / 64];
+    /* Bit sets of layers: those limited to `window`, and those without rotary positions. Layer i has
+     * bit i % repeat, or i % ZR_DECODER_SET_LAYERS where repeat is 0. */
+    uint64_t windowed[ZR_DECODER_SET_LAYERS / 64], unrotated[ZR_DECODER_SET_LAYERS / 64];
+    size_t repeat; /* at most ZR_DECODER_SET_LAYERS */
 } zr_decoder_shape_t;
+
+/** Whether a set of the shape has a layer. */
+static inline bool zr_decoder_has_layer(const zr_decoder_shape_t *shape, const uint64_t *layers,
+                                        size_t layer) {
+    size_t i = layer % (shape->repeat > 0 ? shape->repeat : ZR_DECODER_SET_LAYERS);
+    return (layers[i / 64] >> (i % 64) & 1) != 0;
+}
 
 /** The shape of a well-known model, "llama-3.2-1b"; false: the name is unknown. */
 bool zr_decoder_named(const char *name, zr_decoder_shape_t *shape_p);

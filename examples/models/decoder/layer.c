@@ -40,10 +40,6 @@ typedef struct layer_tensors {
 static const zr_part_product_t plain = {0};
 static const zr_part_product_t keeping = {.keeps_x = true};
 
-static bool has_bit(const uint64_t *bits, size_t i) {
-    return (bits[i / 64] >> (i % 64) & 1) != 0;
-}
-
 static size_t index_of(const zr_block_t *block) {
     return zr_block_index(block) - 1;
 }
@@ -144,12 +140,14 @@ static zr_nn_qkv_shape_t qkv_shape(const zr_visit_t *visit) {
 
 static const float *frequencies_of(const zr_visit_t *visit) {
     const zr_decoder_model_t *model = visit->shape;
-    return has_bit(model->shape.unrotated, index_of(visit->block)) ? NULL : model->frequencies;
+    const zr_decoder_shape_t *s = &model->shape;
+    return zr_decoder_has_layer(s, s->unrotated, index_of(visit->block)) ? NULL
+                                                                         : model->frequencies;
 }
 
 static size_t window_of(const zr_visit_t *visit) {
     const zr_decoder_shape_t *s = &((const zr_decoder_model_t *)visit->shape)->shape;
-    return has_bit(s->windowed, index_of(visit->block)) ? s->window : 0;
+    return zr_decoder_has_layer(s, s->windowed, index_of(visit->block)) ? s->window : 0;
 }
 
 static const void *data_of(zr_param_t *param) {

@@ -110,14 +110,10 @@ static size_t n_params(const zr_model_shape_t *shape) {
     return zr_decoder_n_params(&shape->of.decoder);
 }
 
-static bool is_windowed(const zr_decoder_shape_t *s, size_t layer) {
-    return (s->windowed[layer / 64] >> (layer % 64) & 1) != 0;
-}
-
 /* Positions that a token sees in a layer, on average over t of them. */
 static double keys_seen(const zr_decoder_shape_t *s, size_t layer, size_t t) {
     double n = (double)t, window = (double)s->window;
-    if (!is_windowed(s, layer) || window >= n)
+    if (!zr_decoder_has_layer(s, s->windowed, layer) || window >= n)
         return (n + 1.0) / 2.0;
     return window * (n - (window - 1.0) / 2.0) / n;
 }
@@ -176,20 +172,31 @@ static const zr_model_key_t keys[] = {
     {"mlp_bias", ZR_MODEL_FLAG, AT(has_mlp_bias), .is_optional = true},
     {"qk_norm", ZR_MODEL_FLAG, AT(normalises_qk), .is_optional = true},
     {"window", ZR_MODEL_SIZE, AT(window), .most = (size_t)1 << 30, .is_optional = true},
-    {"windowed", ZR_MODEL_LAYERS, AT(windowed), .most = ZR_DECODER_MAX_LAYERS, .is_optional = true},
-    {"unrotated", ZR_MODEL_LAYERS, AT(unrotated), .most = ZR_DECODER_MAX_LAYERS,
+    {"windowed", ZR_MODEL_LAYERS, AT(windowed), .most = ZR_DECODER_SET_LAYERS, .is_optional = true},
+    {"unrotated", ZR_MODEL_LAYERS, AT(unrotated), .most = ZR_DECODER_SET_LAYERS,
      .is_optional = true},
+    {"repeat", ZR_MODEL_SIZE, AT(repeat), .most = ZR_DECODER_SET_LAYERS, .is_optional = true},
 };
 
+static bool are_all(const uint64_t *layers) {
+    bool are = true;
+    for (size_t i = 0; i < ZR_DECODER_SET_LAYERS / 64; i++)
+        are = are && layers[i] == UINT64_MAX;
+    return are;
+}
+
+/* Bits of layers that a set tells apart. */
+static size_t n_told_apart(const zr_decoder_shape_t *s) {
+    size_t most = s->repeat > 0 ? s->repeat : ZR_DECODER_SET_LAYERS;
+    return s->n_layers < most ? s->n_layers : most;
+}
+
 /* "all" has set more bits than there are layers. */
-static void cut_layers(uint64_t *layers, size_t n_layers) {
-    bool are_all = true;
-    for (size_t i = 0; i < ZR_DECODER_MAX_LAYERS / 64; i++)
-        are_all = are_all && layers[i] == UINT64_MAX;
-    if (!are_all)
+static void cut_layers(const zr_decoder_shape_t *s, uint64_t *layers) {
+    if (!are_all(layers))
         return;
-    memset(layers, 0, ZR_DECODER_MAX_LAYERS / 8);
-    for (size_t i = 0; i < n_layers; i++)
+    memset(layers, 0, ZR_DECODER_SET_LAYERS / 8);
+    for (size_t i = 0; i < n_told_apart(s); i++)
         zr_model_set_layer(layers, i);
 }
 
@@ -213,17 +220,18 @@ static void complete(zr_model_shape_t *shape) {
         rotary->original_max_position_embeddings =
             or_default(rotary->original_max_position_embeddings, (double)s->seq);
     }
-    static const uint64_t none[ZR_DECODER_MAX_LAYERS / 64];
+    static const uint64_t none[ZR_DECODER_SET_LAYERS / 64];
     if (s->window > 0 && memcmp(s->windowed, none, sizeof(none)) == 0)
         memset(s->windowed, 0xff, sizeof(s->windowed));
-    cut_layers(s->windowed, s->n_layers);
-    cut_layers(s->unrotated, s->n_layers);
+    cut_layers(s, s->windowed);
+    cut_layers(s, s->unrotated);
 }
 
 static bool check_sizes(const zr_model_shape_t *shape, char *error, size_t error_size) {
     for (size_t i = 0; i < N_ELEMS(keys); i++) {
         zr_model_value_t value = zr_model_key_value(&keys[i], shape);
         if (keys[i].type == ZR_MODEL_SIZE && keys[i].offset != AT(window) &&
+            keys[i].offset != AT(repeat) &&
             (value.size == 0 || value.size > keys[i].most))
             return zr_model_refuse(error, error_size, "%s=%zu; allowed are 1 to %zu", keys[i].name,
                                    value.size, keys[i].most);
@@ -231,15 +239,35 @@ static bool check_sizes(const zr_model_shape_t *shape, char *error, size_t error
     return true;
 }
 
+static bool has_bit(const uint64_t *layers, size_t i) {
+    return (layers[i / 64] >> (i % 64) & 1) != 0;
+}
+
+/* More layers than have bits: without `repeat`, all are alike. */
+static bool check_repeat(const zr_decoder_shape_t *s, char *error, size_t error_size) {
+    static const uint64_t none[ZR_DECODER_SET_LAYERS / 64];
+    const uint64_t *const sets[] = {s->windowed, s->unrotated};
+    for (int i = 0; i < 2 && s->n_layers > ZR_DECODER_SET_LAYERS && s->repeat == 0; i++)
+        if (!are_all(sets[i]) && memcmp(sets[i], none, sizeof(none)) != 0)
+            return zr_model_refuse(error, error_size,
+                                   "%s is of some of %zu layers; beyond %d layers give repeat=N, "
+                                   "the layers after which it begins again, or all or none",
+                                   i == 0 ? "windowed" : "unrotated", s->n_layers,
+                                   ZR_DECODER_SET_LAYERS);
+    return true;
+}
+
 static bool check_layers(const zr_decoder_shape_t *s, char *error, size_t error_size) {
     bool any_windowed = false;
-    for (size_t i = 0; i < ZR_DECODER_MAX_LAYERS; i++) {
-        bool windowed = is_windowed(s, i);
+    for (size_t i = 0; i < ZR_DECODER_SET_LAYERS; i++) {
+        bool windowed = has_bit(s->windowed, i);
         any_windowed = any_windowed || windowed;
-        if (i >= s->n_layers && (windowed || (s->unrotated[i / 64] >> (i % 64) & 1) != 0))
+        if (i >= n_told_apart(s) && (windowed || has_bit(s->unrotated, i)))
             return zr_model_refuse(error, error_size, "%s has layer %zu; there are layers 0 to %zu",
-                                   windowed ? "windowed" : "unrotated", i, s->n_layers - 1);
+                                   windowed ? "windowed" : "unrotated", i, n_told_apart(s) - 1);
     }
+    if (!check_repeat(s, error, error_size))
+        return false;
     if (any_windowed != (s->window > 0))
         return zr_model_refuse(error, error_size,
                                "window=%zu, and %s layer is windowed; give both, or neither",
