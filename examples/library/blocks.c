@@ -1,29 +1,26 @@
 /*
- * A model of one's own as a list of blocks: linear layers learn a matrix from samples of it. It is
- * planned before it is trained: what each rank needs is known to the byte before anything is
- * allocated.
+ * A model of one's own as a list of blocks: three linear layers learn a matrix from samples of it.
+ * The program plans the training to the byte, trains on several ranks, saves checkpoints, and goes
+ * on from the newest one when it is started again. The guide is docs/guide/own-model.md.
  *
- *   blocks [RANKS [ds_config.json]]
- *
- * A block says what its parameters are, and computes forward and backward. When they are gathered,
- * computed again, reduced and released is the library's. regression.c has the same training by
- * units, for programs with a control flow of their own.
+ *   blocks [RANKS [ds_config.json [FOLDER]]]      FOLDER: of checkpoints; without it none are saved
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <zero/zero.h>
 
-enum { N = 32, LAYERS = 2, STEPS = 300, BATCH = 16 };
+enum { N = 32, LAYERS = 3, STEPS = 300, SAVE_EVERY = 100, BATCH = 16 };
 
-/* Between -1 and 1; a number as good as drawn, and the same for the same i. */
+/* A number between -1 and 1 that looks random, the same for the same i. */
 static float drawn(size_t i) {
     uint64_t bits = (i + 1) * 0x9e3779b97f4a7c15U;
     bits = (bits ^ bits >> 31) * 0xbf58476d1ce4e5b9U;
     return (float)(bits >> 40) / (1 << 23) - 1;
 }
 
-/* ---- kernels: functions of our own, that run where the stream has come so far ---------------- */
+/* ---- kernels: functions that run in the order of the stream ---------------------------------- */
 
 typedef struct {
     size_t rows;
@@ -60,7 +57,7 @@ static void differentiate(const void *context) {
     }
 }
 
-/* The mean over rows of |x - wanted|^2 / 2, and its gradient in y, where that is asked for */
+/* The mean over rows of |x - wanted|^2 / 2, and its gradient in y unless that is NULL */
 static void measure(const void *context) {
     const args_t *a = context;
     for (size_t k = 0; k < a->rows * N; k++) {
@@ -71,7 +68,7 @@ static void measure(const void *context) {
     }
 }
 
-/* The cost is what a simulated device takes the time for: floating point operations, and bytes. */
+/* The cost, floating-point operations and bytes, is what a plan computes times from. */
 static zr_status_t run(zr_visit_t *visit, const char *name, void (*function)(const void *),
                        args_t *args, double operations) {
     const zr_own_kernel_t kernel = {.name = name, .host = function};
@@ -92,7 +89,7 @@ static zr_status_t layer_declare(zr_block_t *block, const void *shape, void *sel
     (void)shape;
     snprintf(name, sizeof(name), "h.%zu.w", zr_block_index(block));
     zr_block_param_t w = {
-        .name = name, .n_dims = 2, .dims = {N, N}, .init = ZR_INIT_NORMAL, .deviation = 0.05};
+        .name = name, .n_dims = 2, .dims = {N, N}, .init = ZR_INIT_NORMAL, .deviation = 0.1};
     return zr_block_add_param(block, &w, self);
 }
 
@@ -145,7 +142,7 @@ static zr_status_t loss_backward(zr_visit_t *visit) {
 static const zr_block_type_t loss = {
     .name = "loss", .forward = loss_forward, .backward = loss_backward};
 
-/* A maker: the library calls it for a plan, on simulated hardware, and we for training. */
+/* Makes the model: the library calls it to plan, on simulated hardware, and train() to train. */
 static zr_status_t make(const void *context, zr_runtime_t *runtime,
                         const zr_activation_options_t *activations, zr_model_t **model_p) {
     zr_model_options_t options = {
@@ -165,7 +162,12 @@ static zr_status_t make(const void *context, zr_runtime_t *runtime,
 
 /* ---- training -------------------------------------------------------------------------------- */
 
-/* What is to be learned: y is x, turned by one place. Each rank has samples of its own. */
+typedef struct {
+    const char *folder;          /* of checkpoints; NULL: none are saved */
+    zr_checkpoint_t *checkpoint; /* to go on from; NULL: begin */
+} settings_t;
+
+/* To learn: y is x, rotated by one place. Each rank trains on its own samples. */
 static zr_status_t train_step(zr_rank_t *rank, zr_model_t *model, size_t step, double *loss_p) {
     const zr_config_t *config = zr_runtime_config(rank->runtime);
     for (size_t k = 0; k < config->grad_accum; k++) {
@@ -185,14 +187,21 @@ static zr_status_t train_step(zr_rank_t *rank, zr_model_t *model, size_t step, d
 }
 
 static zr_status_t train_all(zr_rank_t *rank, zr_model_t *model) {
+    const settings_t *settings = rank->context;
+    const zr_save_options_t save = {.folder = settings->folder, .keep = 2};
+    zr_checkpoint_info_t info = {0};
     zr_tier_statistics_t memory;
     uint64_t hash;
     double mean;
     ZR_TRY(zr_model_commit(model));
-    for (size_t step = 1; step <= STEPS; step++) {
+    if (settings->checkpoint != NULL)
+        zr_checkpoint_info(settings->checkpoint, &info);
+    for (size_t step = info.step + 1; step <= STEPS; step++) {
         ZR_TRY(train_step(rank, model, step, &mean));
         if (rank->rank == 0 && (step == 1 || step % 100 == 0))
             printf("step %3zu: loss %.4f\n", step, mean);
+        if (settings->folder != NULL && step % SAVE_EVERY == 0)
+            ZR_TRY(zr_runtime_save(rank->runtime, &save, NULL));
     }
     ZR_TRY(zr_runtime_weights_xxh3(rank->runtime, &hash));
     zr_allocator_statistics(zr_runtime_allocator(rank->runtime), ZR_TIER_DEVICE, &memory);
@@ -203,20 +212,27 @@ static zr_status_t train_all(zr_rank_t *rank, zr_model_t *model) {
 }
 
 static zr_status_t train(zr_rank_t *rank) {
+    const settings_t *settings = rank->context;
     const zr_activation_options_t activations = {0};
     zr_model_t *model = NULL;
     zr_status_t status = make(NULL, rank->runtime, &activations, &model);
+    if (settings->folder != NULL)
+        ZR_THEN(status, zr_runtime_expect_saves(rank->runtime, false));
+    if (settings->checkpoint != NULL)
+        ZR_THEN(status, zr_runtime_restore(rank->runtime, settings->checkpoint));
     ZR_THEN(status, train_all(rank, model));
     zr_model_destroy(&model);
     return status;
 }
 
-/* What a rank will need, by a training of the same model on hardware that stores nothing. */
-static zr_status_t plan(const zr_config_t *config, int n_ranks) {
+/* What a rank will need: the same training on simulated hardware, without data. */
+static zr_status_t plan(const zr_config_t *config, int n_ranks, bool saves) {
     zr_run_request_t request = {.model = {.make = make},
                                 .config = *config,
                                 .seq = 1,
-                                .n_steps = 3, /* those after the third need what it needs */
+                                .n_steps = 3, /* later steps need what the third needs */
+                                .saves = saves,
+                                .save_every = saves ? SAVE_EVERY : 0,
                                 .n_ranks = n_ranks,
                                 .hardware = zr_hardware_default(),
                                 .log = zr_log_default()};
@@ -227,22 +243,36 @@ static zr_status_t plan(const zr_config_t *config, int n_ranks) {
     return ZR_OK;
 }
 
+static zr_status_t open_newest(const char *folder, zr_checkpoint_t **checkpoint_p) {
+    zr_checkpoint_entry_t *entries = NULL;
+    size_t n = 0;
+    if (folder == NULL || access(folder, F_OK) != 0)
+        return ZR_OK;
+    ZR_TRY(zr_checkpoint_list(folder, NULL, &entries, &n));
+    free(entries);
+    return n > 0 ? zr_checkpoint_open(folder, NULL, checkpoint_p) : ZR_OK;
+}
+
 int main(int argc, char **argv) {
     int n_ranks = argc > 1 ? atoi(argv[1]) : 2;
+    settings_t settings = {.folder = argc > 3 ? argv[3] : NULL};
     zr_config_t config = zr_config_default();
     config.stage = 3;
     config.micro_batch = BATCH;
-    config.adamw.lr = 0.003;
-    if (argc > 3) {
-        fprintf(stderr, "usage: blocks [RANKS [ds_config.json]]\n");
+    config.adamw.lr = 0.01;
+    if (argc > 4) {
+        fprintf(stderr, "usage: blocks [RANKS [ds_config.json [FOLDER]]]\n");
         return 2;
     }
     if (argc > 2 && zr_config_read_json(argv[2], NULL, &config) != ZR_OK)
         return 2;
     if (config.micro_batch != BATCH || config.dtype != ZR_DTYPE_F32) {
-        fprintf(stderr, "blocks: fp32, with a micro-batch of %d\n", BATCH);
+        fprintf(stderr, "blocks: requires fp32 and a micro-batch of %d\n", BATCH);
         return 2;
     }
-    return plan(&config, n_ranks) != ZR_OK ||
-           zr_run_ranks(&config, n_ranks, train, NULL, NULL) != ZR_OK;
+    zr_status_t status = open_newest(settings.folder, &settings.checkpoint);
+    ZR_THEN(status, plan(&config, n_ranks, settings.folder != NULL));
+    ZR_THEN(status, zr_run_ranks(&config, n_ranks, train, &settings, NULL));
+    zr_checkpoint_close(&settings.checkpoint);
+    return status != ZR_OK;
 }
