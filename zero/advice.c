@@ -1,7 +1,7 @@
 /*
  * What to try when memory runs out, by what this configuration lets live where. The allocator says
  * it beside the numbers: each tier has its own ways out, and one that helps another tier is none.
- * Options are called as zero-train calls them; docs/reference/config.md has the fields.
+ * Options are called as zero-train calls them; docs/reference/json.md has the fields.
  */
 #include "zero/base_internal.h"
 

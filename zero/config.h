@@ -226,7 +226,7 @@ zr_config_t zr_config_default(void);
 /**
  * Read DeepSpeed's JSON over what `config` holds. A key leaves its field unchanged if it is absent,
  * "auto", or null where null is DeepSpeed's default. Two different nvme_path values are ignored if
- * paths were set before, and refused otherwise. docs/reference/config.md lists all keys.
+ * paths were set before, and refused otherwise. docs/reference/deepspeed.md lists all keys.
  *
  * @param path    file to read
  * @param log     NULL: default; every wrong key of the file is logged, not only the first
@@ -323,7 +323,7 @@ int zr_config_n_shards(const zr_config_t *config, int n_ranks);
  * Learning rate of a step, counted from 0. `config` is resolved.
  *
  * Source: DeepSpeed's deepspeed/runtime/lr_schedules.py where `step` is last_batch_iteration;
- * docs/reference/config.md has the formulas.
+ * docs/guide/train.md has the formulas.
  */
 double zr_config_lr(const zr_config_t *config, size_t step);
 

@@ -2,7 +2,7 @@
  * Options of a run, as rows of a table: a row has an option's name on a command line and in
  * DeepSpeed's JSON, the field of zr_config_t that it sets, the allowed values, and when it applies.
  * Parsing, messages, help, files, the agreement of ranks, commands that repeat a run and
- * docs/reference/config.md read the row: an option is added by adding one (zero/config/rows.c).
+ * docs/reference/options.md read the row: an option is added by adding one (zero/config/rows.c).
  *
  * A program describes its own options with rows of the same type for its own struct.
  */
@@ -83,7 +83,7 @@ struct zr_option {
 
     const char *arg;     /* name of the value in --help: "ELEMS"; NULL: the choices */
     const char *help;    /* meaning, in a line or two */
-    const char *more;    /* additional text in the table of docs/reference/config.md; NULL: none */
+    const char *more;    /* additional text in the table of docs/reference/options.md; NULL: none */
     const char *initial; /* text for the default; NULL: the field's default value */
     const char *usual;   /* DeepSpeed's default as JSON, possibly "null"; NULL: it has none */
     const char *note;    /* additional text in the table of keys; NULL: none */

@@ -13,7 +13,7 @@
 #include "examples/plan/hardware.h"
 #include "examples/train/files.h"
 
-/* Small buffers leave the budgets to the model; docs/guide/capacity.md has what they cost. */
+/* Small buffers leave the budgets to the model. */
 #define SUB_GROUP_ELEMS ((size_t)1 << 16)
 #define STATE_BUFFERS 3
 #define PARAM_BUFFERS 3

@@ -1,6 +1,6 @@
 /*
  * One capacity as an object of JSON, which is what all output is made of, and what is kept of a run
- * that was stopped: docs/guide/capacity.md tables its fields.
+ * that was stopped: docs/reference/json.md has its fields.
  */
 #pragma once
 

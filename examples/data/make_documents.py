@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Make a document file for zero-train --data (docs/reference/config.md, "Data") with the tokenizer of a Hugging Face model.
+"""Make a document file for zero-train --data (docs/guide/fine-tune.md, "Data") with the tokenizer of a Hugging Face model.
 
     python3 examples/data/make_documents.py --model MODEL --out train.bin [--pack SEQ] FILE...
 

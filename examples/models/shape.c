@@ -148,7 +148,7 @@ static zr_status_t refuse_name(const char *text, const zr_log_t *log) {
     zr_model_shape_t shape;
     return zr_fail(log, ZR_ERR_ARGUMENT,
                    "%s: neither a model's name (such as %s or %s), nor sizes, nor a file or folder "
-                   "that is there%s%s; docs/reference/config.md has all names",
+                   "that is there%s%s; docs/guide/train.md has all names",
                    text, architectures[0]->usual(0, &shape), architectures[1]->usual(0, &shape),
                    nearest != NULL ? "; the nearest name is " : "", nearest != NULL ? nearest : "");
 }

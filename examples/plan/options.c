@@ -122,7 +122,7 @@ static const zr_option_t own[] = {
      .group = 4, .arg = "RUNS.csv", .initial = "",
      .help = "plan nothing; fit the rates of --hardware to these runs' measured step times, and "
              "say how well it predicts those that it was not fitted to",
-     .more = "[below](#fit-a-description-to-measured-steps)"},
+     .more = "[plan.md](../guide/plan.md#fit-a-description-to-measured-steps)"},
     {"save-hardware", .type = ZR_OPTION_STRING, .group = 4, .arg = "FILE", .initial = "",
      .needs = "calibrate", .take = take_save_hardware,
      .help = "with --calibrate: write the description that was fitted to all runs"},

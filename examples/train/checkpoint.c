@@ -211,7 +211,7 @@ static void warn_of_bytes(const opening_t *opening) {
             opening->log, ZR_LOG_WARNING,
             "%s has weights of another tool with a vocabulary of %zu, and --data is text, "
             "of which every byte is a token: what the weights have learnt of their "
-            "tokenizer's tokens is lost; give token files (docs/reference/config.md, \"Data\")",
+            "tokenizer's tokens is lost; give token files (docs/guide/fine-tune.md, \"Data\")",
             opening->info.path, vocab);
 }
 

@@ -165,17 +165,17 @@ static const zr_option_t own[] = {
      .help = "gpt2, llama-3.2-1b and other usual names, a config.json of Hugging Face or a folder "
              "with one, or sizes such as " DEFAULT_MODEL " (default with --resume: that of the "
              "checkpoint)",
-     .more = "[all names and sizes](../reference/config.md#models)"},
+     .more = "[all names and sizes](../guide/train.md#models)"},
     {"data", .type = ZR_OPTION_STRING, .flags = ZR_OPTION_SEVERAL, .group = MODEL, .arg = "PATH...",
      .initial = "", .take = take_data,
      .help = "text files or folders (a token is a byte), llm.c's token files, or documents, as "
              "examples/data/make_documents.py makes them; further paths may follow",
-     .more = "has to be given ([below](#data))"},
+     .more = "has to be given ([train.md](../guide/train.md#data))"},
     {"data-weights", AT(data_weights_text), .type = ZR_OPTION_STRING, .flags = AGREE,
      .group = MODEL, .arg = "W,W...", .initial = "all paths are one row",
      .help = "how often sequences come from each path of --data, in relation to each other: "
              "0.7,0.3",
-     .more = "([below](#data))"},
+     .more = "([train.md](../guide/train.md#data))"},
     {"seq", AT(seq), .type = ZR_OPTION_COUNT, .flags = AGREE, .group = MODEL, .arg = "TOKENS",
      .initial = "the model's seq, of Llamas at most 2048", .take = take_seq,
      .help = "tokens per sequence"},
@@ -195,13 +195,13 @@ static const zr_option_t own[] = {
      .help = "train low-rank adapters beside these linear layers, and nothing else; names as in "
              "PEFT (q_proj,v_proj or all-linear). What is left out is rank 8, alpha 8, all-linear; "
              "with --resume: as in the checkpoint",
-     .more = "[lean.md](../guide/lean.md#adapters)"},
+     .more = "[fine-tune.md](../guide/fine-tune.md#adapters-lora)"},
     {"lora-base", AT(lora_base), .type = ZR_OPTION_CHOICE, .flags = AGREE, .choices = lora_bases,
      .group = MODEL,
      .help =
          "with --lora: how the layers' weights are kept, gathered and offloaded; they are decoded "
          "to --dtype for their layer",
-     .more = "[lean.md](../guide/lean.md#weights-in-fewer-bits)"},
+     .more = "[fine-tune.md](../guide/fine-tune.md#frozen-weights-in-8-or-4-bits)"},
 
     {"hardware", AT(hardware_path), .type = ZR_OPTION_STRING, .group = RANKS, .arg = "FILE",
      .initial = "those of an assumed one",
@@ -283,7 +283,7 @@ static const zr_option_t own[] = {
      .arg = "PATH", .initial = "", .take = take_val_data,
      .help = "evaluate the model on these files or folders, which are read like --data but not "
              "trained on: before the first step and after the last. Several times: several paths",
-     .more = "Training is the same to the bit ([below](#evaluation))"},
+     .more = "Training is the same to the bit ([train.md](../guide/train.md#evaluate))"},
     {"eval-every", AT(evaluation.every), .type = ZR_OPTION_COUNT, .flags = AGREE, .least = 1,
      .group = EVALUATION, .arg = "STEPS", .initial = "never", .needs = "val-data",
      .help = "evaluate after each so many steps as well"},
@@ -341,7 +341,7 @@ static const zr_option_t own[] = {
      .help = "write each step to this file: FILE.csv as a row of CSV, any other as a line of JSON",
      .more =
          "`step`, `loss`, `lr`, `norm`, `clip`, `skipped`, `tokens`, `step_ms`, `tokens_per_s`; of "
-         "more ranks than one `slowest_rank` and `excess_ms` ([below](#the-slowest-rank)); with "
+         "more ranks than one `slowest_rank` and `excess_ms` ([json.md](json.md#zero-train)); with "
          "`wall_clock_breakdown` also `time`. Of each evaluation `step`, `val_loss`, "
          "`val_perplexity`, `val_ms`, `best` (the lowest loss so far). CSV has a column for each "
          "of these, empty where a row has none. A file that is there is "

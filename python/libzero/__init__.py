@@ -120,7 +120,7 @@ def plan(model: Any = None, batch: Any = None, **options: Any) -> Result | Modul
 
 
 def capacity(**options: Any) -> Result:
-    """The largest model that memory and drives train. Keywords are zero-capacity's options: docs/guide/capacity.md."""
+    """The largest model that memory and drives train. Keywords are zero-capacity's options: docs/guide/plan.md."""
     return Result("capacity", options)
 
 

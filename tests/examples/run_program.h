@@ -226,22 +226,6 @@ static inline void expect_documented(const char *path, const char *name, const c
         fail_msg("%s says nothing of %s", path, name);
 }
 
-/* All options of a program's help. */
-static inline void expect_options_documented(const char *path, const char *program,
-                                             const char *arguments, size_t least) {
-    size_t n = 0;
-    expect_run("", program, arguments, 0);
-    for (const char *at = out; (at = strstr(at, "--")) != NULL; at += 2) {
-        char name[64];
-        if (at - out < 7 || at[-7] != '\n') /* in a sentence */
-            continue;
-        snprintf(name, sizeof(name), "%.*s", (int)strcspn(at, "=[ \n"), at);
-        expect_documented(path, name, "");
-        n++;
-    }
-    assert_true(n >= least);
-}
-
 /* All fields of an object, but for these words, each between spaces; in these lists, only their
  * names. */
 static inline void expect_fields_documented(const char *path, json_t *value, const char *but,

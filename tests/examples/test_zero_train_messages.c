@@ -255,23 +255,19 @@ TEST(numbers_and_nouns_agree) {
 
 /* ---- the document ------------------------------------------------------------------------- */
 
-TEST(every_option_is_documented) {
-    expect_options_documented(CONFIG_DOC, ZERO_TRAIN, "--help", 50);
-}
-
 /* Keys of tables of tags and classes are said by their tables' names. */
 TEST(every_field_is_documented) {
     static const char lists[] = " tags classes comm_bytes comm_control_bytes ";
-    expect_fields_documented(CONFIG_DOC, run_json(0, TINY "--steps 3 --ranks 2"), "", lists);
-    expect_fields_documented(CONFIG_DOC, run_json(1, TINY "--device-memory 64KiB"), "", lists);
-    expect_fields_documented(CONFIG_DOC, run_json(0, TINY "--steps 3 --val-data text"), "", lists);
+    expect_fields_documented(FIELDS_DOC, run_json(0, TINY "--steps 3 --ranks 2"), "", lists);
+    expect_fields_documented(FIELDS_DOC, run_json(1, TINY "--device-memory 64KiB"), "", lists);
+    expect_fields_documented(FIELDS_DOC, run_json(0, TINY "--steps 3 --val-data text"), "", lists);
     if (!has_nvme())
         skip();
     json_t *object =
         run_json(0, TINY NVME "--steps 3 --ranks 2 --stage 3 --offload-optimizer nvme "
                               "--offload-params nvme --recompute unit --offload-activations nvme "
                               "--nvme-tbw 600TB");
-    expect_fields_documented(CONFIG_DOC, object, "", lists);
+    expect_fields_documented(FIELDS_DOC, object, "", lists);
 }
 
 /* ---- on a terminal -------------------------------------------------------------------------- */

@@ -31,7 +31,7 @@ if(TARGET zero-train)
   add_dependencies(test_zero_train zero-train-ticking)
   zr_add_test(examples/test_zero_train_messages.c)
   target_compile_definitions(test_zero_train_messages PRIVATE
-    ZERO_TRAIN="$<TARGET_FILE:zero-train>" CONFIG_DOC="${CMAKE_SOURCE_DIR}/docs/reference/config.md")
+    ZERO_TRAIN="$<TARGET_FILE:zero-train>" FIELDS_DOC="${CMAKE_SOURCE_DIR}/docs/reference/json.md")
   add_dependencies(test_zero_train_messages zero-train)
   zr_add_test(examples/test_zero_train_trace.c common/trace_file.c NO_SANITIZERS)
   target_compile_definitions(test_zero_train_trace PRIVATE
@@ -138,7 +138,7 @@ if(TARGET zero-train)
   zr_add_test(examples/test_zero_capacity.c LINK zero_capacity_core NO_SANITIZERS)
   target_compile_definitions(test_zero_capacity PRIVATE ZERO_TRAIN="$<TARGET_FILE:zero-train>"
     ZERO_CAPACITY="$<TARGET_FILE:zero-capacity>"
-    CAPACITY_DOC="${CMAKE_SOURCE_DIR}/docs/guide/capacity.md")
+    FIELDS_DOC="${CMAKE_SOURCE_DIR}/docs/reference/json.md")
   add_dependencies(test_zero_capacity zero-train zero-capacity)
   zr_add_test(examples/test_plan_advice.c NO_SANITIZERS)
   target_compile_definitions(test_plan_advice PRIVATE ZERO_TRAIN="$<TARGET_FILE:zero-train>"

@@ -1,14 +1,15 @@
 /*
- * The tables of docs/reference/config.md are printed from the table of keys that the reader walks,
- * and those of options there, in docs/guide/plan.md and docs/guide/capacity.md from the rows, that of
- * docs/internals/simulation.md from the figures of a description of hardware, so that the documents
- * cannot say anything else than the programs do. Without arguments this compares;
- * `test_config_doc --write` writes the tables into the documents.
+ * What documents have between marks is printed here: the options of all programs from their rows,
+ * DeepSpeed's keys from the table that the reader walks, figures of hardware, and the program that
+ * a guide shows from its file. So documents cannot say anything else than the programs do. Without
+ * arguments this compares; `test_config_doc --write` writes into the documents.
  */
 #include <math.h>
 
 #include "tests/common/test.h"
+#include "examples/bench/bench.h"
 #include "examples/capacity/options.h"
+#include "examples/checkpoint/commands.h"
 #include "examples/plan/ask.h"
 #include "examples/plan/band.h"
 #include "examples/plan/options.h"
@@ -16,6 +17,22 @@
 #include "zero/config/keys.h"
 
 #define DOCS ZR_SOURCE_DIR "/docs/"
+
+static char *read_document(const char *path) {
+    FILE *file = fopen(path, "rb");
+    if (!file)
+        fail_msg("cannot open %s", path);
+    assert_int_equal(fseek(file, 0, SEEK_END), 0);
+    long n_bytes = ftell(file);
+    assert_true(n_bytes > 0);
+    rewind(file);
+    char *text = (char *)malloc((size_t)n_bytes + 1);
+    assert_non_null(text);
+    assert_int_equal(fread(text, 1, (size_t)n_bytes, file), n_bytes);
+    text[n_bytes] = '\0';
+    fclose(file);
+    return text;
+}
 
 /* ---- the tables ------------------------------------------------------------ */
 
@@ -178,7 +195,7 @@ static void print_off_sections(FILE *out) {
 }
 
 /** All tables of keys. */
-static void print_keys(FILE *out) {
+static void print_keys(FILE *out, int unused) {
     size_t n = 0;
     const zr_key_section_t *sections = zr_key_sections(&n);
     for (size_t i = 0; i < n; i++)
@@ -188,25 +205,87 @@ static void print_keys(FILE *out) {
     fprintf(out, "\n");
 }
 
-static void print_options(FILE *out, const options_table_t *table, const void *defaults) {
-    fprintf(out, "\n");
+/* ---- options of programs ------------------------------------------------------ */
+
+static void print_options(FILE *out, const char *program, const options_table_t *table,
+                          const void *defaults) {
+    fprintf(out, "\n## %s\n\n", program);
     options_markdown(table, defaults, out);
+}
+
+static void print_commands(FILE *out, const char *program, const command_t *const *commands,
+                           size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        const command_t *command = commands[i];
+        options_table_t table = command_table(program, command);
+        void *defaults = calloc(1, command->options_bytes);
+        assert_non_null(defaults);
+        if (command->defaults != NULL)
+            memcpy(defaults, command->defaults, command->options_bytes);
+        char name[64];
+        snprintf(name, sizeof(name), "%s %s", program, command->name);
+        print_options(out, name, &table, defaults);
+        free(defaults);
+    }
+}
+
+static void print_programs(FILE *out, int unused) {
+    static const command_t *const checkpoint[] = {&checkpoint_list, &checkpoint_verify,
+                                                  &checkpoint_export, &checkpoint_import};
+    static const command_t *const bench[] = {
+        &bench_adam, &bench_kernels,    &bench_matmul, &bench_step,     &bench_alloc,
+        &bench_io,   &bench_checkpoint, &bench_comm,   &bench_hardware, &bench_plan};
+    train_options_t train = train_options_default();
+    plan_options_t plan = plan_options_default();
+    capacity_options_t capacity = capacity_options_default();
+    print_options(out, "zero-train", &train_table, &train);
+    print_options(out, "zero-plan", &plan_table, &plan);
+    print_options(out, "zero-capacity", &capacity_table, &capacity);
+    print_commands(out, "zero-checkpoint", checkpoint, N_OF(checkpoint));
+    print_commands(out, "zero-bench", bench, N_OF(bench));
     fprintf(out, "\n");
 }
 
-static void print_train_options(FILE *out) {
-    train_options_t options = train_options_default();
-    print_options(out, &train_table, &options);
+/* ---- figures of hardware ------------------------------------------------------- */
+
+static void print_hardware(FILE *out, int unused) {
+    size_t n = 0;
+    const zr_figure_t *figures = zr_hardware_figures(&n);
+    fprintf(out, "\n| figure | what it is | `kind` |\n|---|---|---|\n");
+    for (size_t i = 0; i < n; i++)
+        fprintf(out, "| `%s` | %s | %s |\n", figures[i].name, figures[i].what,
+                figures[i].is_of_cuda ? "cuda" : "both");
+    fprintf(out, "\n");
 }
 
-static void print_plan_options(FILE *out) {
-    plan_options_t options = plan_options_default();
-    print_options(out, &plan_table, &options);
+/* ---- the program of a guide ------------------------------------------------------ */
+
+/** Section `which` of the example, from one line of dashes with its title to the next; the first
+ * has what comes before. The last one's number is the document's to have: see sections_are_all. */
+#define EXAMPLE ZR_SOURCE_DIR "/examples/library/blocks.c"
+static const char section_mark[] = "/* ---- ";
+
+static size_t n_sections(const char *text) {
+    size_t n = 1;
+    while ((text = strstr(text, section_mark)) != NULL) {
+        n++;
+        text++;
+    }
+    return n;
 }
 
-static void print_capacity_options(FILE *out) {
-    capacity_options_t options = capacity_options_default();
-    print_options(out, &capacity_table, &options);
+static void print_section_of_example(FILE *out, int which) {
+    char *text = read_document(EXAMPLE), *begin = text;
+    for (int i = 0; i < which; i++) {
+        begin = strstr(begin + (i > 0), section_mark);
+        assert_non_null(begin);
+    }
+    char *end = strstr(begin + 1, section_mark);
+    size_t n = end != NULL ? (size_t)(end - begin) : strlen(begin);
+    while (n > 0 && begin[n - 1] == '\n')
+        n--;
+    fprintf(out, "```c\n%.*s\n```\n", (int)n, begin);
+    free(text);
 }
 
 /* ---- DeepSpeed's estimator --------------------------------------------------- */
@@ -277,7 +356,7 @@ static double gib(double bytes) {
     return bytes / (1 << 30);
 }
 
-static void print_estimates(FILE *out) {
+static void print_estimates(FILE *out, int unused) {
     static const estimated_t cases[] = {
         {"gpt2-xl", 8, 2, "none", "none"},   {"gpt2-xl", 8, 2, "cpu", "none"},
         {"gpt3-6.7b", 8, 2, "none", "none"}, {"gpt3-6.7b", 8, 2, "cpu", "none"},
@@ -309,37 +388,23 @@ static void print_estimates(FILE *out) {
     fprintf(out, "\n");
 }
 
-/** Figures of a description of hardware. */
-static void print_figures(FILE *out) {
-    size_t n = 0;
-    const zr_figure_t *figures = zr_hardware_figures(&n);
-    fprintf(out, "\n| figure | what |\n|---|---|\n");
-    for (size_t i = 0; i < n; i++)
-        fprintf(out, "| `%s`%s | %s |\n", figures[i].name, figures[i].is_of_cuda ? " *" : "",
-                figures[i].what);
-    fprintf(out, "\n");
-}
-
-/** What is printed between two marks of a document. */
+/** What is printed between two marks of a document, and which of several it is. */
 typedef struct part {
-    const char *path, *begin, *end;
-    void (*print)(FILE *out);
+    const char *path, *name;
+    void (*print)(FILE *out, int which);
+    int which;
 } part_t;
 
-#define OPTIONS_BEGIN "<!-- options: begin (build/tests/test_config_doc --write) -->\n"
-#define OPTIONS_END "<!-- options: end -->\n"
-static const part_t parts[] = {
-    {DOCS "reference/config.md", "<!-- tables: begin (build/tests/test_config_doc --write) -->\n",
-     "<!-- tables: end -->\n", print_keys},
-    {DOCS "reference/config.md", OPTIONS_BEGIN, OPTIONS_END, print_train_options},
-    {DOCS "guide/plan.md", OPTIONS_BEGIN, OPTIONS_END, print_plan_options},
-    {DOCS "guide/plan.md", "<!-- estimates: begin (build/tests/test_config_doc --write) -->\n",
-     "<!-- estimates: end -->\n", print_estimates},
-    {DOCS "guide/capacity.md", OPTIONS_BEGIN, OPTIONS_END, print_capacity_options},
-    {DOCS "internals/simulation.md",
-     "<!-- figures: begin (build/tests/test_config_doc --write) -->\n",
-     "<!-- figures: end -->\n", print_figures},
-};
+#define OWN_MODEL(which)                                                                           \
+    { DOCS "guide/own-model.md", "code " #which, print_section_of_example, which }
+static const part_t parts[] = {{DOCS "reference/options.md", "options", print_programs, 0},
+                               {DOCS "reference/deepspeed.md", "keys", print_keys, 0},
+                               {DOCS "reference/hardware.md", "figures", print_hardware, 0},
+                               {DOCS "guide/plan.md", "estimates", print_estimates, 0},
+                               OWN_MODEL(0),
+                               OWN_MODEL(1),
+                               OWN_MODEL(2),
+                               OWN_MODEL(3)};
 #define N_PARTS (N_OF(parts))
 
 /** Freed by the caller. */
@@ -348,34 +413,23 @@ static char *print_part(const part_t *part) {
     size_t n_bytes = 0;
     FILE *out = open_memstream(&text, &n_bytes);
     assert_non_null(out);
-    part->print(out);
+    part->print(out, part->which);
     assert_int_equal(fclose(out), 0);
     return text;
 }
 
 /* ---- the document ----------------------------------------------------------- */
 
-static char *read_document(const char *path) {
-    FILE *file = fopen(path, "rb");
-    if (!file)
-        fail_msg("cannot open %s", path);
-    assert_int_equal(fseek(file, 0, SEEK_END), 0);
-    long n_bytes = ftell(file);
-    assert_true(n_bytes > 0);
-    rewind(file);
-    char *text = (char *)malloc((size_t)n_bytes + 1);
-    assert_non_null(text);
-    assert_int_equal(fread(text, 1, (size_t)n_bytes, file), n_bytes);
-    text[n_bytes] = '\0';
-    fclose(file);
-    return text;
-}
-
 static void find_part(const part_t *part, char *document, char **begin_p, char **end_p) {
-    char *begin = strstr(document, part->begin);
-    assert_non_null(begin);
-    *begin_p = begin + strlen(part->begin);
-    *end_p = strstr(*begin_p, part->end);
+    char begin[96], end[96];
+    snprintf(begin, sizeof(begin), "<!-- %s: begin (build/tests/test_config_doc --write) -->\n",
+             part->name);
+    snprintf(end, sizeof(end), "<!-- %s: end -->\n", part->name);
+    *begin_p = strstr(document, begin);
+    if (*begin_p == NULL)
+        fail_msg("%s has no line %s", part->path, begin);
+    *begin_p += strlen(begin);
+    *end_p = strstr(*begin_p, end);
     assert_non_null(*end_p);
 }
 
@@ -406,6 +460,16 @@ static void write_document(void **state) {
         free(text);
         free(document);
     }
+}
+
+/** A guide has every section of its program. */
+static void guide_has_the_whole_program(void **state) {
+    char *text = read_document(EXAMPLE);
+    size_t n = 0;
+    for (size_t i = 0; i < N_PARTS; i++)
+        n += parts[i].print == print_section_of_example;
+    assert_int_equal(n, n_sections(text));
+    free(text);
 }
 
 /* ---- bands of errors ----------------------------------------------------------- */
@@ -455,6 +519,7 @@ static void bands_are_those_of_documents(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest compare[] = {cmocka_unit_test(document_has_what_the_program_has),
+                                         cmocka_unit_test(guide_has_the_whole_program),
                                          cmocka_unit_test(bands_are_those_of_documents)};
     const struct CMUnitTest write[] = {cmocka_unit_test(write_document)};
     if (argc == 2 && strcmp(argv[1], "--write") == 0)

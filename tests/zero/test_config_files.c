@@ -138,7 +138,7 @@ static const wrong_file_t wrong_files[] = {
      "did you mean \"nvme\"?"},
     {"{\"stage\": 3}", ZR_ERR_ARGUMENT, "did you mean zero_optimization.stage?"},
     {"{\"zero_optimization.stage\": 3}", ZR_ERR_ARGUMENT, "keys have no dots"},
-    {"{\"\": 3}", ZR_ERR_ARGUMENT, "docs/reference/config.md"},
+    {"{\"\": 3}", ZR_ERR_ARGUMENT, "docs/reference/deepspeed.md"},
     {"{\"entirely_unlike_anything\": 3}", ZR_ERR_ARGUMENT, "nor like one"},
     {"{\"fp16\": {\"enabled\": false, \"los_scale\": 0}}", ZR_ERR_ARGUMENT, "fp16.loss_scale?"},
     {"{\"fp16\": {\"enabled\": true, \"loss_scale\": 0}}", ZR_ERR_UNSUPPORTED,

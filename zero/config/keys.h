@@ -1,6 +1,6 @@
 /*
  * The keys of DeepSpeed's configuration: those of options (zero/options.h), and those that no field
- * stands for, in sections. The reader, the writer, docs/reference/config.md and the tests walk
+ * stands for, in sections. The reader, the writer, docs/reference/deepspeed.md and the tests walk
  * these tables. Internal to zero/.
  */
 #pragma once

@@ -426,10 +426,11 @@ static void refuse_unknown(reader_t *reader, const char *section, const char *na
         report(reader, ZR_ERR_ARGUMENT, "%s is not a key of DeepSpeed's; did you mean %s?",
                shown.text, likeness.n_elsewhere == 1 ? likeness.elsewhere : likeness.nearest);
     else
-        report(reader, ZR_ERR_ARGUMENT,
-               "%s is not a key of DeepSpeed's, nor like one; docs/reference/config.md has all of "
-               "them",
-               shown.text);
+        report(
+            reader, ZR_ERR_ARGUMENT,
+            "%s is not a key of DeepSpeed's, nor like one; docs/reference/deepspeed.md has all of "
+            "them",
+            shown.text);
 }
 
 /* ---- sections --------------------------------------------------------------- */

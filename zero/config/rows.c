@@ -308,11 +308,11 @@ static const zr_option_t rows[] = {
      .group = MACHINE, .initial = "no limit", .least = 1,
      .help = "host memory of the whole process: tensors of all its ranks, pinned ones too, the "
              "library's tables, and 64 MiB for the program and the stacks of its threads",
-     .more = "[offload.md](../guide/offload.md#the-memory-of-the-process)"},
+     .more = "[offload.md](../guide/offload.md#the-process)"},
     {"plan-check", NULL, FIELD(plan_check), .type = ZR_OPTION_SWITCH, .group = MACHINE,
      .help = "plan the run before it begins, and refuse one that does not fit; off: begin it, and "
              "let it end where memory does",
-     .more = "[plan.md](../guide/plan.md#the-run-itself)"},
+     .more = "[plan.md](../guide/plan.md#let-zero-train-choose)"},
     {"memory-plan", NULL, FIELD(plan_memory), .type = ZR_OPTION_SWITCH, .group = MACHINE,
      .help = "place what lives within a step by a plan of the step before",
      .more = "[allocator.md](../internals/allocator.md)"},

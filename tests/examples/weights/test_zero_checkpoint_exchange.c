@@ -1,6 +1,6 @@
 /*
  * zero-checkpoint export and import as their users meet them: what goes in comes out bit for bit,
- * with which exit status, and what is said; docs/guide/checkpoints.md has every option and field.
+ * with which exit status, and what is said; docs/reference/json.md has every field.
  */
 #include "tests/common/test.h"
 #include "tests/examples/run_program.h"
@@ -141,7 +141,7 @@ TEST(test_json) {
                   "parameters=%zu bytes=%zu ignored_tensors=0 model.heads=2",
                   zr_gpt_n_params(&shape), 4 * zr_gpt_n_params(&shape));
     assert_int_equal(json_array_size(field(object, "sources")), 1);
-    expect_fields_documented(CHECKPOINTS_DOC, object, "", " model ");
+    expect_fields_documented(FIELDS_DOC, object, "", " model ");
 
     object = program_json(ZERO_CHECKPOINT, 0, "export c4 -o d --dtype bf16 --shard-size 2kB");
     expect_fields(object,
@@ -149,12 +149,7 @@ TEST(test_json) {
                   "model.vocab=11",
                   made_folder_count("d") - 2);
     assert_true(number(object, "bytes") > 2 * (double)zr_gpt_n_params(&shape));
-    expect_fields_documented(CHECKPOINTS_DOC, object, "", " model ");
-}
-
-TEST(test_options_are_documented) {
-    expect_options_documented(CHECKPOINTS_DOC, ZERO_CHECKPOINT, "export --help", 5);
-    expect_options_documented(CHECKPOINTS_DOC, ZERO_CHECKPOINT, "import --help", 5);
+    expect_fields_documented(FIELDS_DOC, object, "", " model ");
 }
 
 /* ---- what is refused --------------------------------------------------------------------- */

@@ -12,7 +12,7 @@ if(TARGET zero_weights)
               LINK zero_weights LABELS asan)
   target_compile_definitions(test_zero_checkpoint_exchange PRIVATE
     ZERO_CHECKPOINT="$<TARGET_FILE:zero-checkpoint>" ZERO_TRAIN="$<TARGET_FILE:zero-train>"
-    CHECKPOINTS_DOC="${CMAKE_SOURCE_DIR}/docs/guide/checkpoints.md")
+    FIELDS_DOC="${CMAKE_SOURCE_DIR}/docs/reference/json.md")
   add_dependencies(test_zero_checkpoint_exchange zero-checkpoint zero-train)
 
   zr_add_test(examples/weights/test_adapters.c ${MADE_WEIGHTS} LINK zero_weights LABELS asan)
