@@ -14,7 +14,7 @@
 #include "tests/common/test.h"
 
 #define GRANULE ((size_t)16384)
-#define N_POINTERS 400
+#define N_POINTERS 160
 
 static zr_status_t allocate_one(zr_allocator_t *allocator, int i, void **pointer_p) {
     zr_allocation_request_t request = {.size_bytes = (size_t)(i * 37 % 23) * 700,

@@ -8,6 +8,7 @@
 #include "tests/common/test.h"
 
 #define MAX_BUFFERS 8000
+#define TRIED(n) (TEST_IS_SLOW ? (n) / 5 : (n))
 
 static zr_plan_buffer_t buffers[MAX_BUFFERS];
 static size_t offsets[MAX_BUFFERS];
@@ -43,7 +44,7 @@ static void plan_small(size_t n_buffers) {
 
 TEST(test_least_height) {
     plan_random_t random = {1};
-    for (int i = 0; i < 3000; i++) {
+    for (int i = 0; i < TRIED(3000); i++) {
         size_t n = plan_random_in(&random, 1, 9);
         size_t max_size = i % 3 == 0 ? 4 : i % 3 == 1 ? 10 : 100000;
         plan_random_buffers(&random, buffers, n, max_size, plan_random_in(&random, 3, 9));
@@ -70,7 +71,7 @@ TEST(test_least_height_full) {
 
 TEST(test_least_height_aligned) {
     plan_random_t random = {2};
-    for (int i = 0; i < 8000; i++) {
+    for (int i = 0; i < TRIED(8000); i++) {
         size_t n = plan_random_in(&random, 1, i % 10 == 0 ? 8 : 7);
         plan_random_buffers(&random, buffers, n, 20, plan_random_in(&random, 3, 9));
         for (size_t j = 0; j < n; j++)
@@ -170,7 +171,7 @@ TEST(test_order_of_time) {
 TEST(test_no_loss) {
     plan_random_t random = {3};
     zr_plan_options_t options = in_steps(4000000);
-    for (int i = 0; i < 400; i++) {
+    for (int i = 0; i < TRIED(400); i++) {
         size_t n = plan_random_in(&random, 2, 90);
         plan_cut_rectangle(&random, buffers, n, 200, 1000);
         zr_plan_result_t result = plan(n, &options);

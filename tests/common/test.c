@@ -27,6 +27,10 @@ int run_all_tests(CMFixtureFunction setup, CMFixtureFunction teardown) {
     return _cmocka_run_group_tests("tests", tests, n_tests, setup, teardown);
 }
 
+bool is_case_met(size_t every, size_t *n_seen) {
+    return (*n_seen)++ % every == 0 || getenv("ZR_TESTS_ALL") != NULL;
+}
+
 void assert_has(const char *text, const char *parts) {
     char copy[2048], *rest = copy;
     assert_true(strlen(parts) < sizeof(copy));

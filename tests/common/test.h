@@ -44,6 +44,24 @@
 
 #define N_OF(array) (sizeof(array) / sizeof((array)[0]))
 
+/** Whether the next case of a grid is met: one of `every`, or one of `slow` in a build whose cases
+ * take several times as long; all of them where ZR_TESTS_ALL is set. With a prime that none of the
+ * grid's options has as its number of values, each value of each is met. The place that asks
+ * counts. */
+#define ONE_OF(every, slow)                                                                        \
+    is_case_met(TEST_IS_SLOW ? (slow) : (every), ({                                                \
+                    static size_t n_seen_;                                                         \
+                    &n_seen_;                                                                      \
+                }))
+bool is_case_met(size_t every, size_t *n_seen);
+
+/** Of a test's own file, which may be on emulated kernels. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(ZR_TESTS_EMULATED)
+#define TEST_IS_SLOW true
+#else
+#define TEST_IS_SLOW false
+#endif
+
 /** The texts that stand between bars are all in this one. */
 void assert_has(const char *text, const char *parts);
 

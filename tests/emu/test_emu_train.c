@@ -75,7 +75,7 @@ static void check_stages(const char *dtype, int n_ranks, double tolerance) {
     run_t first = {.hash = ""};
     snprintf(arguments, sizeof(arguments), "--dtype %s --ranks %d", dtype, n_ranks);
     run_t host = train("host", arguments);
-    for (int stage = 0; stage <= 3; stage++) {
+    for (int stage = 0; stage <= 3; stage += n_ranks == 1 ? 3 : 1) {
         snprintf(arguments, sizeof(arguments), "--dtype %s --ranks %d --stage %d", dtype, n_ranks,
                  stage);
         run_t cuda = train("cuda", arguments);

@@ -5,7 +5,7 @@
  * checkpoint is the one that it would have saved. And a run that goes on from a checkpoint of which
  * a call fails: it ends on every rank.
  *
- * ZR_TEST_ALL_FAULTS=1 in the environment goes through all calls, instead of some.
+ * ZR_TESTS_ALL=1 in the environment goes through all calls, instead of some.
  */
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -422,7 +422,9 @@ static toy_options_t options_of(const way_t *way) {
 static void fail_each(kind_t of_kind, size_t stride) {
     kind = of_kind;
     fault_spare_allocations(kind != CALLS);
-    if (getenv("ZR_TEST_ALL_FAULTS") != NULL)
+    if (TEST_IS_SLOW)
+        stride = 2 * stride + 1;
+    if (getenv("ZR_TESTS_ALL") != NULL)
         stride = 1;
     for (size_t w = 0; w < N_WAYS; w++) {
         toy_options_t options = options_of(&ways[w]);
@@ -481,7 +483,9 @@ static void fail_each_restore(kind_t of_kind, size_t stride) {
     kind = of_kind;
     is_restoring = true;
     fault_spare_allocations(kind != CALLS);
-    if (getenv("ZR_TEST_ALL_FAULTS") != NULL)
+    if (TEST_IS_SLOW)
+        stride = 2 * stride + 1;
+    if (getenv("ZR_TESTS_ALL") != NULL)
         stride = 1;
     for (size_t w = 0; w < N_WAYS; w++) {
         toy_options_t options = options_of(&ways[w]);

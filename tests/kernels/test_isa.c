@@ -107,8 +107,8 @@ static void run_codes(zr_stream_t *stream, const inputs_t *in, results_t *out) {
         assert_ok(e->queue_encode(e, stream, in->a, f32, N_ELEMS, out->blocks[k]));
         assert_ok(e->queue_decode(e, stream, out->blocks[k], N_ELEMS, out->decoded[k], f32));
         assert_ok(e->queue_encode(e, stream, in->b_bf16, bf16, N_ELEMS, out->blocks_bf16[k]));
-        assert_ok(e->queue_decode(e, stream, out->blocks_bf16[k], N_ELEMS, out->decoded_bf16[k],
-                                  bf16));
+        assert_ok(
+            e->queue_decode(e, stream, out->blocks_bf16[k], N_ELEMS, out->decoded_bf16[k], bf16));
     }
 }
 
@@ -183,6 +183,8 @@ TEST(test_same_bits) {
     const zr_optimizer_type_t *const *optimizers = zr_optimizers(&n_optimizers);
     for (size_t i = 0; i < n_optimizers; i++)
         for (int form = 0; form < ZR_N_STATE_FORMS; form++) {
+            if (!ONE_OF(1, 5))
+                continue;
             zr_update_rule_t rule = zr_update_rule_in(&optimizers[i]->rule, (zr_state_form_t)form);
             expect_same_bits(&rule);
         }

@@ -42,7 +42,4 @@ if(ZR_WITH_CUDA)
   zr_add_test(kernels/cuda/test_cublaslt.c NO_SANITIZERS)
   target_include_directories(test_cublaslt SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS}
                                                           ${ZR_CUBLASLT_INCLUDE_DIR})
-  add_test(NAME test_ptx COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/kernels/cuda/test_ptx.sh
-                                 ${CMAKE_CUDA_COMPILER} ${CMAKE_SOURCE_DIR})
-  zr_test_properties(test_ptx NO_SANITIZERS)
 endif()

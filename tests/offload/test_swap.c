@@ -350,6 +350,8 @@ static void reads_over(const char *backend) {
     set_up(&f, backend);
     for (size_t n_buffers = 1; n_buffers <= 6; n_buffers++)
         for (size_t n_held = 1; n_held <= n_buffers; n_held++) {
+            if (!ONE_OF(1, 4))
+                continue;
             f.options.n_buffers = n_buffers;
             f.options.read_ahead = n_held % 2 == 0;
             f.options.write_behind = n_buffers % 3 == 0;

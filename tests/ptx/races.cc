@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <deque>
@@ -286,12 +287,15 @@ inline void add(set_t *set, const access_t &access) {
 /* ---- reports ---- */
 
 FILE *reports = stderr;
+bool is_first_the_last = false;
 enum { RACE, IN_FLIGHT, NOT_WRITTEN };
 std::set<std::tuple<int, const char *, const char *>> found; /* kinds and pairs of places */
 
 bool is_new(int kind, const char *a, const char *b) {
     if (std::less<const char *>()(b, a))
         std::swap(a, b);
+    if (is_first_the_last)
+        _exit(1);
     return found.emplace(kind, a, b).second;
 }
 
@@ -714,6 +718,10 @@ void on_warp_departure(size_t thread, uint32_t mask) {
 
 size_t n_found() {
     return found.size();
+}
+
+void end_at_first() {
+    is_first_the_last = true;
 }
 
 void begin_anew(FILE *to) {

@@ -48,9 +48,11 @@ void on_warp_departure(size_t thread, uint32_t mask);
 /* Found so far: 0 is what a test expects. */
 size_t n_found();
 
+/* What is found from now on ends the process, with 1. */
+void end_at_first();
+
 /* Nothing was found yet; what will be is told there, and not on stderr. Borrowed until the next
  * call; NULL: it is counted only. */
 void begin_anew(FILE *reports);
 
 } // namespace races
-

@@ -2,17 +2,16 @@
 # kernels are nvcc's PTX, translated to C++ (ptx.h). The emulation is compiled against CUDA's own
 # headers here, so that what the library's objects take their structures for is seen, too.
 zr_add_test(ptx/test_races.cc ptx/races.cc LABELS asan)
-if(NOT ZR_WITH_CUDA OR NOT ZR_WITH_NCCL OR ZR_SANITIZE)
+if(NOT ZR_WITH_CUDA OR ZR_SANITIZE)
   return()
 endif()
-add_executable(ptx_translate EXCLUDE_FROM_ALL ptx/ptx_translate.cc)
-target_compile_options(ptx_translate PRIVATE -O1)
 
-# The options that decide what the code is are those of the library (kernels/cuda/CMakeLists.txt).
+# The options that decide what the code is are those of the library (kernels/cuda/CMakeLists.txt). The
+# capability is the oldest supported, so that code which only newer ones have does not compile.
 file(GLOB PTX_KERNELS CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cuda/*.cu
      ${CMAKE_SOURCE_DIR}/kernels/nn/cuda/*.cu)
-set(ZR_PTX_ARCHITECTURE 90 CACHE STRING "compute capability whose PTX tests run")
-set(PTX_CODE "")
+set(ZR_PTX_ARCHITECTURE 80 CACHE STRING "compute capability whose PTX tests run")
+set(PTX_FILES "")
 foreach(kernel ${PTX_KERNELS})
   get_filename_component(name ${kernel} NAME_WE)
   set(ptx ${CMAKE_CURRENT_BINARY_DIR}/ptx/${name}.ptx)
@@ -24,6 +23,21 @@ foreach(kernel ${PTX_KERNELS})
     DEPENDS ${kernel}
     DEPFILE ${ptx}.d
     VERBATIM)
+  list(APPEND PTX_FILES ${ptx})
+endforeach()
+add_custom_target(ptx_files ALL DEPENDS ${PTX_FILES})
+add_dependencies(gpu_suite ptx_files)
+add_test(NAME test_ptx COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/kernels/cuda/test_ptx.sh ${PTX_FILES})
+zr_test_properties(test_ptx NO_SANITIZERS)
+
+if(NOT ZR_WITH_NCCL)
+  return()
+endif()
+add_executable(ptx_translate EXCLUDE_FROM_ALL ptx/ptx_translate.cc)
+target_compile_options(ptx_translate PRIVATE -O1)
+set(PTX_CODE "")
+foreach(ptx ${PTX_FILES})
+  get_filename_component(name ${ptx} NAME_WE)
   add_custom_command(
     OUTPUT ${ptx}.cc
     COMMAND ptx_translate --strict -o ${ptx}.cc ${ptx} ${name}

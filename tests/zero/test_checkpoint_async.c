@@ -98,6 +98,8 @@ static toy_options_t variant(int stage, unsigned flags) {
 TEST(what_is_saved_is_of_its_step) {
     for (unsigned flags = 0; flags < 6; flags++)
         for (int stage = 0; stage <= 3; stage++) {
+            if (!ONE_OF(1, 5))
+                continue;
             char path[128];
             toy_options_t options = variant(stage, flags);
             n_wanted = 0;
@@ -125,6 +127,8 @@ TEST(what_is_held_is_all_that_it_takes) {
     n_wanted = 0;
     for (unsigned flags = 0; flags < 6; flags++)
         for (int goes_on = 0; goes_on < 2; goes_on++) {
+            if (!ONE_OF(1, 5))
+                continue;
             toy_options_t options = variant(flags < 3 ? 0 : 3, flags);
             options.save_to = saved;
             options.save_step = SAVED_STEP;

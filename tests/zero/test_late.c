@@ -19,11 +19,11 @@ static bool is_concurrent;      /* "host", and streams beside */
 
 /* Where each mixture takes long, which of them are met: one way through the code for each value. */
 #if defined(__SANITIZE_THREAD__)
-enum { IS_SANITIZED = true, SOME = 17 };
+enum { IS_SANITIZED = true, SOME = 29 };
 #elif defined(__SANITIZE_ADDRESS__)
-enum { IS_SANITIZED = true, SOME = 5 };
+enum { IS_SANITIZED = true, SOME = 7 };
 #else
-enum { IS_SANITIZED = false, SOME = 5 };
+enum { IS_SANITIZED = false, SOME = 7 };
 #endif
 
 /* Whether each mixture takes long: what sanitizers watch does, and emulated kernels. */
@@ -36,9 +36,8 @@ static bool is_watched(void) {
     return IS_SANITIZED && is_concurrent;
 }
 
-static toy_mixtures_t mixtures_of(void) {
-    return (toy_mixtures_t){.every = is_slow() && (IS_SANITIZED || !is_concurrent) ? SOME : 1};
-}
+/* Whether the next mixture is. */
+#define IS_MET() (is_slow() ? ONE_OF(SOME, SOME) : ONE_OF(5, 5))
 
 /* From one variant to the next: `fast`, or `slow` where each takes long. */
 static unsigned stride(unsigned fast, unsigned slow) {
@@ -80,11 +79,10 @@ static size_t elem_bytes(const toy_options_t *options) {
 }
 
 TEST(late_streams_change_nothing) {
-    toy_mixtures_t mixtures = mixtures_of();
     for (int stage = 0; stage <= 3; stage++)
         for (int n_ranks = least_ranks(); n_ranks <= 4; n_ranks++)
             for (unsigned flags = 0; flags < 64; flags += stride(3, 11)) {
-                if (!toy_meets(&mixtures))
+                if (!IS_MET())
                     continue;
                 toy_options_t options = variant(stage, n_ranks, flags);
                 uint64_t reference = toy_hash(&options);
@@ -95,14 +93,13 @@ TEST(late_streams_change_nothing) {
 
 /* Gradients come down and parameters go up on streams of their own. */
 TEST(late_streams_with_offload) {
-    toy_mixtures_t mixtures = mixtures_of();
     unsigned flags = 0;
     for (int stage = 0; stage <= 3; stage++)
         for (int n_ranks = least_ranks(); n_ranks <= 4; n_ranks++)
             for (int device = ZR_OFFLOAD_CPU; device <= ZR_OFFLOAD_NVME; device++)
                 for (int is_part = 0; is_part < 2; is_part++) {
                     flags = (flags + 13) % 64;
-                    if (!toy_meets(&mixtures))
+                    if (!IS_MET())
                         continue;
                     bool keeps_grads = n_ranks != 2;
                     toy_options_t options = variant(stage, n_ranks, flags);
@@ -132,7 +129,6 @@ TEST(late_streams_with_offload) {
 
 /* Shards go up through buffers, which are read into again, and new parameters come down. */
 TEST(late_streams_with_offloaded_params) {
-    toy_mixtures_t mixtures = mixtures_of();
     unsigned flags = 0;
     for (int n_ranks = least_ranks(); n_ranks <= 3; n_ranks++)
         for (int device = ZR_OFFLOAD_CPU; device <= ZR_OFFLOAD_NVME; device++)
@@ -142,7 +138,7 @@ TEST(late_streams_with_offloaded_params) {
                         if (is_slow() && is_part != (n_buffers == 1))
                             continue; /* small buffers and few, or large ones and many */
                         flags = (flags + 29) % 64;
-                        if (!toy_meets(&mixtures))
+                        if (!IS_MET())
                             continue;
                         toy_options_t options = variant(3, n_ranks, flags);
                         uint64_t reference = toy_hash(&options);
@@ -223,12 +219,11 @@ static void expect_exact_copies(int stage, zr_offload_device_t gradients, size_t
 }
 
 TEST(copies_are_exact) {
-    toy_mixtures_t mixtures = mixtures_of();
     skip_without_copies();
     for (int stage = 0; stage <= 3; stage++)
         for (int gradients = ZR_OFFLOAD_NONE; gradients <= ZR_OFFLOAD_CPU; gradients++)
             for (size_t grad_accum = 1; grad_accum <= 3; grad_accum++)
-                if (toy_meets(&mixtures))
+                if (IS_MET())
                     expect_exact_copies(stage, (zr_offload_device_t)gradients, grad_accum);
 }
 
@@ -266,7 +261,6 @@ TEST(copies_for_updates_on_the_device_are_exact) {
 /* Each unit is updated behind the next one's reduction, wherever anything lives, and taken back
  * where the norm asks for it; of one micro-batch no gradients are kept that are not clipped. */
 TEST(updates_in_backward_change_nothing) {
-    toy_mixtures_t mixtures = mixtures_of();
     unsigned flags = 0;
     for (int stage = 2; stage <= 3; stage++)
         for (int n_ranks = least_ranks(); n_ranks <= 4; n_ranks++)
@@ -274,7 +268,7 @@ TEST(updates_in_backward_change_nothing) {
                 for (int param = 0; param <= (stage == 3 ? ZR_OFFLOAD_NVME : 0); param++)
                     for (int place = ZR_UPDATE_ON_HOST; place <= ZR_UPDATE_ON_DEVICE; place++) {
                         flags = (flags + 13) % 64;
-                        if (!toy_meets(&mixtures))
+                        if (!IS_MET())
                             continue;
                         toy_options_t options = variant(stage, n_ranks, flags);
                         toy_result_t result;

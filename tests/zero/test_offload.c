@@ -78,6 +78,8 @@ static void expect_same_bits(const toy_options_t *options, uint64_t reference) {
         for (size_t i = 0; i < 3; i++)
             for (int is_small = 0; is_small < 2; is_small++) {
                 toy_options_t copy = *options;
+                if (!ONE_OF(5, 11))
+                    continue;
                 offload(&copy, (zr_offload_device_t)device, ratios[i]);
                 if (is_small)
                     copy.config.sub_group_elems = SMALL_GROUP;
@@ -110,6 +112,8 @@ TEST(gradients_on_drives_follow_any_order) {
     for (int stage = 2; stage <= 3; stage++)
         for (size_t grad_accum = 1; grad_accum <= 3; grad_accum++)
             for (size_t n_buffers = 1; n_buffers <= 8; n_buffers += 7) {
+                if (!ONE_OF(1, 5))
+                    continue;
                 toy_options_t options = variant(stage, 2, ZR_DTYPE_F32, 7);
                 options.config.grad_accum = grad_accum;
                 options.alternate = true;
@@ -133,6 +137,8 @@ TEST(updates_in_backward_end_in_the_same_bits) {
                     for (int param = 0; param <= (stage == 3 ? ZR_OFFLOAD_NVME : 0); param++) {
                         flags = (flags + 7) % 16;
                         n++;
+                        if (!ONE_OF(5, 7))
+                            continue;
                         toy_options_t options =
                             variant(stage, rank_counts[i], (zr_dtype_t)(n % 2), flags);
                         toy_set(&options, "grad-accum=%zu", grad_accum);
@@ -160,6 +166,8 @@ TEST(files_end_in_the_same_bits) {
     for (int i = 0; i < 3; i++)
         for (int stage = 0; stage <= 3; stage++) {
             flags = (flags + 7) % 32;
+            if (!ONE_OF(1, 5))
+                continue;
             toy_options_t options = variant(stage, rank_counts[i], (zr_dtype_t)(flags & 1), flags);
             uint64_t reference = hash_of(&options);
             offload(&options, ZR_OFFLOAD_NVME, stage % 2 ? 1 : 0.3);
@@ -178,6 +186,8 @@ TEST(how_it_is_moved_changes_nothing) {
     uint64_t reference = toy_hash(&options);
     offload(&options, ZR_OFFLOAD_NVME, 1);
     for (int flags = 0; flags < 16; flags++) {
+        if (!ONE_OF(1, 3))
+            continue;
         options.config.sub_group_elems = flags & 1 ? 1030 : 5000; /* of the update, too */
         options.config.offload_optimizer.n_buffers = flags & 2 ? 1 : 3;
         options.config.offload_optimizer.read_ahead = (flags & 4) != 0;
@@ -228,6 +238,8 @@ TEST(traffic_is_exact) {
         for (size_t i = 0; i < 3; i++)
             for (int is_small = 0; is_small < 2; is_small++) {
                 toy_options_t options = variant(stage, 3, ZR_DTYPE_BF16, 5);
+                if (!ONE_OF(1, 5))
+                    continue;
                 offload(&options, ZR_OFFLOAD_NVME, ratios[i]);
                 if (is_small)
                     options.config.sub_group_elems = SMALL_GROUP;
@@ -245,6 +257,8 @@ TEST(traffic_of_gradients_is_exact) {
     for (int stage = 2; stage <= 3; stage++)
         for (size_t grad_accum = 1; grad_accum <= 3; grad_accum++)
             for (int is_skipped = 0; is_skipped < 2; is_skipped++) {
+                if (!ONE_OF(1, 5))
+                    continue;
                 toy_options_t options = variant(stage, 2, ZR_DTYPE_F32, 0);
                 toy_result_t result;
                 offload(&options, ZR_OFFLOAD_NVME, 0.8);
@@ -315,6 +329,8 @@ TEST(nvme_is_shared_with_the_host) {
     skip_but_on_host();
     for (size_t most = 0; most < 30000; most += 3000)
         for (int stage = 0; stage <= 3; stage++) {
+            if (!ONE_OF(3, 7))
+                continue;
             toy_options_t options = variant(stage, 2, ZR_DTYPE_BF16, 16);
             toy_result_t result;
             uint64_t reference = hash_of(&options);
@@ -339,6 +355,8 @@ TEST(a_fraction_of_gradients_waits_in_host_memory) {
     skip_but_on_host();
     for (int stage = 2; stage <= 3; stage++)
         for (int percent = 0; percent <= 100; percent += 20) {
+            if (!ONE_OF(1, 5))
+                continue;
             toy_options_t options = variant(stage, 2, ZR_DTYPE_F32, 16);
             toy_result_t result;
             offload(&options, ZR_OFFLOAD_CPU, percent % 40 ? 0.7 : 1);
@@ -364,6 +382,8 @@ TEST(gradients_are_in_three_tiers) {
     for (int stage = 2; stage <= 3; stage++)
         for (int device = ZR_OFFLOAD_CPU; device <= ZR_OFFLOAD_NVME; device++)
             for (size_t most = 0; most <= 20000; most += 5000) {
+                if (!ONE_OF(3, 7))
+                    continue;
                 toy_options_t options = variant(stage, 2, ZR_DTYPE_F32, 16);
                 toy_result_t result, without;
                 uint64_t reference = hash_of(&options);

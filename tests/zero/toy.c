@@ -740,10 +740,6 @@ static zr_status_t run_rank(test_rank_t *rank) {
     return status;
 }
 
-bool toy_meets(toy_mixtures_t *mixtures) {
-    return mixtures->n_seen++ % mixtures->every == 0;
-}
-
 void toy_train(const toy_options_t *options, toy_result_t *result) {
     toy_run_t run = {.options = options, .result = result};
     test_ranks_t ranks = {.n_ranks = options->n_ranks,

@@ -106,16 +106,6 @@ void toy_set_clipping(toy_options_t *options, unsigned number);
 /** One of the library's optimizers, by any number: all of them in turn. */
 void toy_set_optimizer(toy_options_t *options, unsigned number);
 
-/* Which of all mixtures of options are met: every so many. As a prime that none of the options has
- * as its number of values, each value of each is met. */
-typedef struct toy_mixtures {
-    unsigned every;
-    unsigned n_seen;
-} toy_mixtures_t;
-
-/* Whether the next mixture is met. */
-bool toy_meets(toy_mixtures_t *mixtures);
-
 /* Train; every rank is a thread. A rank that ends in other weights than rank 0 has ZR_ERR_STATE. */
 void toy_train(const toy_options_t *options, toy_result_t *result);
 

@@ -153,15 +153,16 @@ NN_TEST(test_sizes) {
         {{1, 33, 2, 2, 64, 0, NULL}, 0}, {{1, 35, 2, 2, 1, 0, NULL}, 0},
         {{1, 35, 2, 2, 20, 0, NULL}, 0}, {{1, 41, 1, 1, 256, 0, NULL}, 0}};
     for (size_t d = 0; d < 2; d++) {
-        for (size_t i = 0; i < (device->skip_elems > 0 ? 5 : N_OF(others)); i += IS_SLOW ? 2 : 1)
-            check_attention(device, others[i], dtypes[d], 2.0);
+        for (size_t i = 0; i < (device->skip_elems > 0 ? 5 : N_OF(others)); i++)
+            if (ONE_OF(1, 3))
+                check_attention(device, others[i], dtypes[d], 2.0);
         for (size_t h = 0; device->skip_elems == 0 && head_sizes[h] > 0; h++)
             for (size_t s = 0; seqs[s] > 0; s++) {
                 bool is_short = seqs[s] < 64;
                 attention_case_t c = {{is_short ? 2 : 1, seqs[s], is_short ? 3 : 2,
                                        is_short ? 3 : 2, head_sizes[h], 0, NULL},
                                       0};
-                if (!IS_SLOW || seqs[s] == 65)
+                if ((!IS_SLOW || seqs[s] == 65) && ONE_OF(1, 5))
                     check_attention(device, c, dtypes[d], 2.0);
             }
     }
@@ -212,7 +213,7 @@ NN_TEST(test_hidden) {
                                          NULL},
                                         0};
             bool is_long = cases[i].seq > 100;
-            if (is_long && (IS_SLOW || device->skip_elems > 0))
+            if ((is_long && (IS_SLOW || device->skip_elems > 0)) || !ONE_OF(1, 3))
                 continue;
             check_documents(device, c, dtypes[d], 2.0, cases[i].document_step);
         }

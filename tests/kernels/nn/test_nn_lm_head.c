@@ -132,25 +132,28 @@ NN_TEST(test_head) {
     static const size_t sizes[][4] = {{1, 1, 1, 1},     {1, 3, 2, 1},        {5, 7, 257, 100},
                                       {33, 48, 97, 97}, {17, 20, 1000, 128}, {70, 12, 501, 4096},
                                       {0, 6, 30, 7},    {40, 3, 4099, 4000}};
-    const int every = IS_SLOW ? 3 : 1; /* both dtypes, and gradients added to and not */
     for (size_t i = 0; i < N_OF(sizes); i++)
-        for (int variant = 0; variant < 4 && (!IS_SLOW || sizes[i][0] < 10); variant += every)
-            check_head(device, &(head_case_t){sizes[i][0], sizes[i][1], sizes[i][2], sizes[i][3],
-                                              variant & 1 ? ZR_DTYPE_BF16 : ZR_DTYPE_F32,
-                                              variant & 2, 1.0, 0});
+        for (int variant = 0; variant < 4 && (!IS_SLOW || sizes[i][0] < 10); variant++)
+            if (ONE_OF(1, 3))
+                check_head(device,
+                           &(head_case_t){sizes[i][0], sizes[i][1], sizes[i][2], sizes[i][3],
+                                          variant & 1 ? ZR_DTYPE_BF16 : ZR_DTYPE_F32, variant & 2,
+                                          1.0, 0});
 }
 
 /* Rows without a target have no loss and no gradient: some of them, and all. */
 NN_TEST(test_ignored) {
     for (int variant = 0; variant < 4; variant++)
-        check_head(device,
-                   &(head_case_t){17, 20, 300, 128, variant & 1 ? ZR_DTYPE_BF16 : ZR_DTYPE_F32,
-                                  true, 1.0, variant & 2 ? 1 : 3});
+        if (ONE_OF(1, 3))
+            check_head(device, &(head_case_t){17, 20, IS_SLOW ? 40 : 300, IS_SLOW ? 18 : 128,
+                                              variant & 1 ? ZR_DTYPE_BF16 : ZR_DTYPE_F32, true, 1.0,
+                                              variant & 2 ? 1 : 3});
 }
 
 /* Logits of hundreds: exp of none of them exists in fp32. */
 NN_TEST(test_extreme_logits) {
-    check_head(device, &(head_case_t){19, 30, 300, 70, ZR_DTYPE_F32, false, 40.0, 0});
+    check_head(device, &(head_case_t){IS_SLOW ? 5 : 19, 30, IS_SLOW ? 100 : 300, 70, ZR_DTYPE_F32,
+                                      false, 40.0, 0});
     /* All of a row negative. */
     check_head(device, &(head_case_t){7, 1, 1, 1, ZR_DTYPE_F32, false, 4e4, 0});
 }

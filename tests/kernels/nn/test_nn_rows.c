@@ -93,13 +93,15 @@ NN_TEST(test_layernorm) {
                                       {0, 40}, {2500, 9}, {3, 2600}, {9, 4400}};
     for (size_t i = 0; i < N_OF(sizes); i++) {
         for (int variant = 0; variant < 8; variant++)
-            check_layernorm(device, &(norm_case_t){sizes[i][0], sizes[i][1],
-                                                   variant & 1 ? ZR_DTYPE_BF16 : ZR_DTYPE_F32,
-                                                   variant & 2, variant & 4});
+            if (ONE_OF(1, 3))
+                check_layernorm(device, &(norm_case_t){sizes[i][0], sizes[i][1],
+                                                       variant & 1 ? ZR_DTYPE_BF16 : ZR_DTYPE_F32,
+                                                       variant & 2, variant & 4});
     }
     /* Columns that no thread keeps, of more rows than are gone through at once. */
     for (int is_rms = 0; is_rms < 2; is_rms++)
-        check_layernorm(device, &(norm_case_t){460, 4104, ZR_DTYPE_BF16, true, is_rms});
+        if (ONE_OF(1, 3))
+            check_layernorm(device, &(norm_case_t){460, 4104, ZR_DTYPE_BF16, true, is_rms});
 }
 
 /* ---- GELU -------------------------------------------------------------------------------- */
@@ -190,8 +192,9 @@ NN_TEST(test_bias_gradients) {
                                       {40, 257}, {300, 520}, {1100, 16}};
     for (size_t i = 0; i < N_OF(sizes); i++) {
         for (int variant = 0; variant < 12; variant++)
-            check_bias_grad(device, sizes[i][0], sizes[i][1], (size_t)(variant / 4 * 4),
-                            variant & 1 ? ZR_DTYPE_BF16 : ZR_DTYPE_F32, variant & 2);
+            if (ONE_OF(1, 5))
+                check_bias_grad(device, sizes[i][0], sizes[i][1], (size_t)(variant / 4 * 4),
+                                variant & 1 ? ZR_DTYPE_BF16 : ZR_DTYPE_F32, variant & 2);
     }
 }
 
@@ -291,6 +294,8 @@ NN_TEST(test_embedding) {
         nn_array_t starts = nn_documents(sizes[i][0], sizes[i][1], 2);
         nn_upload(&tokens);
         for (int variant = 0; variant < 8; variant++) {
+            if (!ONE_OF(1, 3))
+                continue;
             embedding_case_t c = {sizes[i][0], sizes[i][1],
                                   sizes[i][2], sizes[i][3],
                                   sizes[i][4], variant & 1 ? ZR_DTYPE_BF16 : ZR_DTYPE_F32,

@@ -200,6 +200,8 @@ TEST(stages_have_the_same_bits) {
         for (int stage = 0; stage <= 3; stage++) {
             run_case_t c = {.stage = stage, .reduce = ZR_REDUCE_EVERY_MICRO_BATCH};
             for (int variant = 0; variant < 8; variant++) {
+                if (!ONE_OF(1, 3))
+                    continue;
                 c.on_drives = variant == 7;
                 c.model.activations = variant == 2   ? ZR_OFFLOAD_CPU
                                       : variant == 3 ? ZR_OFFLOAD_NVME
@@ -226,6 +228,8 @@ TEST(another_order_has_the_bits_of_stage_0) {
             run_case(n_ranks, (run_case_t){.stage = 0, .reduce = reduce, .clip = clip});
         for (int stage = 0; stage <= 3; stage++) {
             for (int memory = 0; memory < 4; memory++) {
+                if (!ONE_OF(1, 5))
+                    continue;
                 run_case_t c = {.stage = stage,
                                 .reduce = reduce,
                                 .clip = clip,
