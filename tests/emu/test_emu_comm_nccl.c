@@ -176,6 +176,7 @@ int main(int argc, char **argv) {
         .close_device = zr_device_close,
         .fail_copy = fail_copy,
         .failure = "cuda",
+        .is_slow = true,
     };
     if (argc > 1 && strcmp(argv[1], "tcp") == 0) {
         suite.name = "nccl on emulated GPUs, over TCP";

@@ -36,7 +36,7 @@ TEST(what_does_not_fit_is_agreed_on) {
         {"--stage 3 --offload-optimizer none --offload-params none --ranks 2", "device"}};
     for (size_t i = 0; i < N_OF(cases); i++) {
         bool has_fit = false, has_failed = false;
-        for (size_t budget = 50000; budget < 4000000; budget = budget * 3 / 2) {
+        for (size_t budget = 50000; budget < 4000000; budget = budget * 9 / 4) {
             char arguments[512];
             snprintf(arguments, sizeof(arguments),
                      MODEL "%s --recompute none --micro-batch 1 --%s-memory %zu", cases[i][0],

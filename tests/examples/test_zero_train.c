@@ -87,12 +87,9 @@ TEST(promised_fields) {
 
 /* ---- weights -------------------------------------------------------------------------------- */
 
-/* Runs that end in the weights of the first of their kind. Sanitizers meet some of the many. */
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-enum { EVERY = 3 };
-#else
-enum { EVERY = 1 };
-#endif
+/* Runs that end in the weights of the first of their kind. The first way meets all stages, each
+ * other one of them in turn; sanitizers meet some of the many. */
+enum { EVERY = TEST_IS_SLOW ? 5 : 1 };
 
 /* Six layers, whose inputs of 2 x 16 tokens have 16 channels. */
 #define DEEP                                                                                       \
@@ -149,6 +146,9 @@ TEST(same_weights_every_way) {
         size_t n = 0;
         for (size_t way = 0; same->ways[way] != NULL; way++)
             for (int stage = same->first_stage; stage <= same->last_stage; stage++) {
+                int n_stages = same->last_stage - same->first_stage + 1;
+                if (way > 0 && stage - same->first_stage != (int)way % n_stages)
+                    continue;
                 if ((strstr(same->ways[way], "nvme") != NULL && !nvme) || n++ % EVERY != 0)
                     continue;
                 json_t *object =

@@ -67,6 +67,8 @@ TEST(evaluations_touch_nothing) {
         char last[32] = "", first[32] = "";
         for (size_t i = 0; i < n_ways; i++) {
             char run[512];
+            if (i > 0 && !ONE_OF(3, 3))
+                continue;
             snprintf(run, sizeof(run),
                      SIZES "--data text --reduce every-micro-batch --steps 5 --lr 0.01 "
                            "--micro-batch 3 --grad-accum 2 --seq-min 5 --ranks %d %s",
@@ -128,6 +130,8 @@ TEST(any_number_of_ranks_has_the_same_loss) {
         char expected[32] = "";
         for (int ranks = 1; ranks <= 6; ranks += 1 + ranks / 3)
             for (int stage = 0; stage <= 3; stage += 3) {
+                if (expected[0] != '\0' && !ONE_OF(3, 3))
+                    continue;
                 json_t *object = run_json(0,
                                           SIZES "--eval-only --val-data val --micro-batch 2 %s "
                                                 "--checkpoint-dir saved --resume --ranks %d "

@@ -6,10 +6,14 @@
 
 enum { LONG_MS = 60000, SHORT_MS = 200 };
 
-/* Where each takes long, the first three. */
+/* Of slow ones, the first three. */
 static const int rank_counts[] = {1, 3, 8, 2, 5};
-#define N_APART (TEST_IS_SLOW ? 5 : 1)
-#define N_RANK_COUNTS (TEST_IS_SLOW ? 3 : N_OF(rank_counts))
+enum { N_SLOW = 3 };
+
+/* Of how many tensors one is met. */
+static size_t step_of(const comm_suite_t *suite) {
+    return TEST_IS_SLOW || suite->is_slow ? 5 : 1;
+}
 
 /* What a cmocka test gets: which backend, how many ranks. */
 typedef struct setting {
@@ -41,7 +45,8 @@ static void every_collective(rank_t *self) {
         for (int dtype = ZR_DTYPE_F32; dtype <= ZR_DTYPE_U8; dtype++) {
             if (is_summed((zr_collective_t)collective) && dtype > ZR_DTYPE_BF16)
                 continue;
-            for (size_t i = (size_t)(collective + dtype) % N_APART; i < 2 * N_OF(sizes); i += N_APART) {
+            size_t step = step_of(self->suite), first = (size_t)(collective + dtype) % step;
+            for (size_t i = first; i < 2 * N_OF(sizes); i += step) {
                 comm_case_t wanted = {.collective = (zr_collective_t)collective,
                                       .dtype = (zr_dtype_t)dtype,
                                       .n_elems = sizes[i / 2],
@@ -73,7 +78,7 @@ static comm_case_t random_case(uint64_t seed, int n_ranks) {
 
 static void random_sequence(rank_t *self) {
     const uint64_t *seed = self->context;
-    for (uint64_t i = 0; i < 100 / N_APART; i++) {
+    for (uint64_t i = 0; i < 100 / step_of(self->suite); i++) {
         comm_case_t wanted = random_case(*seed * 1000 + i, self->n_ranks);
         run_case(self, self->comm, &wanted);
         if (self->failure[0] != '\0')
@@ -789,16 +794,17 @@ static void run_body(void **state) {
 }
 
 int run_comm_suite(const comm_suite_t *suite) {
-    enum { N_TESTS = N_OF(cases) * N_RANK_COUNTS };
+    enum { N_TESTS = N_OF(cases) * N_OF(rank_counts) };
     static struct CMUnitTest tests[N_TESTS];
     static char names[N_TESTS][64];
     static setting_t settings[N_TESTS];
     size_t n = 0;
     for (size_t i = 0; i < N_TESTS; i++) {
-        const suite_case_t *of = &cases[i / N_RANK_COUNTS];
-        int n_ranks = rank_counts[i % N_RANK_COUNTS];
+        const suite_case_t *of = &cases[i / N_OF(rank_counts)];
+        int n_ranks = rank_counts[i % N_OF(rank_counts)];
         if ((suite->is_alone && of->is_of_others) || n_ranks < of->least_ranks ||
-            (suite->world != NULL && suite->world->n_ranks != n_ranks))
+            (suite->world != NULL && suite->world->n_ranks != n_ranks) ||
+            (step_of(suite) > 1 && i % N_OF(rank_counts) >= N_SLOW))
             continue;
         settings[n] = (setting_t){suite, n_ranks, of};
         snprintf(names[n], sizeof(names[n]), "%s, %d ranks", of->name, n_ranks);

@@ -34,6 +34,7 @@ typedef struct comm_suite {
     zr_status_t (*open_device)(zr_device_t **device_p); /* one per rank */
     void (*close_device)(zr_device_t **device);
     int machine_ranks; /* ranks of a machine, by their number; 0: all are on one */
+    bool is_slow;      /* fewer cases */
     bool is_alone;     /* a rank stands for all: it sees no other, which hold what it holds */
     /* The next copy on the stream's device fails; NULL: the device cannot be made to. */
     void (*fail_copy)(zr_stream_t *stream);

@@ -5,6 +5,7 @@
  */
 #include <cuda_runtime_api.h>
 
+#include "tests/common/test.h"
 #include "tests/zero/comm/comm_suite.h"
 
 static int n_opened; /* devices, so far */
@@ -33,6 +34,7 @@ int main(void) {
         .create = zr_comm_create_threads,
         .open_device = open_on_one,
         .close_device = zr_device_close,
+        .is_slow = TEST_IS_SLOW,
     };
     if (open_on_one(&device) == ZR_ERR_UNSUPPORTED)
         return 77; /* said by the log */
