@@ -59,5 +59,22 @@ while read -r document link file has; do
     [ -e "$file" ] || complain "$document: $link: no such file"
     [ "$has" = yes ] || complain "$document: $link: no such heading"
 done < <(named)
+
+# Every option that a user meets is one of some program, or of these others.
+others=" --allow-run-as-root --bind-to --cflags --cpus-per-task --deepspeed --hostfile --install \
+--kill-on-bad-exit --libs --map-by --mpi --no-python --nodes --nproc-per-node --ntasks-per-node \
+--num_gpus --out --output_dir --oversubscribe --pack --prefix --python --signal --time --write "
+n_options=0
+while read -r document option; do
+    n_options=$((n_options + 1))
+    grep -qF -- "| \`$option\`" docs/reference/options.md ||
+        grep -qF -- "| \`$option " docs/reference/options.md ||
+        case $others in *" $option "*) ;; *) false ;; esac ||
+        complain "$document: $option is an option of no program"
+done < <(grep -oE -- '(^|[ `|(])--[a-z][a-z_-]+' README.md docs/guide/*.md | sed 's/:.*--/ --/' | sort -u)
+[ $n_options -gt 150 ] || complain "only $n_options options were found"
+
+n_lines=$(wc -l <README.md)
+[ "$n_lines" -lt 150 ] || complain "README.md has $n_lines lines; it may have 149"
 [ $n_named -gt 200 ] || complain "only $n_named links and paths were found"
 exit $failed
