@@ -259,6 +259,7 @@ int main(int argc, char **argv) {
     zr_config_t config = zr_config_default();
     config.stage = 3;
     config.micro_batch = BATCH;
+    config.clip = 1;
     config.adamw.lr = 0.01;
     if (argc > 4) {
         fprintf(stderr, "usage: blocks [RANKS [ds_config.json [FOLDER]]]\n");
