@@ -108,6 +108,18 @@ static inline bool zr_base_updates_in_backward(const zr_base_t *base) {
     return base->config.update_at == ZR_UPDATE_AT_BACKWARD;
 }
 
+/** Buffers where `asked` are configured: until zr_buffers_choose, of an open number (0) the most.
+ */
+static inline size_t zr_base_n_buffers(const zr_base_t *base, size_t asked, size_t usual,
+                                       size_t most) {
+    return asked != 0 ? asked : zr_base_updates_in_backward(base) ? most : usual;
+}
+
+static inline size_t zr_base_n_state_buffers(const zr_base_t *base) {
+    return zr_base_n_buffers(base, base->config.offload_optimizer.n_buffers,
+                             ZR_CONFIG_USUAL_BUFFERS, ZR_CONFIG_MOST_AUTO_BUFFERS);
+}
+
 /** Whether a step's sums of gradients are kept to its end: an update that is clipped needs them. */
 static inline bool zr_base_keeps_sums(const zr_base_t *base) {
     return !zr_base_updates_in_backward(base) || base->config.clip > 0;

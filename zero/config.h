@@ -104,7 +104,8 @@ typedef struct zr_offload_options {
     size_t gradients_in_cpu_elems; /* with NVME: parameters per rank whose gradients wait in host
                                       memory, in whole sub-groups */
     zr_update_on_t update_on;      /* no difference if the device works on host memory */
-    size_t n_buffers;  /* nvme: sub-groups that are read, updated and written concurrently; > 0 */
+    size_t n_buffers;  /* nvme: sub-groups that are read, updated and written concurrently; 0: the
+                          run chooses, at least ZR_CONFIG_USUAL_BUFFERS */
     bool read_ahead;   /* nvme: read the next sub-groups while one is updated */
     bool write_behind; /* nvme: write finished sub-groups while another is updated */
 } zr_offload_options_t;
@@ -113,12 +114,19 @@ typedef struct zr_offload_options {
 #define ZR_CONFIG_LEAST_SUB_GROUP_ELEMS ((size_t)1024)
 #define ZR_CONFIG_LEAST_BUFFER_BYTES ((size_t)4096)
 
+/** Buffers where n_buffers is 0: with updates at the end, and within backward at most. */
+#define ZR_CONFIG_USUAL_BUFFERS ((size_t)4)
+#define ZR_CONFIG_USUAL_PARAM_BUFFERS ((size_t)5)
+#define ZR_CONFIG_MOST_AUTO_BUFFERS ((size_t)64)
+#define ZR_CONFIG_MOST_AUTO_PARAM_BUFFERS ((size_t)32)
+
 /** Offload of parameter shards, at stage 3. */
 typedef struct zr_offload_param_options {
     zr_offload_device_t device;
     double ratio;     /* at least this fraction is stored there, in whole shards of units; the rest
                          stays on the device; 0 to 1 */
-    size_t n_buffers; /* nvme: staging buffers in host memory; > 0 */
+    size_t n_buffers; /* nvme: staging buffers in host memory; 0: the run chooses, at least
+                         ZR_CONFIG_USUAL_PARAM_BUFFERS */
     size_t buffer_elems; /* nvme: parameters per buffer, rounded down to a multiple of 256 KiB (of
                             4096 bytes if smaller than 256 KiB); at least 4096 bytes; larger shards
                             are split */

@@ -5,7 +5,7 @@
 
 /* Each way has half of the buffers, and at least one. */
 static size_t n_buffers(const zr_grads_drive_t *drive) {
-    size_t most = drive->base->config.offload_optimizer.n_buffers;
+    size_t most = zr_base_n_state_buffers(drive->base);
     size_t n = most > 2 ? most / 2 : 1;
     return n < drive->n_pieces ? n : drive->n_pieces;
 }

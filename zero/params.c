@@ -124,6 +124,17 @@ static zr_status_t list_shards(zr_params_t *params) {
     return ZR_OK;
 }
 
+/* As long as a number is left open, the most that it may become. */
+static size_t most_buffers(const zr_params_t *params) {
+    size_t n = zr_base_n_buffers(params->base, params->base->config.offload_param.n_buffers,
+                                 ZR_CONFIG_USUAL_PARAM_BUFFERS, ZR_CONFIG_MOST_AUTO_PARAM_BUFFERS);
+    return n < params->n_parts ? n : params->n_parts;
+}
+
+void zr_params_use_buffers(zr_params_t *params) {
+    params->n_buffers = most_buffers(params);
+}
+
 static zr_status_t declare(zr_params_t *params, zr_nvme_t *nvme) {
     static const char *const advice[] = {"--offload-params cpu", "a lower --offload-param-ratio",
                                          "a larger --params-in-host", "more --ranks", NULL};
@@ -142,7 +153,7 @@ static zr_status_t declare(zr_params_t *params, zr_nvme_t *nvme) {
                               .extents = extents,
                               .n_extents = n_extents,
                               .unit_bytes = params->part_bytes,
-                              .max_transfers = 2 * params->n_buffers + 2,
+                              .max_transfers = 2 * most_buffers(params) + 2,
                               .advice = advice};
     zr_status_t status = zr_nvme_declare(nvme, &desc, &params->extents);
     zr_heap_free(params->base->heap, extents);
@@ -150,7 +161,6 @@ static zr_status_t declare(zr_params_t *params, zr_nvme_t *nvme) {
 }
 
 zr_status_t zr_params_place(zr_params_t *params, zr_nvme_t *nvme) {
-    size_t n_buffers = params->base->config.offload_param.n_buffers;
     if (!zr_base_offloads_params(params->base))
         return ZR_OK;
     ZR_TRY(limit_parts(params));
@@ -158,7 +168,6 @@ zr_status_t zr_params_place(zr_params_t *params, zr_nvme_t *nvme) {
     for (size_t i = 0; i < params->model->n_units; i++)
         for (int kind = 0; kind < N_FLATS; kind++)
             place_shard(params, params->model->units[i], kind);
-    params->n_buffers = n_buffers < params->n_parts ? n_buffers : params->n_parts;
     if (params->n_parts != 0)
         ZR_TRY(declare(params, nvme));
     return list_shards(params);

@@ -63,6 +63,8 @@ typedef struct zr_params {
 
 /** Say where shards live, and declare those that the store will have. After the layout. */
 ZR_NODISCARD zr_status_t zr_params_place(zr_params_t *params, zr_nvme_t *nvme);
+/** As many buffers as its configuration has by now, or as there are parts. */
+void zr_params_use_buffers(zr_params_t *params);
 /** What part of the trainable shards is on the device, 0 to 1, when they are placed. */
 double zr_params_part_on_device(const zr_params_t *params);
 /** Make what moves them. @param store  open; borrowed until destroy */

@@ -334,6 +334,7 @@ static zr_status_t commit(zr_runtime_t *runtime) {
     ZR_TRY(zr_state_place(state, &runtime->nvme));
     ZR_TRY(zr_grads_place(&runtime->grads, &runtime->nvme));
     ZR_TRY(zr_params_place(params, &runtime->nvme));
+    zr_buffers_choose(runtime);
     ZR_TRY(zr_nvme_open(&runtime->nvme));
     ZR_TRY(zr_state_create(state, runtime->nvme.store));
     ZR_TRY(zr_grads_drive_create(&runtime->grads.drive, runtime->nvme.store));

@@ -63,6 +63,9 @@ ZR_NODISCARD zr_status_t zr_rt_await_all(const zr_runtime_t *runtime);
  * takes time and changes no memory. */
 void zr_runtime_leave_out_values(zr_runtime_t *runtime);
 
+/** buffers.c: numbers of staging buffers that are left to the run. After everything is placed. */
+void zr_buffers_choose(zr_runtime_t *runtime);
+
 /** initial.c: bring initial values of a flat buffer to where they live. */
 ZR_NODISCARD zr_status_t zr_initial_place(zr_runtime_t *runtime, zr_unit_t *unit, int kind);
 

@@ -132,7 +132,6 @@ static const char *const *advice(const zr_state_t *state) {
 }
 
 static zr_status_t declare(zr_state_t *state, zr_nvme_t *nvme) {
-    const zr_config_t *config = &state->base->config;
     size_t n_units = state->model->n_units, n_extents = state->n_sides * n_units;
     zr_store_extent_t *extents = zr_heap_alloc(state->base->heap, n_extents, sizeof(*extents));
     if (extents == NULL)
@@ -145,7 +144,7 @@ static zr_status_t declare(zr_state_t *state, zr_nvme_t *nvme) {
                               .extents = extents,
                               .n_extents = n_extents,
                               .unit_bytes = zr_state_bytes(state->rule, group_elems(state)),
-                              .max_transfers = 2 * config->offload_optimizer.n_buffers + 2,
+                              .max_transfers = 2 * zr_base_n_state_buffers(state->base) + 2,
                               .advice = advice(state)};
     zr_status_t status = zr_nvme_declare(nvme, &desc, &state->extents);
     zr_heap_free(state->base->heap, extents);

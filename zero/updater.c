@@ -209,6 +209,8 @@ zr_status_t zr_updater_create(const zr_config_t *config, zr_device_t *device, co
     updater->base = (zr_base_t){
         .heap = heap, .config = *config, .log = own_log, .device = device, .n_ranks = 1};
     updater->nvme.base = &updater->base;
+    if (config->offload_optimizer.n_buffers == 0)
+        updater->base.config.offload_optimizer.n_buffers = ZR_CONFIG_USUAL_BUFFERS;
     updater->base.config.outer_every = 0; /* of a runtime's groups */
     updater->own_rule = zr_config_rule(&updater->base.config);
     updater->rule = &updater->own_rule;

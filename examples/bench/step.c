@@ -5,7 +5,7 @@
  */
 #include <string.h>
 
-#include "examples/bench/step_run.h"
+#include "examples/bench/step_apart.h"
 #include "examples/common/files.h"
 
 #define MAX_RANKS 1024
@@ -18,7 +18,9 @@ typedef struct options {
     int stage;
     zr_dtype_t dtype;
     size_t micro_batch, grad_accum, n_ranks, seq;
-    size_t side; /* of the machine's own product; 0: the default */
+    size_t side;       /* of the machine's own product; 0: the default */
+    const char *paths; /* of drives that everything is on; NULL: nothing is */
+    size_t n_buffers, n_param_buffers, host_memory_bytes;
 } options_t;
 
 /* ---- options -------------------------------------------------------------------------- */
@@ -47,11 +49,41 @@ static const zr_option_t rows[] = {
      .help = "of parameters and gradients"},
     {"recompute", AT(step.recompute), .type = ZR_OPTION_SWITCH, .choices = recomputes,
      .help = "compute layers again in backward"},
+    {"path", AT(paths), .type = ZR_OPTION_STRING, .arg = "DIR[,DIR...]", .initial = "none",
+     .help = "keep parameters, gradients and state on drives here (stage 3, one rank, updates in "
+             "backward), and measure the step's compute and its transfers alone"},
+    {"nvme-buffers", AT(n_buffers), .type = ZR_OPTION_COUNT, .flags = ZR_OPTION_OR_AUTO, .least = 1,
+     .most = ZR_SWAP_MAX_BUFFERS, .arg = "N", .needs = "path",
+     .help = "sub-groups of state in host memory"},
+    {"param-buffers", AT(n_param_buffers), .type = ZR_OPTION_COUNT, .flags = ZR_OPTION_OR_AUTO,
+     .least = 1, .most = ZR_SWAP_MAX_BUFFERS, .arg = "N", .needs = "path",
+     .help = "parts of parameters in host memory"},
+    {"host-memory", AT(host_memory_bytes), .type = ZR_OPTION_BYTES, .least = 1, .arg = "SIZE",
+     .needs = "path", .help = "budget of host memory"},
     {"side", AT(side), .type = ZR_OPTION_COUNT, .least = 16, .most = 65536, .arg = "N",
      .initial = "2048; on a GPU 8192",
      .help = "of the square matrices of the machine's own product"},
     {"steps", COUNT(step.n_steps), .most = 1000000, .arg = "S",
      .help = "steps to time, after one that is not"}};
+
+/* Everything on drives. A norm that is not finite ends the run, so that no old state is kept. */
+static zr_status_t offload(const options_t *o, zr_config_t *config) {
+    bench_folders_t folders;
+    if (o->stage != 3 || o->n_ranks != 1)
+        return zr_fail(o->on.common.log, ZR_ERR_ARGUMENT,
+                       "--path %s: everything is on drives at --stage 3, of --ranks 1; give both",
+                       o->paths);
+    ZR_TRY(bench_folders("--path", o->paths, o->on.common.log, &folders));
+    config->offload_optimizer.device = config->offload_optimizer.gradients = ZR_OFFLOAD_NVME;
+    config->offload_param.device = ZR_OFFLOAD_NVME;
+    config->update_at = ZR_UPDATE_AT_BACKWARD;
+    config->check_overflow = false;
+    config->offload_optimizer.n_buffers = o->n_buffers;
+    config->offload_param.n_buffers = o->n_param_buffers;
+    config->host_memory_bytes = o->host_memory_bytes;
+    snprintf(config->nvme.paths, sizeof(config->nvme.paths), "%s", o->paths);
+    return ZR_OK;
+}
 
 /* What follows from several options together. */
 static zr_status_t complete(options_t *o) {
@@ -62,6 +94,8 @@ static zr_status_t complete(options_t *o) {
     config->dtype = o->dtype;
     config->micro_batch = o->micro_batch;
     config->grad_accum = o->grad_accum;
+    if (o->paths != NULL)
+        ZR_TRY(offload(o, config));
     files_log_t named = {*log, "--model"};
     zr_log_t model_log = files_log(&named);
     ZR_TRY(zr_model_shape_read(o->model, &model_log, &o->step.shape));
@@ -87,7 +121,21 @@ static zr_status_t complete(options_t *o) {
 
 /* ---- the report -------------------------------------------------------------------------- */
 
-static json_t *describe(const options_t *options, const step_result_t *result) {
+/* apart: NULL: nothing is on drives. */
+static void put_apart(json_t **object, const step_result_t *result, const step_apart_t *apart) {
+    if (apart == NULL)
+        return;
+    double longest = apart->compute > apart->transfers ? apart->compute : apart->transfers;
+    JSON_PUT(object, {"read_bytes", json_count(apart->bytes[ZR_STORE_GET])},
+             {"written_bytes", json_count(apart->bytes[ZR_STORE_PUT])},
+             {"checksum_ms", json_number(1e3 * apart->checksums)},
+             {"compute_alone_ms", json_number(1e3 * apart->compute)},
+             {"transfers_alone_ms", json_number(1e3 * apart->transfers)},
+             {"step_to_longer", json_number(result->times.step / longest)});
+}
+
+static json_t *describe(const options_t *options, const step_result_t *result,
+                        const step_apart_t *apart) {
     const step_options_t *o = &options->step;
     double tokens =
         (double)o->config.micro_batch * (double)o->config.grad_accum * (double)o->seq * o->n_ranks;
@@ -116,6 +164,7 @@ static json_t *describe(const options_t *options, const step_result_t *result) {
              {"machine_side", json_count(matrix_rate_side(o->rate))},
              {"machine_gflop_per_s", json_number(1e-9 * machine_per_s)},
              {"ratio", json_number(per_s / machine_per_s)});
+    put_apart(&object, result, apart);
     return object;
 }
 
@@ -125,6 +174,7 @@ static int run(void *argument) {
     options_t *options = argument;
     on_device_options_t on = options->on;
     step_result_t result;
+    step_apart_t apart;
     if (complete(options) != ZR_OK)
         return COMMAND_BAD_INPUT;
     /* The machine's own products are on as many threads as all ranks have, up to the cores. */
@@ -135,9 +185,12 @@ static int run(void *argument) {
     zr_status_t status =
         matrix_rate_create(&on, options->step.config.dtype, options->side, &options->step.rate);
     ZR_THEN(status, step_run(&options->step, &result));
-    int code = status == ZR_OK
-                   ? bench_report(&options->on.common, describe(options, &result), COMMAND_DONE)
-                   : COMMAND_FAILED;
+    if (options->paths != NULL)
+        ZR_THEN(status, step_apart(&options->step, &result, &apart));
+    json_t *report =
+        status == ZR_OK ? describe(options, &result, options->paths != NULL ? &apart : NULL) : NULL;
+    int code =
+        status == ZR_OK ? bench_report(&options->on.common, report, COMMAND_DONE) : COMMAND_FAILED;
     matrix_rate_destroy(&options->step.rate);
     return code;
 }
@@ -148,6 +201,7 @@ static const options_t defaults = {.on = ON_DEVICE_DEFAULTS,
                                    .micro_batch = 4,
                                    .grad_accum = 1,
                                    .n_ranks = 1,
+                                   .host_memory_bytes = ZR_CONFIG_NO_BUDGET,
                                    .step = {.n_first_steps = 1, .n_steps = 5}};
 
 const command_t bench_step = {

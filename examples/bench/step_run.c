@@ -14,6 +14,7 @@ typedef struct rank {
     step_times_t *times; /* [n_steps] */
     double first_loss, last_loss;
     size_t peak_device_bytes;
+    zr_store_statistics_t moved;
     char device_text[128];
 } rank_t;
 
@@ -90,6 +91,14 @@ static zr_status_t time_rate(rank_t *rank) {
     return zr_comm_barrier(rank->of->comm, "after the machine's product");
 }
 
+/* Nothing where nothing is kept in a store. */
+static zr_store_statistics_t moved_so_far(const rank_t *rank) {
+    zr_store_statistics_t statistics = {.checksum_seconds = 0};
+    if (zr_runtime_store(rank->of->runtime) != NULL)
+        zr_store_statistics(zr_runtime_store(rank->of->runtime), &statistics);
+    return statistics;
+}
+
 static zr_status_t time_steps(rank_t *rank) {
     zr_runtime_time_t before, after;
     size_t n_first = rank->options->n_first_steps;
@@ -98,6 +107,7 @@ static zr_status_t time_steps(rank_t *rank) {
         ZR_TRY(zr_stream_synchronize(zr_runtime_stream(rank->of->runtime)));
         rank->first_loss = i == 0 ? rank->last_loss : rank->first_loss;
     }
+    zr_store_statistics_t moved = moved_so_far(rank);
     for (size_t i = 0; i < rank->options->n_steps; i++) {
         ZR_TRY(time_rate(rank));
         zr_runtime_time(rank->of->runtime, &before);
@@ -113,6 +123,10 @@ static zr_status_t time_steps(rank_t *rank) {
             .io_seconds = after.io_seconds - before.io_seconds};
         rank->times[i] = step_times_of(seconds, &between);
     }
+    rank->moved = moved_so_far(rank);
+    rank->moved.checksum_seconds -= moved.checksum_seconds;
+    for (int d = 0; d < ZR_N_STORE_DIRECTIONS; d++)
+        rank->moved.count[d].bytes -= moved.count[d].bytes;
     ZR_TRY(time_rate(rank));
     zr_tier_statistics_t statistics;
     zr_allocator_statistics(zr_runtime_allocator(rank->of->runtime), ZR_TIER_DEVICE, &statistics);
@@ -171,7 +185,9 @@ static zr_status_t run_ranks(const step_options_t *options, rank_t *ranks, step_
     run.device_options.n_threads = config.host_threads = options->n_threads;
     run.comm = "threads";
     ZR_TRY(zr_run_ranks(&config, options->n_ranks, run_rank, ranks, &run));
-    *result = (step_result_t){.first_loss = ranks[0].first_loss, .last_loss = ranks[0].last_loss};
+    *result = (step_result_t){.first_loss = ranks[0].first_loss,
+                              .last_loss = ranks[0].last_loss,
+                              .moved = ranks[0].moved};
     memcpy(result->device, ranks[0].device_text, sizeof(result->device));
     for (int i = 0; i < options->n_ranks; i++)
         if (ranks[i].peak_device_bytes > result->peak_device_bytes)

@@ -39,7 +39,8 @@ typedef struct step_result {
     char device[128];
     step_times_t times;
     double first_loss, last_loss;
-    size_t peak_device_bytes; /* the largest of any rank */
+    size_t peak_device_bytes;    /* the largest of any rank */
+    zr_store_statistics_t moved; /* bytes and checksums of rank 0 in all timed steps */
 } step_result_t;
 
 /** @return ZR_OK; what failed has been logged otherwise */

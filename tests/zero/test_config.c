@@ -191,7 +191,7 @@ TEST(test_fields_have_the_range_of_their_row) {
     const zr_option_t *options = zr_options(&n);
     for (size_t i = 0; i < n; i++) {
         const zr_option_t *option = &options[i];
-        bool is_unset = (option->flags & ZR_OPTION_UNSET0) != 0;
+        bool is_unset = (option->flags & (ZR_OPTION_UNSET0 | ZR_OPTION_OR_AUTO)) != 0;
         if (option->field == NULL || option->type == ZR_OPTION_PATHS ||
             option->type == ZR_OPTION_SWITCH)
             continue;

@@ -76,6 +76,8 @@ static void print_value(FILE *out, const zr_option_t *option, const zr_config_t 
         fprintf(out, "`\"%s\"`", c->name);
     else if ((option->flags & ZR_OPTION_OR_ALL) != 0 && value == -1)
         fprintf(out, "`-1`");
+    else if ((option->flags & ZR_OPTION_OR_AUTO) != 0)
+        fprintf(out, "`\"auto\"`");
     else if ((option->flags & ZR_OPTION_UNSET0) != 0)
         fprintf(out, "not set");
     else if (c == NULL && option->type != ZR_OPTION_PATHS)

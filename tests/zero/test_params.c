@@ -325,6 +325,31 @@ TEST(buffers_are_as_large_as_needed) {
     assert_true(result.offload[0].params.n_buffers < 7);
 }
 
+/* Left open, they hold the largest unit where units are updated within backward, as far as a
+ * quarter of the host budget goes; the bits are the same. */
+TEST(buffers_hold_the_largest_unit_where_nobody_says_how_many) {
+    static const size_t budgets[] = {ZR_CONFIG_NO_BUDGET, 16 * 16384, 16384 + 40 * 4096};
+    size_t n[3];
+    uint64_t hash = 0;
+    toy_result_t result;
+    for (int i = 0; i < 3; i++) {
+        toy_options_t options = variant(1, ZR_DTYPE_F32, 0);
+        offload(&options, ZR_OFFLOAD_NVME, SMALL_BUFFER);
+        options.config.offload_param.n_buffers = 0;
+        options.config.host_memory_bytes = budgets[i];
+        toy_train_well(&options, &result);
+        assert_int_equal(result.offload[0].params.n_buffers, ZR_CONFIG_USUAL_PARAM_BUFFERS);
+        hash = i == 0 ? result.hash : hash;
+        options.config.update_at = ZR_UPDATE_AT_BACKWARD;
+        toy_train_well(&options, &result);
+        n[i] = result.offload[0].params.n_buffers;
+        assert_true(result.hash == hash);
+    }
+    assert_int_equal(n[0], (result.size.largest_unit_padded_elems * sizeof(float) - 1) / 4096 + 1);
+    assert_true(n[1] > n[2] && n[1] < n[0]);
+    assert_int_equal(n[2], ZR_CONFIG_USUAL_PARAM_BUFFERS);
+}
+
 TEST(some_may_stay_in_host_memory) {
     toy_options_t options = variant(1, ZR_DTYPE_F32, 0);
     toy_result_t result;

@@ -117,7 +117,7 @@ bool zr_option_holds(const zr_option_t *option, double value) {
 bool zr_option_is_allowed(const zr_option_t *option, const void *object) {
     double value = zr_option_number(option, object);
     return zr_option_holds(option, value) ||
-           ((option->flags & ZR_OPTION_UNSET0) != 0 && value == 0) || /* no budget: a SIZE_MAX */
+           ((option->flags & (ZR_OPTION_UNSET0 | ZR_OPTION_OR_AUTO)) != 0 && value == 0) || /* no budget: a SIZE_MAX */
            option->type == ZR_OPTION_PATHS || option->type == ZR_OPTION_STRING;
 }
 
@@ -188,7 +188,9 @@ zr_option_text_t zr_option_text(const zr_option_t *option, const void *object) {
         break;
     case ZR_OPTION_COUNT:
     case ZR_OPTION_BYTES:
-        if (*(const size_t *)field != ZR_CONFIG_NO_BUDGET)
+        if ((option->flags & ZR_OPTION_OR_AUTO) != 0 && *(const size_t *)field == 0)
+            snprintf(text.text, size, "auto");
+        else if (*(const size_t *)field != ZR_CONFIG_NO_BUDGET)
             snprintf(text.text, size, "%zu", *(const size_t *)field);
         break;
     case ZR_OPTION_U64:
@@ -300,6 +302,11 @@ static zr_status_t set_whole(const reading_t *r) {
     size_t least = (size_t)r->option->least;
     size_t most = r->option->most != 0 ? (size_t)r->option->most : MOST_TYPED;
     bool may_be_all = (r->option->flags & ZR_OPTION_OR_ALL) != 0;
+    bool may_be_auto = (r->option->flags & ZR_OPTION_OR_AUTO) != 0;
+    if (may_be_auto && strcmp(r->text, "auto") == 0) {
+        zr_option_store_whole(r->option, 0, r->object);
+        return ZR_OK;
+    }
     if (may_be_all && strcmp(r->text, "all") == 0) {
         *(int *)place_of(r->option, r->object) = -1;
         return ZR_OK;
@@ -314,8 +321,8 @@ static zr_status_t set_whole(const reading_t *r) {
                        least, most);
     if (!is_digits(digits))
         return zr_fail(r->log, ZR_ERR_ARGUMENT,
-                       "%s %s: not a whole number; allowed are %zu to %zu; the nearest is %zu",
-                       r->label, shown(r), least, most, least);
+                       "%s %s: not a whole number; allowed are %s%zu to %zu; the nearest is %zu",
+                       r->label, shown(r), may_be_auto ? "auto, and " : "", least, most, least);
     bool below = r->text[0] == '-' || number < least;
     if (below || errno == ERANGE || number > most)
         return zr_fail(r->log, ZR_ERR_ARGUMENT, "%s %s: allowed are %zu to %zu; the nearest is %zu",

@@ -376,9 +376,10 @@ static const zr_option_t rows[] = {
              "whole shards of units; the rest stays on the device",
      .note = "DeepSpeed has no such key", .when = {&params_offloaded}, .idle = "0"},
     {"param-buffers", PARAM "buffer_count", FIELD(offload_param.n_buffers), .type = ZR_OPTION_COUNT,
-     .flags = FILE_AUTO, .least = 1, .most = ZR_SWAP_MAX_BUFFERS, .arg = "N", .group = OFFLOAD,
-     .usual = "5",
-     .help = "with --offload-params nvme: buffers in host memory that parameters pass through",
+     .flags = FILE_AUTO | ZR_OPTION_OR_AUTO, .least = 1, .most = ZR_SWAP_MAX_BUFFERS, .arg = "N",
+     .group = OFFLOAD, .usual = "5",
+     .help = "with --offload-params nvme: buffers in host memory that parameters pass through; "
+             "auto: as with --nvme-buffers, else 5",
      .when = {&params_on_nvme}},
     {"param-buffer", PARAM "buffer_size", FIELD(offload_param.buffer_elems),
      .type = ZR_OPTION_COUNT, .flags = FILE_AUTO, .least = 1, .arg = "ELEMS", .group = OFFLOAD,
@@ -411,11 +412,12 @@ static const zr_option_t rows[] = {
      .group = OFFLOAD, .initial = "no limit", .help = "what each rank may use on the drives",
      .flags = ZR_OPTION_OF_TRANSFERS, .when = {&on_nvme}, .idle = "0"},
     {"nvme-buffers", STATE "buffer_count", FIELD(offload_optimizer.n_buffers),
-     .type = ZR_OPTION_COUNT, .flags = FILE_AUTO | ZR_OPTION_OF_TRANSFERS, .least = 1,
-     .most = ZR_SWAP_MAX_BUFFERS, .arg = "N", .group = OFFLOAD, .usual = "4",
+     .type = ZR_OPTION_COUNT, .flags = FILE_AUTO | ZR_OPTION_OR_AUTO | ZR_OPTION_OF_TRANSFERS,
+     .least = 1, .most = ZR_SWAP_MAX_BUFFERS, .arg = "N", .group = OFFLOAD, .usual = "4",
      .help =
          "buffers in host memory: so many sub-groups of the optimizer's state are read, updated "
-         "and written at once, and as many inputs of layers",
+         "and written at once, and as many inputs of layers; auto: with --update-at backward as "
+         "many as the largest unit fills, in a quarter of what the host budget leaves, else 4",
      .when = {&slices_on_nvme}},
     {NULL, STATE "pipeline_read", FIELD(offload_optimizer.read_ahead), .type = ZR_OPTION_SWITCH,
      .flags = FILE_AUTO, .usual = "false",

@@ -66,7 +66,7 @@ static json_t *value_of(const zr_option_t *option, const zr_config_t *config) {
     zr_option_text_t text = zr_option_text(option, config);
     double number = zr_option_number(option, config);
     const zr_option_choice_t *choice = zr_option_choices(option);
-    if ((option->flags & ZR_OPTION_UNSET0) != 0 && number == 0)
+    if ((option->flags & (ZR_OPTION_UNSET0 | ZR_OPTION_OR_AUTO)) != 0 && number == 0)
         return NULL;
     if (choice != NULL) {
         while (!zr_option_choice_is_last(choice) && choice->value != (int)number)

@@ -311,7 +311,8 @@ static zr_status_t declare_extents(zr_model_t *model) {
     static const char *const advice[] = {"--offload-activations cpu", "a smaller --micro-batch",
                                          "a shorter --seq", NULL};
     zr_stash_options_t *options = &model->stash_options;
-    size_t n_buffers = zr_runtime_config(model->runtime)->offload_optimizer.n_buffers;
+    size_t asked = zr_runtime_config(model->runtime)->offload_optimizer.n_buffers;
+    size_t n_buffers = asked != 0 ? asked : ZR_CONFIG_USUAL_BUFFERS;
     size_t align = ZR_STORE_CHUNK_ALIGN_BYTES;
     size_t extent_bytes = (options->slot_bytes + align - 1) / align * align;
     zr_store_extent_t *extents = zr_heap_alloc(model->heap, options->n_slots, sizeof(*extents));

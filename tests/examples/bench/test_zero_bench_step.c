@@ -50,6 +50,26 @@ TEST(test_json) {
     check_run(GPT, GPT_PARAMS, "--grad-accum 2 --recompute unit --threads 2 --stage 1", 1, 4, 16);
 }
 
+/* With everything on drives a step reads and writes what the formula in architecture.md says: state
+ * and parameters each way once, parameters once more. */
+TEST(test_on_drives) {
+    char output[8192];
+    assert_int_equal(run("step --json " TINY " --stage 3 --recompute unit --path . 2>/dev/null",
+                         output, sizeof(output)),
+                     0);
+    json_t *object = json_loads(output, JSON_REJECT_DUPLICATES, NULL);
+    double longest =
+        fmax(number_at(object, "compute_alone_ms"), number_at(object, "transfers_alone_ms"));
+    assert_true(number_at(object, "written_bytes") >= 16.0 * GPT_PARAMS);
+    assert_true(number_at(object, "read_bytes") > number_at(object, "written_bytes"));
+    assert_true(number_at(object, "checksum_ms") > 0);
+    assert_true(number_at(object, "compute_alone_ms") > number_at(object, "checksum_ms"));
+    assert_true(number_at(object, "transfers_alone_ms") > 0);
+    assert_true(fabs(number_at(object, "step_to_longer") * longest / number_at(object, "step_ms") -
+                     1.0) < 1e-6);
+    json_decref(object);
+}
+
 TEST(test_for_people) {
     char output[8192];
     assert_int_equal(run("step " TINY " 2>/dev/null", output, sizeof(output)), 0);
@@ -72,5 +92,8 @@ TEST(test_bad_usage) {
     assert_bad_usage("step --dtype fp16", "the nearest is fp32");
     assert_bad_usage("step --recompute all", "--recompute all");
     assert_bad_usage("step --micro-bach 4", "the nearest is --micro-batch");
+    assert_bad_usage("step --path .", "--stage 3");
+    assert_bad_usage("step --stage 3 --nvme-buffers 3", "requires --path");
+    assert_bad_usage("step --stage 3 --path ./none", "--path ./none");
     assert_bad_usage("step extra", "\"extra\"");
 }
