@@ -294,6 +294,10 @@ double zr_config_hyper(const zr_config_t *config, size_t index);
 /** The update rule with state in the configured precision. With outer_every, ZR_N_OUTER_ARRAYS
  * arrays in fp32 are appended for outer steps. */
 zr_update_rule_t zr_config_rule(const zr_config_t *config);
+
+/** Whether sub-groups of n_elems are whole blocks on drives, of what is offloaded there: optimizer
+ * state, gradients. */
+bool zr_config_suits_drives(const zr_config_t *config, size_t n_elems);
 /** Set the optimizer. A user-defined optimizer gets its default hyperparameters. For one of the
  * library's, only hyperparameters that still have the previous optimizer's defaults are replaced by
  * new defaults. */

@@ -37,6 +37,7 @@ enum {
     ZR_OPTION_SAID = 32,      /* JSON: written even if it is the default */
     ZR_OPTION_SEVERAL = 64,   /* may be repeated on a command line; every occurrence counts */
     ZR_OPTION_HIDDEN = 128,   /* --help does not list it */
+    ZR_OPTION_OR_AUTO = 512,  /* "auto" is allowed, and stored as 0: the run chooses the value */
     ZR_OPTION_OF_TRANSFERS =
         256 /* it also applies if data outside the configuration is on NVMe, such as activations */
 };

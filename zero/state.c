@@ -16,15 +16,6 @@
 
 /* ---- placement ------------------------------------------------------------------------------ */
 
-/* Whether so many elements are whole blocks of all that goes to a store in pieces of them. */
-static bool suits_store(const zr_state_t *state, size_t n_elems) {
-    const zr_base_t *base = state->base;
-    bool has_state = base->config.offload_optimizer.device == ZR_OFFLOAD_NVME;
-    return (!has_state || zr_state_bytes(state->rule, n_elems) % ZR_STORE_CHUNK_ALIGN_BYTES == 0) &&
-           (!zr_config_has_grads_on_nvme(&base->config) ||
-            zr_base_bytes(base, n_elems) % ZR_STORE_CHUNK_ALIGN_BYTES == 0);
-}
-
 /* At most what config allows, as far as transfers can be so small; a piece per unit where nothing
  * is moved. 0: transfers cannot be so small. */
 static size_t group_elems(const zr_state_t *state) {
@@ -34,7 +25,7 @@ static size_t group_elems(const zr_state_t *state) {
         return SIZE_MAX;
     elems = elems < ZR_STATE_GROUP_ELEMS ? elems : ZR_STATE_GROUP_ELEMS;
     size_t unit = elems < GROUP_UNIT_ELEMS ? SMALL_GROUP_UNIT_ELEMS : GROUP_UNIT_ELEMS;
-    while (unit <= elems && !suits_store(state, unit))
+    while (unit <= elems && !zr_config_suits_drives(config, unit))
         unit *= 2;
     return elems / unit * unit;
 }

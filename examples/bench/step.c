@@ -53,13 +53,12 @@ static const zr_option_t rows[] = {
      .help = "keep parameters, gradients and state on drives here (stage 3, one rank, updates in "
              "backward), and measure the step's compute and its transfers alone"},
     {"nvme-buffers", AT(n_buffers), .type = ZR_OPTION_COUNT, .flags = ZR_OPTION_OR_AUTO, .least = 1,
-     .most = ZR_SWAP_MAX_BUFFERS, .arg = "N", .needs = "path",
-     .help = "sub-groups of state in host memory"},
+     .most = ZR_SWAP_MAX_BUFFERS, .arg = "N", .help = "sub-groups of state in host memory"},
     {"param-buffers", AT(n_param_buffers), .type = ZR_OPTION_COUNT, .flags = ZR_OPTION_OR_AUTO,
-     .least = 1, .most = ZR_SWAP_MAX_BUFFERS, .arg = "N", .needs = "path",
+     .least = 1, .most = ZR_SWAP_MAX_BUFFERS, .arg = "N",
      .help = "parts of parameters in host memory"},
     {"host-memory", AT(host_memory_bytes), .type = ZR_OPTION_BYTES, .least = 1, .arg = "SIZE",
-     .needs = "path", .help = "budget of host memory"},
+     .help = "budget of host memory"},
     {"side", AT(side), .type = ZR_OPTION_COUNT, .least = 16, .most = 65536, .arg = "N",
      .initial = "2048; on a GPU 8192",
      .help = "of the square matrices of the machine's own product"},
@@ -94,6 +93,11 @@ static zr_status_t complete(options_t *o) {
     config->dtype = o->dtype;
     config->micro_batch = o->micro_batch;
     config->grad_accum = o->grad_accum;
+    if (o->paths == NULL && (o->n_buffers != 0 || o->n_param_buffers != 0 ||
+                             o->host_memory_bytes != ZR_CONFIG_NO_BUDGET))
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "--nvme-buffers, --param-buffers and --host-memory: nothing is on drives; "
+                       "add --path DIR");
     if (o->paths != NULL)
         ZR_TRY(offload(o, config));
     files_log_t named = {*log, "--model"};

@@ -59,7 +59,7 @@ static void add(text_t *text, const char *format, ...) {
 /* Whether an option says what is trained: one that may be given, or that `auto` chooses. */
 static bool is_of_run(const options_row_t *row) {
     static const char *const others[] = {"ranks",       "stage",  "dtype",   "recompute", "seed",
-                                         "micro-batch", "device", "threads", "nvme-path"};
+                                         "micro-batch", "device", "nvme-path"};
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
         if (strcmp(row->option.name, others[i]) == 0)
             return false;

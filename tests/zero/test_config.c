@@ -89,6 +89,12 @@ static void sub_group_too_small(zr_config_t *c) {
     c->offload_optimizer.device = ZR_OFFLOAD_CPU;
     c->sub_group_elems = 1023;
 }
+static void sub_group_too_small_for_codes(zr_config_t *c) {
+    c->state_form = ZR_STATE_8BIT;
+    c->offload_optimizer.device = ZR_OFFLOAD_NVME;
+    snprintf(c->nvme.paths, sizeof(c->nvme.paths), ".");
+    c->sub_group_elems = 65536;
+}
 static void sub_group_too_small_for_gradients(zr_config_t *c) {
     c->stage = 2;
     c->dtype = ZR_DTYPE_BF16;
@@ -132,6 +138,8 @@ static const wrong_case_t wrong_cases[] = {
     {decay_shorter_than_warmup, "is 11, has to be at most schedule.total_steps"},
     {sub_group_too_small,
      "--sub-group) is 1023; with an offloaded optimizer allowed are at least 1024"},
+    {sub_group_too_small_for_codes, "--sub-group) is 65536; with optimizer state in fewer bits on "
+                                    "nvme (--optimizer-state) allowed are at least 131072"},
     {sub_group_too_small_for_gradients, "--sub-group) is 2047; with gradients of bf16 on nvme "
                                         "(--offload-gradients nvme) allowed are at least 2048"},
     {updated_before_it_is_sharded, "(--update-at) is backward at stage 1"},

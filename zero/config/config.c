@@ -41,9 +41,7 @@ zr_config_t zr_config_default(void) {
                               .gradients_ratio = 1,
                               .read_ahead = true,
                               .write_behind = true},
-        .offload_param = {.device = ZR_OFFLOAD_NONE,
-                          .ratio = 1,
-                          .buffer_elems = (size_t)4 << 20},
+        .offload_param = {.device = ZR_OFFLOAD_NONE, .ratio = 1, .buffer_elems = (size_t)4 << 20},
         .nvme = {.capacity_bytes = ZR_CONFIG_NO_BUDGET,
                  .request_bytes = (size_t)512 << 10,
                  .depth = 32,
@@ -323,27 +321,51 @@ static zr_status_t check_outer(const zr_config_t *config, int n_ranks, const zr_
     return ZR_OK;
 }
 
+bool zr_config_suits_drives(const zr_config_t *config, size_t n_elems) {
+    zr_update_rule_t rule = zr_config_rule(config);
+    size_t block = ZR_STORE_CHUNK_ALIGN_BYTES;
+    bool has_state = config->offload_optimizer.device == ZR_OFFLOAD_NVME;
+    for (size_t i = 0; i < rule.n_arrays; i++)
+        if (rule.arrays[i].encoding == NULL || rule.arrays[i].encoding->block_elems == 0)
+            has_state = false; /* which is refused when it is used */
+    return (!has_state || zr_state_bytes(&rule, n_elems) % block == 0) &&
+           (!zr_config_has_grads_on_nvme(config) ||
+            n_elems * zr_dtype_size(config->dtype) % block == 0);
+}
+
+/* Larger ones suit all encodings. */
+#define MOST_LEAST_SUB_GROUP_ELEMS ((size_t)1 << 20)
+
+/* Why sub-groups are not smaller. */
+static const char *what_is_in_groups(const zr_config_t *config, size_t least_group) {
+    zr_config_t own = *config;
+    own.offload_optimizer.gradients = ZR_OFFLOAD_NONE;
+    if (least_group == ZR_CONFIG_LEAST_SUB_GROUP_ELEMS)
+        return "an offloaded optimizer";
+    return zr_config_suits_drives(&own, least_group / 2)
+               ? "gradients of bf16 on nvme (--offload-gradients nvme)"
+               : "optimizer state in fewer bits on nvme (--optimizer-state)";
+}
+
 /** What is moved at a time may not be less than can be: it would not be what was asked for. */
-static zr_status_t check_least(const zr_config_t *config, const zr_log_t *log) {
+static zr_status_t check_least(const zr_config_t *config, bool fields_are_valid,
+                               const zr_log_t *log) {
     size_t elem_bytes = zr_dtype_size(config->dtype);
     size_t least = elem_bytes == 0 ? 0 : ZR_CONFIG_LEAST_BUFFER_BYTES / elem_bytes;
     size_t group = config->sub_group_elems, buffer = config->offload_param.buffer_elems;
-    bool has_drives = zr_config_has_grads_on_nvme(config); /* in whole blocks of theirs */
-    size_t least_group = has_drives && least > ZR_CONFIG_LEAST_SUB_GROUP_ELEMS
-                             ? least
-                             : ZR_CONFIG_LEAST_SUB_GROUP_ELEMS;
+    size_t least_group = ZR_CONFIG_LEAST_SUB_GROUP_ELEMS;
     zr_status_t status = ZR_OK;
+    while (fields_are_valid && least_group < MOST_LEAST_SUB_GROUP_ELEMS &&
+           !zr_config_suits_drives(config, least_group))
+        least_group *= 2;
     if (config->offload_optimizer.device != ZR_OFFLOAD_NONE && group != 0 && group < least_group)
         keep_first(&status,
                    zr_fail(log, ZR_ERR_ARGUMENT,
                            "configuration: sub_group_elems (zero_optimization.sub_group_size, "
                            "--sub-group) is %zu; with %s allowed are at least %zu; the nearest is "
                            "%zu",
-                           group,
-                           least_group == ZR_CONFIG_LEAST_SUB_GROUP_ELEMS
-                               ? "an offloaded optimizer"
-                               : "gradients of bf16 on nvme (--offload-gradients nvme)",
-                           least_group, least_group));
+                           group, what_is_in_groups(config, least_group), least_group,
+                           least_group));
     if (config->offload_param.device != ZR_OFFLOAD_NONE && buffer != 0 && buffer < least)
         keep_first(&status, zr_fail(log, ZR_ERR_ARGUMENT,
                                     "configuration: offload_param.buffer_elems "
@@ -505,13 +527,14 @@ zr_status_t zr_config_resolve(zr_config_t *config, int n_ranks, const zr_log_t *
     if (!config)
         return zr_fail(log, ZR_ERR_ARGUMENT, "configuration: NULL");
     zr_status_t status = check_fields(config, log);
+    bool fields_are_valid = status == ZR_OK;
     keep_first(&status, check_ranks(config, n_ranks, log));
     keep_first(&status, check_offload_stage(config, log));
     keep_first(&status, check_update_at(config, log));
     keep_first(&status, check_messages(config, log));
     keep_first(&status, check_process(config, log));
     keep_first(&status, check_outer(config, n_ranks, log));
-    keep_first(&status, check_least(config, log));
+    keep_first(&status, check_least(config, fields_are_valid, log));
     keep_first(&status, check_nvme(config, log));
     keep_first(&status, check_schedule(&config->schedule, log));
     ZR_TRY(status);

@@ -93,7 +93,7 @@ TEST(test_bad_usage) {
     assert_bad_usage("step --recompute all", "--recompute all");
     assert_bad_usage("step --micro-bach 4", "the nearest is --micro-batch");
     assert_bad_usage("step --path .", "--stage 3");
-    assert_bad_usage("step --stage 3 --nvme-buffers 3", "requires --path");
+    assert_bad_usage("step --stage 3 --nvme-buffers 3", "add --path DIR");
     assert_bad_usage("step --stage 3 --path ./none", "--path ./none");
     assert_bad_usage("step extra", "\"extra\"");
 }
