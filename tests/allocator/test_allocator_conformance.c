@@ -15,7 +15,7 @@
 #define MIXED ZR_N_LIFETIMES
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define N_CHECKED 8000
+#define N_CHECKED 15000
 #define N_OF_CLASS 20000
 #else
 #define N_CHECKED 75000
