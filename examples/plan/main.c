@@ -66,9 +66,10 @@ static int fit(const plan_options_t *options, const zr_log_t *log) {
 }
 
 static int run(int argc, char **argv, messages_t *messages) {
-    zr_log_t log = messages_log(messages, ZR_LOG_WARNING);
+    zr_log_t log = messages_log(messages, ZR_LOG_WARNING), notes = log;
     plan_options_t options;
-    zr_status_t status = plan_options_parse(argc, argv, &log, &options);
+    notes.level = ZR_LOG_INFO; /* on what --config has */
+    zr_status_t status = plan_options_parse(argc, argv, &notes, &options);
     if (status != ZR_OK)
         return status == ZR_ERR_MEMORY ? EXIT_FAILED : EXIT_BAD_INPUT;
     if (!options.run.help && !options.run.version)

@@ -288,7 +288,8 @@ TEST(one_plan_that_does_not_fit) {
 TEST(what_has_no_effect) {
     static const char config[] = "{\"zero_optimization\": {\"stage\": 1, "
                                  "\"stage3_prefetch_bucket_size\": 7, "
-                                 "\"stage3_max_reuse_distance\": \"auto\"}}";
+                                 "\"stage3_max_reuse_distance\": \"auto\", "
+                                 "\"allgather_bucket_size\": 5}}";
     write_file("stage1.json", config, sizeof(config) - 1);
     expect_said(ZERO_PLAN, 0,
                 MODEL "--micro-batch 1 --ranks 2 --stage 1 --prefetch 9 --max-live 8 --sums any",
@@ -297,9 +298,10 @@ TEST(what_has_no_effect) {
     assert_null(strstr(out, "--prefetch"));
     assert_null(strstr(out, "--sums"));
     expect_said(ZERO_PLAN, 0, MODEL "--micro-batch 1 --ranks 2 --config stage1.json",
-                "warning: stage3_prefetch_bucket_size: no effect at stage 1, ");
+                "warning: stage3_prefetch_bucket_size: no effect at stage 1, "
+                "|zero_optimization.allgather_bucket_size 5 has no effect: ");
     assert_int_equal(plan(MODEL "--micro-batch 1 --config stage1.json --stage 3"), 0);
-    assert_not_said("--stage 3", "no effect");
+    assert_not_said("--stage 3", "no effect at");
     assert_int_equal(plan(MODEL "--micro-batch 1 --prefetch 9"), 0); /* all stages are tried */
     assert_not_said("all stages", "no effect");
     assert_int_equal(plan(MODEL "--hardware 8x-h100 --micro-batch 1 --sums any"), 0);
