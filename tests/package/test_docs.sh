@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Links of README.md and docs/ lead to files and headings that are there, and every path of this
-# repository that they name in backticks exists.
+# repository that they name in backticks exists; options that they name are options of a program.
+# README and documents that are written by hand stay short.
 #
 # Usage: test_docs.sh SOURCE
 set -u
@@ -74,7 +75,14 @@ while read -r document option; do
 done < <(grep -oE -- '(^|[ `|(])--[a-z][a-z_-]+' README.md docs/guide/*.md | sed 's/:.*--/ --/' | sort -u)
 [ $n_options -gt 150 ] || complain "only $n_options options were found"
 
+# README and what is written by hand stay short; tables between two marks are printed by programs.
 n_lines=$(wc -l <README.md)
 [ "$n_lines" -lt 150 ] || complain "README.md has $n_lines lines; it may have 149"
+n_lines=$(cat docs/*.md docs/*/*.md | awk '
+    /^<!-- .*: end -->$/ { is_printed = 0 }
+    !is_printed { n++ }
+    /^<!-- / && !/: end -->$/ { is_printed = 1 }
+    END { print n }')
+[ "$n_lines" -le 3000 ] || complain "docs/ has $n_lines lines written by hand; it may have 3000"
 [ $n_named -gt 200 ] || complain "only $n_named links and paths were found"
 exit $failed
