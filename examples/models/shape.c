@@ -300,9 +300,28 @@ static zr_status_t make(const void *context, zr_runtime_t *runtime,
     return zr_model_shape_create(runtime, &made->shape, &made->options, activations, model_p);
 }
 
+/* Layers are all alike, but where some are named. */
+static size_t n_repeated(const void *context) {
+    const made_t *made = context;
+    const zr_decoder_shape_t *decoder = &made->shape.of.decoder;
+    bool is_named = made->options.freeze != NULL && made->options.freeze[0] != '\0';
+    if (is_named || (made->shape.kind == ZR_MODEL_DECODER &&
+                     (decoder->window > 0 || decoder->unrotated[0] != 0 || decoder->repeat > 0)))
+        return 0;
+    return zr_model_shape_sizes(&made->shape).n_layers;
+}
+
+static void repeat(void *context, size_t n) {
+    made_t *made = context;
+    if (made->shape.kind == ZR_MODEL_DECODER)
+        made->shape.of.decoder.n_layers = n;
+    else
+        made->shape.of.gpt.n_layers = n;
+}
+
 zr_model_maker_t zr_model_shape_maker(const zr_model_shape_t *shape,
                                       const zr_transformer_options_t *options) {
-    zr_model_maker_t maker = {.make = make};
+    zr_model_maker_t maker = {.make = make, .n_repeated = n_repeated, .repeat = repeat};
     made_t made = {*shape, *options};
     memcpy(maker.context, &made, sizeof(made));
     return maker;

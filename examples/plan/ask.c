@@ -23,6 +23,7 @@ zr_run_ask_t plan_ask(const plan_options_t *options) {
                           .micro_batch_open = options->micro_batch_open,
                           .group_open = options->group_open,
                           .least_stage = options->least_stage,
+                          .fold_blocks = options->walks ? 0 : PLAN_FOLD_LAYERS,
                           .has_drives = !options->is_this};
 }
 

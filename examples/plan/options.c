@@ -108,6 +108,9 @@ static zr_status_t take_save_hardware(void *object, const char *label, const cha
     return files_check_writable(label, text, log);
 }
 
+static const zr_option_choice_t exactness[] = {
+    {"fold", 0, NULL}, {"walk", 1, NULL}, {NULL, 0, NULL}};
+
 static const zr_option_t own[] = {
     {"hardware", .offset = offsetof(plan_options_t, hardware_name), .type = ZR_OPTION_STRING,
      .group = 4, .arg = "NAME|FILE|this",
@@ -126,6 +129,11 @@ static const zr_option_t own[] = {
     {"save-hardware", .type = ZR_OPTION_STRING, .group = 4, .arg = "FILE", .initial = "",
      .needs = "calibrate", .take = take_save_hardware,
      .help = "with --calibrate: write the description that was fitted to all runs"},
+    {"plan-exact", .offset = offsetof(plan_options_t, walks), .type = ZR_OPTION_CHOICE, .group = 4,
+     .choices = exactness,
+     .help = "models of 512 equal layers or more; fold: plans that are neither recommended nor the "
+             "fastest are told from plans of fewer layers, about, and marked ~; walk: all plans "
+             "have all layers"},
     {"top", .offset = offsetof(plan_options_t, n_lines), .type = ZR_OPTION_COUNT,
      .group = PLAN_OUTPUT, .arg = "N",
      .help = "lines of the table: the N fastest placements; 0: all"},

@@ -7,6 +7,9 @@
 
 #include "examples/train/options.h"
 
+/** Layers from which --plan-exact fold tells plans from fewer. */
+#define PLAN_FOLD_LAYERS 512
+
 typedef struct plan_options {
     train_options_t run; /* resolved, with its defaults where something is open */
     zr_hardware_t hardware;
@@ -17,6 +20,7 @@ typedef struct plan_options {
 
     const char *plot_path;  /* of a picture; NULL: none */
     const char *trace_path; /* NULL: none */
+    int walks;              /* all layers of all plans */
     size_t n_lines;         /* of the table; 0: all */
 
     const char *calibrate_path;     /* of measured runs; NULL: none */

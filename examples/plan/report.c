@@ -58,7 +58,7 @@ static json_t *row_object(const plan_options_t *options, const zr_run_row_t *row
     put_parts(&object, &row->config);
     JSON_PUT(&object, {"recompute", json_string(row->recompute ? "unit" : "none")},
              {"micro_batch", json_count(row->micro_batch)}, {"fits", json_boolean(row->one.fits)},
-             {"peak_bytes", peaks_object(options, row)},
+             {"exact", json_boolean(row->is_exact)}, {"peak_bytes", peaks_object(options, row)},
              {"metadata_bytes", train_metadata_object(&row->one.plan.metadata)});
     if (row->one.fits) {
         JSON_PUT(&object, {"step_ms", json_number(1e3 * row->one.plan.step_seconds)},
@@ -186,7 +186,7 @@ static void print_choice(const plan_options_t *options, const zr_run_rows_t *row
                          const zr_run_row_t *row, FILE *file) {
     char optimizer[16], params[16];
     bool is_recommended = rows->n_fit > 0 && row == &rows->all[rows->recommended];
-    fprintf(file, "%-2s%3d", is_recommended ? "->" : "", row->stage);
+    fprintf(file, "%-2s%3d", is_recommended ? "->" : row->is_exact ? "" : "~", row->stage);
     if (rows->has_groups)
         fprintf(file, " %6d", plan_row_group_size(options, row));
     fprintf(file, " %9s %9s %9s %6zu",
@@ -213,6 +213,15 @@ static void print_row(const zr_run_row_t *row, FILE *file) {
     fprintf(file, " %5.1f%%\n", 100 * times->idle / row->one.plan.step_seconds);
 }
 
+/* What "~" is. */
+static void print_marks(const zr_run_rows_t *rows, FILE *file) {
+    for (size_t i = 0; i < rows->n; i++)
+        if (!rows->all[i].is_exact) {
+            fprintf(file, "(~: about, from plans of fewer layers; --plan-exact walk plans all)\n");
+            return;
+        }
+}
+
 static bool print_rows(const plan_options_t *options, const zr_run_rows_t *rows, FILE *file) {
     const zr_run_row_t **lines = calloc(rows->n, sizeof(*lines));
     size_t n = 0;
@@ -236,6 +245,7 @@ static bool print_rows(const plan_options_t *options, const zr_run_rows_t *rows,
     if (n_shown < n)
         fprintf(file, "(%zu of %s; --top 0 prints all)\n", n_shown,
                 zr_count_text(n, "placement").text);
+    print_marks(rows, file);
     free(lines);
     return true;
 }

@@ -144,6 +144,10 @@ if(TARGET zero-train)
   target_compile_definitions(test_plan_advice PRIVATE ZERO_TRAIN="$<TARGET_FILE:zero-train>"
     ZERO_PLAN="$<TARGET_FILE:zero-plan>" HARDWARE="${CMAKE_SOURCE_DIR}/hardware")
   add_dependencies(test_plan_advice zero-train zero-plan)
+  zr_add_test(examples/test_plan_fold.c NO_SANITIZERS)
+  target_compile_definitions(test_plan_fold PRIVATE ZERO_TRAIN="$<TARGET_FILE:zero-train>"
+    ZERO_PLAN="$<TARGET_FILE:zero-plan>")
+  add_dependencies(test_plan_fold zero-train zero-plan)
   zr_add_test(examples/test_memory_plan.c NO_SANITIZERS)
   target_compile_definitions(test_memory_plan PRIVATE ZERO_TRAIN="$<TARGET_FILE:zero-train>")
   add_dependencies(test_memory_plan zero-train)

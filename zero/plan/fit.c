@@ -96,7 +96,7 @@ const char *zr_run_lack_name(const zr_run_lack_t *lack) {
     return lack->is_of_both ? "memory (device and host are one here)" : names[lack->tier];
 }
 
-static zr_run_lack_t find_lack(const zr_run_request_t *request, const zr_run_plan_t *plan) {
+zr_run_lack_t zr_run_find_lack(const zr_run_request_t *request, const zr_run_plan_t *plan) {
     zr_run_lack_t lack = {0};
     double worst = -1;
     for (int tier = 0; tier < ZR_N_TIERS; tier++)
@@ -147,7 +147,7 @@ static zr_status_t plan_without_limits(const zr_run_request_t *limited, const zr
     request.log = *log;
     request.log.level = ZR_LOG_ERROR;
     ZR_TRY(zr_run_plan(&request, &one->plan));
-    one->lack = find_lack(limited, &one->plan);
+    one->lack = zr_run_find_lack(limited, &one->plan);
     return ZR_OK;
 }
 

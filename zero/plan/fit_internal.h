@@ -11,6 +11,17 @@ zr_run_request_t zr_run_without_limits(const zr_run_request_t *request);
 /** Likewise, for so many steps where all are alike: about what the run needs, to choose by. */
 zr_run_request_t zr_run_to_learn(const zr_run_request_t *request, size_t n_steps);
 
+/** Which tier a plan is shortest of, as a share of what there is; also where it fits. */
+zr_run_lack_t zr_run_find_lack(const zr_run_request_t *request, const zr_run_plan_t *plan);
+
+/**
+ * About what zr_run_fit says, from plans of the same model with fewer equal blocks.
+ *
+ * @param least_blocks  of the model's equal blocks
+ * @return false: it has fewer, or the run is none that can be told so; *one_p is not set
+ */
+bool zr_run_fold(const zr_run_request_t *request, size_t least_blocks, zr_run_fit_t *one_p);
+
 /** A way to make a step, of those that are left open. */
 typedef struct zr_run_way {
     zr_step_order_t order;

@@ -47,6 +47,10 @@ typedef struct zr_run_ask {
     bool stage_open, optimizer_open, params_open, recompute_open, micro_batch_open;
     bool group_open; /* sizes of groups that share one sharded copy */
     int least_stage; /* smallest stage that is tried */
+    /* Models of at least so many equal blocks: plans that are neither recommended nor the fastest,
+     * nor, where none fits, the nearest, are told from plans of fewer blocks, and is_exact says so.
+     * 0: never. Has no effect where a placement or an order is open. */
+    size_t fold_blocks;
     bool has_drives; /* there are drives, even if config.nvme.paths names none */
     void (*progress)(void *context,
                      size_t n_plans); /* called after each plan from any of the search's threads,
@@ -67,6 +71,7 @@ typedef struct plan_row {
 
     zr_config_t config; /* complete and resolved; drives are "." if none were named */
     zr_run_fit_t one;
+    bool is_exact;       /* planned with all blocks */
     double tokens_per_s; /* if it fits: tokens/s of all ranks */
 } zr_run_row_t;
 

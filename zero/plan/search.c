@@ -34,6 +34,7 @@ typedef struct search {
     chain_t *chains; /* [n_chains] */
     size_t n_chains, chains_capacity;
     progress_t *progress;
+    bool walks; /* all blocks */
 } search_t;
 
 bool zr_run_row_uses_nvme(const zr_run_ask_t *ask, const zr_run_row_t *row) {
@@ -113,13 +114,21 @@ static void tell_progress(const search_t *search) {
     pthread_mutex_unlock(&search->progress->lock);
 }
 
+static bool folds(const search_t *search) {
+    const zr_run_open_t *open = &search->ask->places;
+    return !search->walks && search->ask->fold_blocks > 0 && !open->optimizer && !open->params &&
+           !open->order && !open->update_at;
+}
+
 static zr_status_t plan_way(search_t *search, zr_run_row_t *row) {
     zr_run_request_t run;
     ZR_TRY(make_run(search, row, &run));
     ZR_TRY(settle(search, &run, row));
     row->config = run.config;
     search->rows.n_tried++;
-    ZR_TRY(zr_run_fit(&run, search->log, &row->one));
+    row->is_exact = !folds(search) || !zr_run_fold(&run, search->ask->fold_blocks, &row->one);
+    if (row->is_exact)
+        ZR_TRY(zr_run_fit(&run, search->log, &row->one));
     if (row->one.fits)
         row->tokens_per_s = (double)run.n_ranks * (double)row->micro_batch *
                             (double)run.config.grad_accum * (double)run.seq /
@@ -373,8 +382,8 @@ static double most_tokens_per_s(const zr_run_ask_t *ask, const placement_t *plac
 static zr_status_t may_fit(const search_t *search, const zr_run_row_t *row, bool *may_p) {
     zr_run_request_t run;
     *may_p = true;
-    if (search->ask->places.optimizer || search->ask->places.params || search->ask->places.order ||
-        search->ask->places.update_at)
+    if (folds(search) || search->ask->places.optimizer || search->ask->places.params ||
+        search->ask->places.order || search->ask->places.update_at)
         return ZR_OK;
     ZR_TRY(make_run(search, row, &run));
     *may_p = zr_run_fits(&run);
@@ -449,6 +458,67 @@ static zr_status_t plan_groups(search_t *search) {
     return ZR_OK;
 }
 
+/* ---- plans in full ----------------------------------------------------------------------------
+ */
+
+#define MARGIN 0.005 /* of what is told from fewer blocks */
+
+typedef struct confirmation {
+    search_t *search;
+    size_t *rows; /* [n] */
+    size_t n;
+} confirmation_t;
+
+static zr_status_t confirm_row(void *context, size_t index, const zr_log_t *log) {
+    const confirmation_t *confirmation = context;
+    const search_t *search = confirmation->search;
+    zr_run_row_t *row = &search->rows.all[confirmation->rows[index]], own = *row;
+    search_t one = *search;
+    one.log = log;
+    one.walks = true;
+    own.tokens_per_s = 0;
+    ZR_TRY(plan_way(&one, &own));
+    *row = own;
+    return ZR_OK;
+}
+
+/* What the choice rests on: those that could be the fastest, the one that is recommended and those
+ * before it that could be; where none fits, the nearest. */
+static bool decides(const zr_run_rows_t *rows, size_t i) {
+    const zr_run_row_t *row = &rows->all[i];
+    double fastest = rows->all[rows->fastest].tokens_per_s;
+    if (rows->n_fit == 0)
+        return i == rows->nearest;
+    double least = i <= rows->recommended ? ZR_RUN_ABOUT_AS_FAST - MARGIN : 1 - MARGIN;
+    return i == rows->fastest || (row->one.fits && row->tokens_per_s >= least * fastest);
+}
+
+/* Plan with all blocks what decides, until nothing that was told from fewer does. */
+static zr_status_t confirm(search_t *search) {
+    zr_run_rows_t *rows = &search->rows;
+    confirmation_t confirmation = {.search = search,
+                                   .rows = malloc(rows->n * sizeof(*confirmation.rows))};
+    zr_status_t status = ZR_OK;
+    if (confirmation.rows == NULL)
+        return zr_fail(search->log, ZR_ERR_MEMORY, "no memory for %s",
+                       zr_count_text(rows->n, "plan").text);
+    do {
+        choose(rows);
+        confirmation.n = 0;
+        for (size_t i = 0; i < rows->n; i++)
+            if (!rows->all[i].is_exact && decides(rows, i))
+                confirmation.rows[confirmation.n++] = i;
+        zr_run_jobs_t jobs = {.n = confirmation.n,
+                              .run = confirm_row,
+                              .context = &confirmation,
+                              .n_threads = search->ask->n_threads};
+        status = zr_run_jobs(&jobs, search->log);
+        rows->n_tried += confirmation.n;
+    } while (status == ZR_OK && confirmation.n > 0);
+    free(confirmation.rows);
+    return status;
+}
+
 /* ---- messages -------------------------------------------------------------------------------- */
 
 /* How many times as fast the plan would be whose messages between nodes lose some bits: for the
@@ -496,6 +566,7 @@ zr_status_t zr_run_search(const zr_run_ask_t *ask, const zr_log_t *log, zr_run_r
                        .plans = zr_plan_cache_create(ZR_RUN_KEPT_BYTES),
                        .progress = &progress};
     zr_status_t status = plan_stages(&search);
+    ZR_THEN(status, confirm(&search));
     choose(&search.rows);
     ZR_THEN(status, propose_messages(&search));
     zr_plan_cache_destroy(&search.plans);

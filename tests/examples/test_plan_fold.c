@@ -1,0 +1,95 @@
+/*
+ * Plans of a model with many layers: those told from fewer layers are about right, and what is
+ * recommended is what it is with all layers, to the byte and to 1e-9 of its time. Options and
+ * budgets are drawn at random; ZR_TEST_FOLDS=N draws N times.
+ */
+#include <math.h>
+
+#include "tests/common/test.h"
+#include "tests/examples/run_plan.h"
+
+static const char *pick(uint64_t *bits, const char *const options[], size_t n) {
+    return options[random_bits(bits) % n];
+}
+#define PICK(bits, ...)                                                                            \
+    pick(bits, (const char *const[]){__VA_ARGS__},                                                 \
+         sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *))
+
+static void draw(uint64_t *bits, char text[1024]) {
+    snprintf(text, 1024,
+             "--model layers=%zu,channels=%d,heads=4,seq=64,vocab=300 %s %s %s %s "
+             "--device-memory %zuMiB --host-memory %zuMiB --micro-batch %d --quiet",
+             512 + (size_t)(random_bits(bits) % 200), 16 * (int)(1 + random_bits(bits) % 4),
+             PICK(bits, "--hardware h200", "--hardware 24g-64g", "--hardware 8x-h100",
+                  "--hardware 8x-h100 --ranks 16"),
+             PICK(bits, "", "--dtype bf16"), PICK(bits, "", "--grad-accum 2", "--clip 1"),
+             PICK(bits, "--stage 0", "--stage 2", "--stage 3", "--recompute unit"),
+             (size_t)(200 << random_bits(bits) % 6), (size_t)(1000 << random_bits(bits) % 5),
+             1 << random_bits(bits) % 3);
+}
+
+static bool is_near(double a, double b, double share, double least) {
+    return fabs(a - b) <= share * fabs(b) + least;
+}
+
+static void compare_tier(json_t *told, json_t *walked, const char *tier, bool is_exact) {
+    char key[64];
+    static const char *const values[] = {"live", "reserved"};
+    for (int i = 0; i < 2; i++) {
+        snprintf(key, sizeof(key), "peak_bytes.%s.%s", tier, values[i]);
+        double a = number(told, key), b = number(walked, key);
+        if (is_exact ? a != b : !is_near(a, b, 0.01, i * 256e6))
+            fail_msg("%s: %.0f instead of %.0f", key, a, b);
+    }
+}
+
+/* Returns whether the plan was told from fewer layers. */
+static bool compare_plans(json_t *told, json_t *walked) {
+    bool is_exact = json_is_true(json_object_get(told, "exact"));
+    bool fits = json_is_true(json_object_get(walked, "fits"));
+    assert_true(json_is_true(json_object_get(walked, "exact")));
+    assert_true(fits == json_is_true(json_object_get(told, "fits")));
+    compare_tier(told, walked, "device", is_exact);
+    compare_tier(told, walked, "host", is_exact);
+    if (fits &&
+        !is_near(number(told, "step_ms"), number(walked, "step_ms"), is_exact ? 1e-9 : 0.02, 0))
+        fail_msg("%f ms instead of %f", number(told, "step_ms"), number(walked, "step_ms"));
+    return !is_exact;
+}
+
+static json_t *ask(const char *options, const char *exact) {
+    char text[1200];
+    snprintf(text, sizeof(text), "%s --plan-exact %s --json", options, exact);
+    assert_in_range(plan(text), 0, 1); /* 1: nothing fits */
+    return kept_json(out);
+}
+
+static size_t compare(const char *options) {
+    json_t *told = ask(options, "fold"), *walked = ask(options, "walk"), *one;
+    json_t *of_walked = field(walked, "plans"), *of_told = field(told, "plans");
+    size_t n_told = 0, i;
+    assert_int_equal(json_array_size(of_told), json_array_size(of_walked));
+    assert_string_equal(text(told, "result"), text(walked, "result"));
+    json_array_foreach(of_told, i, one) n_told += compare_plans(one, json_array_get(of_walked, i));
+    if (strcmp(text(told, "result"), "planned") == 0) {
+        assert_true(number(told, "recommended.plan") == number(walked, "recommended.plan"));
+        assert_true(json_is_true(json_object_get(recommended_plan(told), "exact")));
+    }
+    return n_told;
+}
+
+TEST(what_is_recommended_is_as_with_all_layers) {
+    const char *wanted = getenv("ZR_TEST_FOLDS");
+    uint64_t bits = 11;
+    size_t n = wanted != NULL ? strtoul(wanted, NULL, 10) : 4, n_told = 0;
+    for (size_t i = 0; i < n; i++) {
+        char options[1024];
+        draw(&bits, options);
+        print_message("%s\n", options);
+        n_told += compare(options);
+    }
+    print_message("%zu plans were told from fewer layers\n", n_told);
+    assert_true(n_told >= 2 * n);
+}
+
+const test_group_t test_group = {make_folder, leave_test_folder};

@@ -1,0 +1,151 @@
+/*
+ * A plan of a model with many equal blocks, from some of the same model with fewer.
+ *
+ * What a run keeps, moves and takes grows by the same amount with each block once buffers that have
+ * a size of their own are full. So short plans, each of twice as many blocks as the one before, say
+ * how much that is, if no bounded buffer grew between the last two. The result is close and not
+ * exact: memory is mapped in granules, and buffers drain at the ends of a step. Whether a run fits
+ * is told only where that makes no difference.
+ */
+#include <math.h>
+#include <stdio.h>
+
+#include "zero/plan/fit_internal.h"
+
+#define FIRST_BLOCKS 32
+#define LEAST_SAVING 4                 /* blocks to those of the longest short plan */
+#define ROOM_BYTES ((size_t)128 << 20) /* and 1%: a run with so much left fits */
+#define EVEN 0.002                     /* of a step */
+#define CERTAIN 1.02                   /* times what there is, live: a run does not fit */
+
+/* What can be planned by fewer blocks. Other placements count elements from one end of the model.
+ */
+static bool can_be_folded(const zr_run_request_t *request) {
+    const zr_offload_options_t *state = &request->config.offload_optimizer;
+    const zr_offload_param_options_t *params = &request->config.offload_param;
+    bool is_whole = state->ratio == 1 && state->max_in_cpu_elems == 0 && params->ratio == 1 &&
+                    params->max_in_cpu_elems == 0 && state->gradients_ratio == 1 &&
+                    state->gradients_in_cpu_elems == 0;
+    const zr_run_evaluations_t *evaluations = &request->evaluations;
+    return is_whole && request->model.n_repeated != NULL && request->lengths == NULL &&
+           !request->saves && evaluations->n_batches + evaluations->n_rest == 0 &&
+           request->spans == NULL && request->trace == NULL;
+}
+
+static zr_status_t plan_blocks(const zr_run_request_t *request, size_t n_blocks,
+                               zr_run_plan_t *plan_p) {
+    zr_run_request_t own = zr_run_without_limits(request);
+    own.model.repeat(own.model.context, n_blocks);
+    return zr_run_plan(&own, plan_p);
+}
+
+/* Nothing that has a size of its own has grown. */
+static bool are_full(const zr_run_plan_t *a, const zr_run_plan_t *b) {
+    static const zr_tag_t bounded[] = {ZR_TAG_GATHERED_PARAMETERS, ZR_TAG_GRADIENT_BUCKETS,
+                                       ZR_TAG_STAGING};
+    for (int tier = ZR_TIER_DEVICE; tier <= ZR_TIER_HOST; tier++)
+        for (size_t i = 0; i < sizeof(bounded) / sizeof(bounded[0]); i++)
+            if (a->tiers[tier].by_tag[bounded[i]].peak != b->tiers[tier].by_tag[bounded[i]].peak)
+                return false;
+    return true;
+}
+
+static void go_on_counts(const void *a, void *b, size_t size_bytes, double times) {
+    const size_t *before = a;
+    size_t *now = b;
+    for (size_t i = 0; i < size_bytes / sizeof(*now); i++) {
+        double value = (double)now[i] + times * ((double)now[i] - (double)before[i]);
+        if (now[i] != before[i])
+            now[i] = value > 0 ? (size_t)(value + 0.5) : 0;
+    }
+}
+
+static void go_on_seconds(const void *a, void *b, size_t size_bytes, double times) {
+    const double *before = a;
+    double *now = b;
+    for (size_t i = 0; i < size_bytes / sizeof(*now); i++) {
+        double value = now[i] + times * (now[i] - before[i]);
+        now[i] = value > 0 ? value : 0;
+    }
+}
+
+#define GO_ON(how, a, b, member, times) how(&(a)->member, &(b)->member, sizeof((b)->member), times)
+
+/* From a to b, and as many times as far again. */
+static void go_on(const zr_run_plan_t *a, zr_run_plan_t *b, double times) {
+    size_t holes[2];
+    for (int tier = ZR_TIER_DEVICE; tier <= ZR_TIER_HOST; tier++)
+        holes[tier] = b->tiers[tier].reserved.peak - b->tiers[tier].live.peak;
+    GO_ON(go_on_counts, a, b, tiers, times);
+    for (int tier = ZR_TIER_DEVICE; tier <= ZR_TIER_HOST; tier++) /* granules would add up */
+        b->tiers[tier].reserved.peak = b->tiers[tier].live.peak + holes[tier];
+    GO_ON(go_on_counts, a, b, metadata, times);
+    GO_ON(go_on_counts, a, b, nvme_bytes, times);
+    GO_ON(go_on_counts, a, b, nvme_live_bytes, times);
+    GO_ON(go_on_counts, a, b, nvme_by_tag, times);
+    GO_ON(go_on_counts, a, b, size, times);
+    GO_ON(go_on_seconds, a, b, step_seconds, times);
+    GO_ON(go_on_seconds, a, b, times, times);
+    GO_ON(go_on_seconds, a, b, runtime, times);
+}
+
+static bool fits_surely(const zr_run_lack_t *lack) {
+    size_t there = lack->there_bytes - lack->there_bytes / 100;
+    return there > ROOM_BYTES && lack->needed_bytes < there - ROOM_BYTES;
+}
+
+/* By what is live, which is all there has to be room for. */
+static bool lacks_surely(const zr_run_request_t *request, const zr_run_plan_t *plan) {
+    zr_run_plan_t live = *plan;
+    for (int tier = ZR_TIER_DEVICE; tier <= ZR_TIER_HOST; tier++)
+        live.tiers[tier].reserved = live.tiers[tier].live;
+    zr_run_lack_t lack = zr_run_find_lack(request, &live);
+    return (double)lack.needed_bytes > CERTAIN * (double)lack.there_bytes;
+}
+
+/* Whether two plans say of a third, of as many blocks as both again and more, what it takes. */
+static bool is_even(const zr_run_plan_t *a, const zr_run_plan_t *b, const zr_run_plan_t *c) {
+    double told = b->step_seconds + 2 * (b->step_seconds - a->step_seconds);
+    return fabs(told - c->step_seconds) <= EVEN * c->step_seconds;
+}
+
+/* Plans of twice as many blocks each time, until three of them go on evenly. */
+static bool plan_few(const zr_run_request_t *request, size_t n, zr_run_plan_t plans[3],
+                     size_t *few_p) {
+    size_t few = FIRST_BLOCKS;
+    for (int n_plans = 0; LEAST_SAVING * few <= n; few *= 2) {
+        zr_run_plan_t *next = &plans[n_plans < 3 ? n_plans : 2];
+        if (n_plans == 3) {
+            plans[0] = plans[1];
+            plans[1] = plans[2];
+        }
+        if (plan_blocks(request, few, next) != ZR_OK)
+            return false;
+        n_plans += n_plans < 3;
+        *few_p = few;
+        if (n_plans == 3 && are_full(&plans[1], next) && is_even(&plans[0], &plans[1], next))
+            return true;
+    }
+    return false;
+}
+
+bool zr_run_fold(const zr_run_request_t *request, size_t least_blocks, zr_run_fit_t *one_p) {
+    zr_run_plan_t plans[3];
+    size_t n = can_be_folded(request) ? request->model.n_repeated(request->model.context) : 0, few;
+    if (n == 0 || n < least_blocks || !plan_few(request, n, plans, &few))
+        return false;
+    zr_run_fit_t one = {.plan = plans[2]};
+    go_on(&plans[1], &one.plan, (double)(n - few) / (double)(few / 2));
+    one.lack = zr_run_find_lack(request, &one.plan);
+    one.fits = fits_surely(&one.lack);
+    if (!one.fits && !lacks_surely(request, &one.plan))
+        return false;
+    if (one.fits)
+        one.lack = (zr_run_lack_t){0};
+    else
+        snprintf(one.message, sizeof(one.message), "%s: about %s needed, %s available",
+                 zr_run_lack_name(&one.lack), zr_size_text(one.lack.needed_bytes).text,
+                 zr_size_text(one.lack.there_bytes).text);
+    *one_p = one;
+    return true;
+}
