@@ -7,6 +7,7 @@ With PYTHONPATH and LIBZERO_LIBRARY_DIR, as tests/python/test_engine.py. Each is
 processes hold together of the machine's (PSS: shared pages count once), beyond what they hold when the model is made, sampled every
 50 ms in the first half of the steps. Sampling itself takes more of the processor than a step, so that times are those of the other half: a step's is the
 median over steps of the slowest rank's; its processor time is that of a rank, on average, and depends less on what else the machine does.
+What libzero.plan says beyond the model is the sum of the peaks of its tiers and of activations.
 
 Exit code: 0; 1 where a loss differs by more than 1e-4; 77 without DeepSpeed.
 """
@@ -24,9 +25,9 @@ import time
 
 
 def resident():
-    """Bytes of this process, of shared pages its part."""
+    """Bytes of this process, of shared pages its part, without those of files: others use the same libraries, and end."""
     with open("/proc/self/smaps_rollup") as file:
-        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("Pss:"))
+        return sum(int(line.split()[1]) * 1024 for line in file if line.startswith(("Pss_Anon:", "Pss_Shmem:")))
 
 
 class Watch(threading.Thread):
@@ -52,8 +53,12 @@ def work(arguments):
     transformers.utils.logging.set_verbosity_error()
     torch.manual_seed(0)
     rank, n_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(
-        n_layer=arguments.layers, n_embd=arguments.width, n_head=arguments.width // 64, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0))
+
+    def make():
+        return transformers.GPT2LMHeadModel(transformers.GPT2Config(
+            n_layer=arguments.layers, n_embd=arguments.width, n_head=arguments.width // 64, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0))
+
+    model = make()
     config = {
         "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1, "gradient_clipping": 1.0,
         "zero_optimization": {"stage": arguments.stage},
@@ -84,7 +89,11 @@ def work(arguments):
         times.append(time.perf_counter() - begin)
         works.append(time.process_time() - begin_work)
         losses.append(loss.item())
-    found = {"losses": losses, "times": times, "works": works, "first": watch.first, "peak": watch.peak}
+    found = {"losses": losses, "times": times, "works": works, "first": watch.first, "peak": watch.peak, "planned": 0}
+    if arguments.worker == "libzero":
+        plan = libzero.plan(make(), {"input_ids": tokens, "labels": tokens, "use_cache": False}, ranks=n_ranks, config=config)
+        parts = [plan["activations"], *(plan["tiers"][tier] for tier in ("device", "host"))]
+        found["planned"] = sum(part["peak"] for part in parts) - sum(4 * p.numel() for p in model.parameters())
     with open(f"{arguments.json}.{rank}", "w") as file:
         json.dump(found, file)
 
@@ -108,6 +117,7 @@ def run(which, stage, arguments, folder):
         "step_s": statistics.median(max(r["times"][i] for r in found) for i in timed),
         "processor_s": statistics.median(sum(r["works"][i] for r in found) / arguments.ranks for i in timed),
         "memory_bytes": sum(r["peak"] - r["first"] for r in found),
+        "planned_bytes": sum(r["planned"] for r in found),
     }
 
 
@@ -135,6 +145,7 @@ def compare(arguments):
             for i, (key, name, unit) in enumerate(FIGURES):
                 head = f"{stage:>5}  {worst:>10.1e}" if i == 0 else " " * 17
                 print(f"{head}  {name:>14}  {theirs[key] / unit:>10.2f}  {ours[key] / unit:>10.2f}  {ours[key] / theirs[key]:>5.2f}", flush=True)
+            print(f"{'planned, MiB':>33}  {'':>10}  {ours['planned_bytes'] / 2**20:>10.2f}")
     if arguments.json:
         with open(arguments.json, "w") as file:
             json.dump(results, file, indent=1)

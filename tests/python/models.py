@@ -191,7 +191,7 @@ MODELS = {
     "vit": (vit, _images),
 }
 #: Those that every run of the tests trains; the others are of the whole matrix.
-USUAL = ("mlp", "conv", "odd", "gpt2", "llama")
+USUAL = ("conv", "odd", "gpt2", "llama")
 
 
 def make(name):

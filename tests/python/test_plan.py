@@ -6,7 +6,6 @@ Usage: test_plan.py [NAME...], with PYTHONPATH and LIBZERO_LIBRARY_DIR. Exit cod
 
 import os
 import sys
-import tempfile
 import unittest
 import xml.etree.ElementTree
 
@@ -20,10 +19,12 @@ sys.path.insert(0, os.path.dirname(__file__))
 
 import libzero
 import models
-from processes import run_as_ranks
+from processes import run_as_ranks_first
 
 torch.set_num_threads(1)
-IS_STARTER = "WORLD_SIZE" not in os.environ
+models.make("llama")  # imported once
+run_as_ranks_first(2)
+
 RANK, N_RANKS = libzero.rank(), libzero.world_size()
 NVME = {"nvme_path": os.environ.get("TMPDIR", "/tmp"), "nvme_capacity": "64MiB"}
 PLACEMENTS = [
@@ -184,11 +185,5 @@ class Object(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if not IS_STARTER:
-        unittest.main(argv=[sys.argv[0], *(sys.argv[1:] or ["ModelStates"])], verbosity=2 if RANK == 0 else 0)
-    with tempfile.TemporaryDirectory(prefix="libzero-") as folder:
-        os.environ.update(TMPDIR=folder)
-        failed = run_as_ranks(2, [sys.executable, *sys.argv])
-        if not failed:
-            unittest.main(verbosity=2)
-        sys.exit(failed)
+    names = sys.argv[1:] or (["ModelStates"] if N_RANKS > 1 else [])
+    unittest.main(argv=[sys.argv[0], *names], verbosity=2 if RANK == 0 else 0)

@@ -4,25 +4,30 @@ example works as two ranks.
 Usage: test_ranks.py, with PYTHONPATH and LIBZERO_LIBRARY_DIR. Exit code 77: there is no PyTorch.
 """
 
+import atexit
 import os
+import runpy
+import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import unittest
 
 try:
     import torch
+    import transformers
 except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
 sys.path.insert(0, os.path.dirname(__file__))
-import libzero
+import libzero.engine
 import models
-from processes import start_ranks
+from processes import fork_ranks, wait_for
 
 torch.set_num_threads(1)
+EXAMPLE = os.path.join(os.path.dirname(__file__), "../../examples/python/finetune.py")
+TEXT = "the quick brown fox jumps over the lazy dog. " * 60
 
 
 class Two(torch.nn.Module):
@@ -54,14 +59,8 @@ def work(case):
 
 
 class Ranks(unittest.TestCase):
-    def errors(self, case):
-        """What each rank has said; all have ended."""
-        ranks = start_ranks(2, [sys.executable, __file__, "work", case], stderr=subprocess.PIPE, text=True)
-        said = [rank.communicate(timeout=300)[1] for rank in ranks]
-        return said, [rank.returncode for rank in ranks]
-
     def check(self, case, *words, codes=(1, 1)):
-        said, ended = self.errors(case)
+        said, ended = ENDED[case]
         self.assertEqual(tuple(ended), codes, said)
         for rank, word in enumerate(words):
             self.assertRegex(said[rank], word)
@@ -92,29 +91,37 @@ class Example(unittest.TestCase):
     """examples/python/finetune.py learns a text, as two processes, and saves what it has learned."""
 
     def test_finetune(self):
-        import transformers
+        said, codes = ENDED["example"]
+        self.assertEqual(codes, [0, 0], said)
+        losses = [float(line.split("loss ")[1].split(",")[0]) for line in said[0].splitlines() if line.startswith("step")]
+        self.assertLess(losses[-1], 0.5 * losses[0])
+        self.assertNotIn("step", said[1])
+        tuned = transformers.AutoModelForCausalLM.from_pretrained(f"{FOLDER}/tuned")
+        tokens = torch.tensor([transformers.AutoTokenizer.from_pretrained(f"{FOLDER}/tuned")(TEXT)["input_ids"][:16]])
+        self.assertLess(tuned(input_ids=tokens, labels=tokens).loss.item(), 0.6 * losses[0])
 
-        text = "the quick brown fox jumps over the lazy dog. " * 60
-        script = os.path.join(os.path.dirname(__file__), "../../examples/python/finetune.py")
-        with tempfile.TemporaryDirectory(prefix="libzero-") as folder:
-            with open(f"{folder}/text", "w") as file:
-                file.write(text)
-            models.save_tiny_llama(f"{folder}/model", text)
-            command = [sys.executable, script, f"{folder}/model", f"{folder}/text", "--seq", "16", "--steps", "20", "--lr",
-                       "0.01", "--save", f"{folder}/tuned", "stage=3", "grad_accum=2", "offload_optimizer=cpu"]
-            ranks = start_ranks(2, command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-            said = [rank.communicate(timeout=600) for rank in ranks]
-            self.assertEqual([rank.returncode for rank in ranks], [0, 0], said)
-            losses = [float(line.split("loss ")[1].split(",")[0]) for line in said[0][0].splitlines() if "loss" in line]
-            self.assertLess(losses[-1], 0.5 * losses[0])
-            self.assertEqual(said[1][0], "")
-            tuned = transformers.AutoModelForCausalLM.from_pretrained(f"{folder}/tuned")
-            tokens = torch.tensor([transformers.AutoTokenizer.from_pretrained(f"{folder}/tuned")(text)["input_ids"][:16]])
-            self.assertLess(tuned(input_ids=tokens, labels=tokens).loss.item(), 0.6 * losses[0])
+
+def run_example():
+    sys.argv = [EXAMPLE, f"{FOLDER}/model", f"{FOLDER}/text", "--seq", "16", "--steps", "20", "--lr", "0.01", "--save", f"{FOLDER}/tuned",
+                "stage=3", "grad_accum=2", "offload_optimizer=cpu"]
+    runpy.run_path(EXAMPLE, run_name="__main__")
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["work"]:
-        work(sys.argv[2])
-    else:
-        unittest.main(verbosity=2)
+    # All at once: ranks begin here, so that an error goes where an error of a script goes.
+    FOLDER = tempfile.mkdtemp(prefix="libzero-")
+    models.save_tiny_llama(f"{FOLDER}/model", TEXT)
+    with open(f"{FOLDER}/text", "w") as file:
+        file.write(TEXT)
+    started = {}
+    for case in ("well", "killed", "raises", "exits", "unit", "model", "lr", "example"):
+        started[case] = fork_ranks(2, f"{FOLDER}/{case}")
+        if started[case] is None:
+            work(case) if case != "example" else run_example()
+            sys.exit()
+    ENDED = {}
+    for case, processes in started.items():
+        codes = wait_for(processes)
+        ENDED[case] = [open(f"{FOLDER}/{case}{rank}").read() for rank in range(2)], codes
+    atexit.register(shutil.rmtree, FOLDER)
+    unittest.main(verbosity=2)

@@ -7,9 +7,8 @@ or accelerate.
 
 import json
 import os
-import subprocess
+import runpy
 import sys
-import tempfile
 import unittest
 import warnings
 
@@ -29,12 +28,16 @@ sys.path.insert(0, os.path.dirname(__file__))
 
 import libzero
 import models
-from processes import run_as_ranks
+from processes import run_as_ranks_first
 
+if transformers.utils.is_peft_available():
+    import peft  # noqa: F401
 torch.set_num_threads(1)
+models.make("llama"), models.make("t5")  # imported once
+run_as_ranks_first(2)
+
 transformers.utils.logging.set_verbosity_error()
 warnings.simplefilter("ignore")
-IS_STARTER = "WORLD_SIZE" not in os.environ
 RANK, N_RANKS = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 N_SAMPLES = 26  # an epoch ends with a step of fewer micro-batches, as one rank and as two
 ARGUMENTS = {
@@ -55,10 +58,8 @@ def make():
     return models.make("llama").model
 
 
-
-
 def trainer_of(kind, model, folder, arguments=None, more=None, **keywords):
-    make_arguments = getattr(libzero, "HFTrainingArguments") if (arguments or {}).get("deepspeed") else transformers.TrainingArguments
+    make_arguments = libzero.HFTrainingArguments if (arguments or {}).get("deepspeed") else transformers.TrainingArguments
     trainer = kind(model=model, args=make_arguments(output_dir=folder, **{**ARGUMENTS, **(arguments or {})}),
                    train_dataset=samples(), eval_dataset=samples(7), **keywords, **(more or {}))
     trainer.remove_callback(transformers.PrinterCallback)
@@ -343,11 +344,22 @@ class Adapters(Case):
             self.assertLess(state, 12 * (n_trained + n_frozen) / 4)
 
 
-@unittest.skipUnless(IS_STARTER, "it starts its own ranks")
+def run_script(path, arguments, output):
+    """A script, as a process that torchrun has started."""
+    with open(f"{output}{os.environ['RANK']}", "w") as file:
+        sys.stdout, sys.argv = file, [path, *arguments]
+        runpy.run_path(path, run_name="__main__")
+        libzero.close()
+
+
+@unittest.skipIf(N_RANKS > 1, "it starts its own ranks")
 class Example(unittest.TestCase):
-    """examples/python/trainer.py, started by torchrun: it learns a text and saves what it has learned."""
+    """examples/python/trainer.py, started by torchrun's launcher, as copies of this process: it learns a text and saves what it has
+    learned."""
 
     def test_trainer(self):
+        from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
         text = "the quick brown fox jumps over the lazy dog. " * 300
         folder = os.environ["ZR_TEST_FOLDER"] + "/example"
         os.makedirs(folder)
@@ -358,13 +370,14 @@ class Example(unittest.TestCase):
                        "train_batch_size": "auto", "gradient_accumulation_steps": "auto", "gradient_clipping": "auto"}, file)
         models.save_tiny_llama(f"{folder}/model", text)
         script = os.path.join(os.path.dirname(__file__), "../../examples/python/trainer.py")
-        done = subprocess.run(
-            [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", script, f"{folder}/model", f"{folder}/text",
-             "--deepspeed", f"{folder}/ds_config.json", "--output_dir", f"{folder}/tuned", "--max_steps", "20", "--learning_rate", "0.01",
-             "--gradient_accumulation_steps", "2", "--use_cpu", "--report_to", "none", "--save_strategy", "no", "--disable_tqdm", "true"],
-            capture_output=True, text=True, timeout=600)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        said = float(done.stdout.split("held-out loss ")[1].split()[0])
+        config = LaunchConfig(1, 1, 2, run_id="none", rdzv_backend="c10d", rdzv_endpoint="localhost:0", max_restarts=0, start_method="fork")
+        libzero.close()  # what copies have is not theirs
+        elastic_launch(config, run_script)(script, [
+            f"{folder}/model", f"{folder}/text", "--deepspeed", f"{folder}/ds_config.json", "--output_dir", f"{folder}/tuned", "--max_steps",
+            "20", "--learning_rate", "0.01", "--gradient_accumulation_steps", "2", "--use_cpu", "--report_to", "none", "--save_strategy", "no",
+            "--disable_tqdm", "true"], f"{folder}/said")
+        with open(f"{folder}/said0") as file:
+            said = float(file.read().split("held-out loss ")[1].split()[0])
         self.assertLess(said, 2.0)
         tuned = transformers.AutoModelForCausalLM.from_pretrained(f"{folder}/tuned")
         tokens = torch.tensor([transformers.AutoTokenizer.from_pretrained(f"{folder}/tuned")(text)["input_ids"][:32]])
@@ -372,13 +385,7 @@ class Example(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if not IS_STARTER:
-        unittest.main(verbosity=2 if RANK == 0 else 0)
-    with tempfile.TemporaryDirectory(prefix="libzero-") as folder:
-        os.environ.update(ZR_TEST_FOLDER=folder, TMPDIR=folder)
-        of_ranks = sys.argv[1:] or ["Parity.test_stages", "Parity.test_one_micro_batch", "Use.test_go_on", "Use.test_without_values",
-                                    "Use.test_generated_in_evaluation", "Adapters.test_loop"]
-        failed = run_as_ranks(2, [sys.executable, sys.argv[0], *of_ranks])
-        if not failed:
-            unittest.main(verbosity=2)
-        sys.exit(failed)
+    of_ranks = ["Parity.test_stages", "Parity.test_one_micro_batch", "Use.test_go_on", "Use.test_without_values",
+                "Use.test_generated_in_evaluation", "Adapters.test_loop"]
+    names = sys.argv[1:] or (of_ranks if N_RANKS > 1 else [])
+    unittest.main(argv=[sys.argv[0], *names], verbosity=2 if RANK == 0 else 0)

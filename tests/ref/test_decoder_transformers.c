@@ -4,8 +4,7 @@
  * than to transformers; and stages and recomputation end in the same
  * bits. The same of packed documents, of which not all targets count; transformers has computed
  * each by itself. The same of low-rank adapters, as PEFT has computed them. The reference and how
- * it was made: decoder_transformers_reference.json, make_decoder_transformers_reference.py. The
- * latter runs this with a new one, which ZR_DECODER_REFERENCE names.
+ * it was made: decoder_transformers_reference.json, make_decoder_transformers_reference.py.
  */
 #include <jansson.h>
 
@@ -33,20 +32,12 @@ static bool flag_at(const json_t *object, const char *key) {
     return json_is_true(member(object, key));
 }
 
-/* What compares nothing with the reference need not be run again with a new one. */
-static void skip_when_made_now(void) {
-    if (getenv("ZR_DECODER_REFERENCE") != NULL)
-        skip();
-}
-
 static int set_up(void **state) {
-    const char *made_now = getenv("ZR_DECODER_REFERENCE");
-    const char *path = made_now != NULL ? made_now : DECODER_REFERENCE;
     json_error_t error;
     (void)state;
-    reference = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
+    reference = json_load_file(DECODER_REFERENCE, JSON_REJECT_DUPLICATES, &error);
     if (reference == NULL)
-        fail_msg("%s:%d: %s", path, error.line, error.text);
+        fail_msg("%s:%d: %s", DECODER_REFERENCE, error.line, error.text);
 #if defined(__SANITIZE_ADDRESS__) /* five times slower: every third goes through all */
     const char *name;
     json_t *model;
@@ -525,7 +516,6 @@ static uint64_t hash_of(const json_t *model, variant_t variant, int n_ranks, int
 
 /* Packed, with four ranks, the last one has no target that counts. */
 TEST(test_stages_and_recomputation) {
-    skip_when_made_now();
     FOR_EACH_MODEL(name, model) {
         for (int i = 0; i < 6 * N_VARIANTS; i++) {
             if (!ONE_OF(5, 5))
@@ -569,7 +559,6 @@ static void check_plan(const json_t *model, variant_t variant, int n_ranks, int 
 }
 
 TEST(test_planned_peaks) {
-    skip_when_made_now();
     FOR_EACH_MODEL(name, model) {
         for (int stage = 0; stage <= 3; stage++) {
             print_message("%s, stage %d\n", name, stage);
