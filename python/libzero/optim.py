@@ -9,7 +9,6 @@ state has an fp32 master, which torch.optim lacks. One process: nothing is shard
 
 from __future__ import annotations
 
-import ctypes
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -21,7 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import _c, _torch_optimizer, programs
 from ._c import ArgumentError, byref, c_bool, c_void_p, check, lib
-from .engine import Engine, _tensors_of
+from .engine import Engine
+from .hooks import tensors_of
 
 _N_STEPS = 3  # parameters are prefetched from the second step on
 
@@ -41,7 +42,7 @@ class _Recorder(TorchDispatchMode):
             self.n_assumed += 1
             return True
         result = func(*args, **(kwargs or {}))
-        for tensor in _tensors_of(result):
+        for tensor in tensors_of(result):
             self._note(tensor)
         return result
 
@@ -191,7 +192,7 @@ def _undone(model: nn.Module) -> Iterator[None]:
 def _record(model: nn.Module, batch: Any, make: Callable[[nn.Module], _PlannedEngine], loss: Any) -> dict[str, Any]:
     with _undone(model), make(model) as engine:
         model.train()
-        held = [*engine._shown.values(), *model.buffers(), *_tensors_of(batch)]
+        held = [*engine._shown.values(), *model.buffers(), *tensors_of(batch)]
         with _Recorder(iter(held)) as recorder:
             for _ in range(_N_STEPS):
                 recorder.peak, recorder.n_assumed = recorder.live, 0

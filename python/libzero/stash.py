@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from . import _c
 from ._c import BudgetError, byref, c_uint64, check, lib
 
 LEAST_BYTES = 1 << 16  # smaller storages stay where they are
@@ -44,7 +43,7 @@ class Kept:
 
 
 class View:
-    """What autograd has saved: a view of a storage."""
+    """What autograd has saved: a view of a storage that is kept, or of a parameter."""
 
     __slots__ = ("kept", "dtype", "size", "stride", "offset")
 

@@ -1,4 +1,5 @@
-"""Units of a module: which parameters are gathered, reduced and released together, and which modules need them.
+"""Units of a module: which parameters are gathered, reduced and released together, and which modules need them; and what an engine
+holds of a unit.
 
 A repeated block, an element of a ModuleList or Sequential of several, is a unit with all parameters below it.
 Each other module that has parameters of its own is a unit with these. A parameter that several modules
@@ -8,12 +9,13 @@ use, a tied one, is of the unit that comes first in named_modules(), and whoever
 from __future__ import annotations
 
 import fnmatch
+import math
 from dataclasses import dataclass, field
 
 import torch
 from torch import nn
 
-from ._c import ArgumentError
+from ._c import ArgumentError, c_char, c_void_p
 
 
 @dataclass
@@ -84,13 +86,59 @@ def plan_units(
     return units, needs
 
 
-def check_params(model: nn.Module, dtype: torch.dtype) -> None:
+def tensor_at(pointer: int, dtype: torch.dtype, shape: torch.Size) -> torch.Tensor:
+    """A tensor on memory of the library's."""
+    n_elems = math.prod(shape)
+    if n_elems == 0:
+        return torch.empty(shape, dtype=dtype)
+    memory = (c_char * (n_elems * dtype.itemsize)).from_address(pointer)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)
+
+
+class Param:
+    """A parameter, and what stands for it while its unit is not gathered."""
+
+    __slots__ = ("tensor", "name", "handle", "unit", "shape", "is_frozen", "absent", "key", "version")
+
+    def __init__(self, tensor: nn.Parameter, name: str, unit: Unit) -> None:
+        self.tensor, self.name, self.unit = tensor, name, unit
+        self.handle = c_void_p()
+        self.shape, self.is_frozen = tensor.shape, not tensor.requires_grad
+        self.absent: torch.Tensor | None = None
+        self.key = 0  # address of what it holds now
+        self.version = 0  # of it, as autograd counts changes in place
+
+
+class Unit:
+    """A unit, and what the engine holds of it."""
+
+    __slots__ = ("name", "handle", "params", "n_held", "holds_grads", "n_awaited", "completed", "reduced", "kept", "keeps_grads")
+
+    def __init__(self, name: str) -> None:
+        self.name, self.handle = name, c_void_p()
+        self.params: list[Param] = []
+        self.n_held = 0  # acquires with parameters
+        self.holds_grads = False  # acquired for gradients alone
+        self.n_awaited = 0  # parameters whose gradients are still to come in this backward
+        self.completed = 0  # which of the first backward's gradients was its last; 0: it had none
+        self.reduced = False
+        self.kept = False  # held until backward has ended, or reduced
+        self.keeps_grads = False  # and this for gradients, too
+
+    @property
+    def is_trainable(self) -> bool:
+        return any(not p.is_frozen and p.tensor.numel() for p in self.params)
+
+
+def check_params(model: nn.Module, dtype: torch.dtype, needs_values: bool) -> None:
     """Refuse parameters that the library cannot hold."""
     for name, p in model.named_parameters():
         if isinstance(p, nn.parameter.UninitializedParameter):
             raise ArgumentError(f"parameter {name} has no shape yet (a lazy module): run a forward first")
         if p.device.type == "meta":
             raise ArgumentError(f"parameter {name} has no values (device meta): give pretrained=, a folder with safetensors")
+        if needs_values and p.numel() > 1 and not any(p.stride()):
+            raise ArgumentError(f"parameter {name} has no values: the module's engine was closed, or could not be made; load them again")
         if p.device.type != "cpu":
             raise ArgumentError(f"parameter {name} is on {p.device}: the device is the host, move the model with .cpu()")
         if type(p.data) is not torch.Tensor or p.layout != torch.strided:

@@ -1,0 +1,177 @@
+"""How an engine begins: parameters become the library's memory, and their first values those of the model, of published weights, or of a
+checkpoint.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from . import _c, _torch_optimizer
+from ._c import ArgumentError, UnsupportedError, byref, c_void_p, check, lib
+from .stash import MAX_TRANSFERS, UNIT_BYTES, Stash
+from .units import Param, Unit, UnitPlan
+
+
+class Building:
+    """A part of Engine."""
+
+    def _build(self, plans: list[UnitPlan], checkpoint: c_void_p | None) -> None:
+        rank = self._open_rank()
+        log = _c.Log(_c.LOG.sink, None, _c.LOG.level, rank.rank)
+        check(lib.zr_runtime_create(byref(self._config), rank.comm, rank.device, byref(log), byref(self._runtime)))
+        if checkpoint is None and self._weights is not None:
+            self._weights.load_buffers(self.module)
+        elif checkpoint is None:
+            self._share_initial_values(rank)
+        else:
+            check(lib.zr_runtime_restore(self._runtime, checkpoint))
+        group_of = self._add_groups()
+        fills: list[Any] = []  # until commit has returned
+        self._units: list[Unit] = []
+        self._n_filled = 0  # units of which the library has all values
+        for plan in plans:
+            self._units.append(self._add_unit(plan, group_of, fills))
+        self._params = {id(p.tensor): p for u in self._units for p in u.params}
+        extents = self._add_activations() if self._stash_bytes else None
+        check(lib.zr_runtime_commit(self._runtime))
+        if extents is not None:
+            self._stash = Stash(lib.zr_runtime_store(self._runtime), extents.first, self._stash_bytes)
+        self._weights = None  # its files are closed; what a checkpoint has comes next
+        # Units that come last are completed first, or nearly so, until the first backward has shown it.
+        self._order = [u for u in reversed(self._units) if u.is_trainable]
+        with torch.no_grad():
+            for unit in self._units:
+                self._adopt(unit)
+
+    def _add_activations(self) -> _c.Extents:
+        """Reserve room on drives for them."""
+        extent = _c.StoreExtent(b"activations", self._stash_bytes, 0)
+        desc = _c.ExtentsDesc(b"activations", ctypes.pointer(extent), 1, UNIT_BYTES, MAX_TRANSFERS, None)
+        extents = _c.Extents()
+        check(lib.zr_runtime_add_extents(self._runtime, byref(desc), byref(extents)))
+        self._names = (desc.name, extent.name)  # until commit has returned, and longer
+        return extents
+
+    def _share_initial_values(self, rank: Any) -> None:
+        """Everybody's parameters and buffers become those of rank 0."""
+        if rank.n_ranks == 1:
+            return
+        for name, tensor in [*self.module.named_parameters(), *self.module.named_buffers()]:
+            data = tensor.data.contiguous()
+            message = _c.Message(f"{name} of rank 0".encode(), _c.U8, 1, None)
+            size = data.numel() * data.itemsize
+            if size:
+                check(lib.zr_comm_broadcast(rank.comm, byref(message), data.data_ptr(), size, 0,
+                                            lib.zr_runtime_stream(self._runtime)))
+            tensor.data.copy_(data)
+
+    def _add_groups(self) -> dict[int, int]:
+        group_of: dict[int, int] = {}
+        self._numbers: list[int] = []
+        self._rates = _torch_optimizer.rates_of(self.optimizer) if self.optimizer is not None else []
+        for i, group in enumerate(self._groups):
+            decay = group.get("weight_decay", float(self._get("weight_decay")))
+            lr = float(self._get("lr"))
+            scale = group["lr"] / lr if "lr" in group else 1.0
+            if self._rates:
+                decay, scale = self._rates[i]
+            number = ctypes.c_int()
+            check(lib.zr_runtime_add_group(self._runtime, byref(_c.Group(f"group {i}".encode(), decay, scale)), byref(number)))
+            self._numbers.append(number.value)
+            group_of.update((id(p), number.value) for p in group["params"])
+        return group_of
+
+    def _add_unit(self, plan: UnitPlan, group_of: dict[int, int], fills: list[Any]) -> Unit:
+        unit = Unit(plan.name)
+        check(lib.zr_runtime_add_unit(self._runtime, plan.name.encode(), byref(unit.handle)))
+        for name, tensor in plan.params:
+            param = Param(tensor, name, unit)
+            values_of = self._weights.filler(tensor) if self._weights is not None else _slices_of(tensor)
+            fill = _c.FILL(self._filler(len(self._units), values_of))
+            fills.append(fill)
+            dims = list(tensor.shape)
+            dims[3:] = [math.prod(dims[3:])] if len(dims) > 4 else dims[3:]
+            desc = _c.ParamDesc(
+                name=self._saved_names[id(tensor)].encode(),
+                n_dims=len(dims),
+                dims=(_c.c_size_t * 4)(*dims),
+                group=group_of.get(id(tensor), 0),
+                frozen=param.is_frozen,
+                fill=fill,
+            )
+            check(lib.zr_unit_add_param(unit.handle, byref(desc), byref(param.handle)))
+            unit.params.append(param)
+        return unit
+
+    def _filler(self, number: int, values_of: Any) -> Any:
+        """Initial values of a parameter of a unit, as the library asks for them, one unit after the other: PyTorch's memory of those
+        before it is given back, so that no more than one is there twice."""
+
+        def fill(_context: int, first: int, n_elems: int, values: Any) -> None:
+            for unit in self._units[self._n_filled : number]:
+                for p in unit.params:
+                    p.tensor.data = torch.full((), float("nan"), dtype=self.dtype).expand(p.shape)
+            self._n_filled = max(self._n_filled, number)
+            memory = (ctypes.c_float * n_elems).from_address(ctypes.addressof(values.contents))
+            torch.frombuffer(memory, dtype=torch.float32).copy_(values_of(first, n_elems))
+
+        return fill
+
+    def _adopt(self, unit: Unit) -> None:
+        """From now on the unit's parameters are the library's memory."""
+        for p in unit.params:
+            p.absent = torch.full((), float("nan"), dtype=self.dtype, device=p.tensor.device)
+            self._absent[self._address(p.absent)] = p
+            p.absent = p.absent.expand(p.shape)
+            p.tensor.grad = None
+        if self._moves:
+            for p in unit.params:
+                p.tensor.data = p.absent if p.tensor.numel() else torch.empty(p.shape, dtype=self.dtype, device=p.tensor.device)
+            return
+        check(lib.zr_unit_acquire(unit.handle, _c.FORWARD))
+        for p in unit.params:
+            self._show(p)
+            self._own.add(p.key)
+        check(lib.zr_unit_release(unit.handle))
+
+
+def _slices_of(tensor: nn.Parameter) -> Any:
+    def slice_of(first: int, n_elems: int) -> torch.Tensor:
+        tensor.data = tensor.data.contiguous()
+        return tensor.data.view(-1)[first : first + n_elems]
+
+    return slice_of
+
+
+def read_groups(model: nn.Module, groups: Iterable[Any] | None, is_optimizer: bool) -> list[dict[str, Any]]:
+    """model_parameters as dictionaries; what is in none is of the library's own group, 0."""
+    if groups is None:
+        return []
+    groups = list(groups)
+    if groups and not isinstance(groups[0], Mapping):
+        groups = [{"params": groups}]
+    known = {id(p) for p in model.parameters()}
+    seen: set[int] = set()
+    result = []
+    for group in groups:
+        group = dict(group)
+        params = group["params"] if not isinstance(group.get("params"), torch.Tensor) else [group["params"]]
+        group["params"] = list(params)
+        for key in group:
+            if key not in ("params", "weight_decay", "lr", "name") and not is_optimizer:
+                raise UnsupportedError(f"model_parameters: a group's {key!r} is not supported; groups have params, weight_decay and lr")
+        for p in group["params"]:
+            if id(p) not in known or id(p) in seen:
+                raise ArgumentError("model_parameters: a tensor is not a parameter of the model, or is in two groups")
+            seen.add(id(p))
+        result.append(group)
+    missing = [n for n, p in model.named_parameters() if p.requires_grad and id(p) not in seen]
+    if missing:
+        raise ArgumentError(f"the parameter groups lack {len(missing)} that require gradients, such as {missing[0]}: add them, or set requires_grad to False")
+    return result

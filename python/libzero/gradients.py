@@ -1,0 +1,196 @@
+"""Gradients go to the library as autograd completes them. Units are reduced over the ranks in one order, the same on all ranks, whatever
+order they are completed in.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import torch
+from torch import nn
+
+from . import _c
+from ._c import StateError, UnsupportedError, check, lib
+from .hooks import IN_BACKWARD
+from .units import Param, Unit
+
+
+class Gradients:
+    """A part of Engine."""
+
+    def _expect(self, loss: torch.Tensor) -> None:
+        """How many gradients each unit waits for: of the parameters that the loss depends on."""
+        used, shared, is_whole = _leaves_of(loss)
+        for leaf in used.values():
+            param = self._params.get(id(leaf))
+            if param.is_frozen if param is not None else isinstance(leaf, nn.Parameter):
+                raise UnsupportedError(
+                    f"parameter {param.name} was frozen when the engine was made" if param is not None else
+                    f"a parameter of shape {tuple(leaf.shape)} is new: the model did not have it when the engine was made"
+                )
+        for unit in self._units:
+            unit.n_awaited = sum(id(p.tensor) in used for p in unit.params) if is_whole else -1
+        for key, uses in shared.items():
+            if is_whole and key in self._params:
+                self._take_apart(self._params[key], uses)
+        self._n_reduced = 0
+        self._reduce_complete()
+
+    def _take_apart(self, param: Param, uses: list[tuple[Any, int]]) -> None:
+        """A parameter that several nodes use: what each adds to its gradient goes to the library at once, in the order in which autograd
+        would add it, and only the last waits to be the gradient. Autograd would hold all, of a tied embedding's size each."""
+        n_left = len(uses)
+
+        def hook_of(places: list[int]) -> Any:
+            def hook(gradients: tuple[Any, ...], _: Any) -> Any:
+                nonlocal n_left
+                kept = list(gradients)
+                for i in places:
+                    n_left -= 1
+                    if n_left and kept[i] is not None:
+                        self._bring(param, kept[i])
+                        kept[i] = None
+                return tuple(kept)
+
+            return hook
+
+        places_of: dict[Any, list[int]] = {}
+        for node, i in uses:
+            places_of.setdefault(node, []).append(i)
+        self._shared_hooks += [node.register_hook(hook_of(places)) for node, places in places_of.items()]
+
+    def _take_gradient(self, tensor: torch.Tensor) -> None:
+        """Called by autograd when a parameter's gradient is complete."""
+        if self._phase != IN_BACKWARD:
+            raise StateError("backward was called on the loss by itself; call engine.backward(loss)")
+        if not self._syncs:
+            return
+        param = self._params[id(tensor)]
+        self._bring(param)
+        unit = param.unit
+        if not self._knows_order:
+            self._n_gradients += 1
+            unit.completed = self._n_gradients
+        unit.n_awaited -= 1
+        if unit.n_awaited == 0:
+            self._reduce_complete()
+
+    def _bring(self, param: Param, gradient: torch.Tensor | None = None) -> None:
+        """Move a gradient to the library: what autograd has left in the parameter, or a part of it."""
+        if gradient is None:
+            gradient, param.tensor.grad = param.tensor.grad, None
+        unit = param.unit
+        if unit.reduced:
+            raise StateError(
+                f"parameter {param.name} has another gradient after those of its unit {unit.name!r} were complete"
+            )
+        if gradient.layout != torch.strided:
+            raise UnsupportedError(f"parameter {param.name} has a gradient of layout {gradient.layout}: make it dense")
+        if param.tensor.numel() == 0:
+            return
+        # Whether backward reads parameters depends on what this rank has used of the unit: gather them in
+        # any case, since all ranks have to.
+        if self._gathers and unit.n_held == 0:
+            self._keep(unit)
+        self._acquire_gradients(unit)
+        self._put(gradient, param)
+
+    def _acquire_gradients(self, unit: Unit) -> None:
+        """Once: a unit that is updated in backward has one user by then."""
+        if not unit.holds_grads and not unit.keeps_grads:
+            check(lib.zr_unit_acquire(unit.handle, _c.GRADIENTS))
+            unit.holds_grads = True
+
+    def _release_gradients(self, unit: Unit) -> None:
+        if unit.holds_grads:
+            unit.holds_grads = False
+            check(lib.zr_unit_release(unit.handle))
+
+    def _learn_order(self) -> None:
+        """After the first backward: units are reduced in the order in which they were completed, if that was the same on
+        all ranks. No sum depends on it."""
+        self._knows_order = True
+        order = sorted(range(len(self._order)), key=lambda i: self._order[i].completed or self._n_gradients + 1)
+        if self._is_the_same(zlib.crc32(repr(order).encode())):
+            self._order = [self._order[i] for i in order]
+
+    def _is_the_same(self, value: int) -> bool:
+        """Whether a number is, on all ranks."""
+        values = (_c.c_double * 1)(value)
+        found = (_c.c_double * self.world_size)()
+        check(lib.zr_runtime_share(self._runtime, values, 1, found))
+        return all(other == value for other in found)
+
+    def _reduce_complete(self) -> None:
+        """Reduce, in order, what is complete."""
+        while self._n_reduced < len(self._order) and self._order[self._n_reduced].n_awaited == 0:
+            self._reduce(self._order[self._n_reduced])
+            self._n_reduced += 1
+
+    def _reduce(self, unit: Unit) -> None:
+        for p in unit.params:  # what no_sync has left
+            if p.tensor.grad is not None:
+                self._bring(p)
+        self._acquire_gradients(unit)
+        check(lib.zr_unit_reduce(unit.handle))
+        unit.reduced = True
+        self._drop(unit)
+
+    def _reduce_rest(self) -> None:
+        for unit in self._order[self._n_reduced :]:
+            self._reduce(unit)
+
+    def _give_step_up(self, error: BaseException) -> None:
+        """After an exception in backward: the micro-batches of this step are dropped, and the next backward begins it anew.
+
+        Units are reduced to the last, so that ranks stay together whose exceptions came at other places.
+        """
+        try:
+            if isinstance(error, _c.Error) and not isinstance(error, (StateError, UnsupportedError)):
+                raise error  # the library's
+            self._give_all_back()
+            if self._syncs and self._is_open:
+                for unit in self._order:
+                    if not unit.reduced:
+                        self._acquire_gradients(unit)
+                        check(lib.zr_unit_reduce(unit.handle))
+                        unit.reduced = True
+                        self._drop(unit)
+            try:
+                check(lib.zr_runtime_drop_step(self._runtime))
+            except StateError:
+                self._is_mixed = self._get("update_at") == "backward"
+                if not self._is_mixed:
+                    raise
+        except _c.Error:
+            self._failed = f"{type(error).__name__} in backward"
+        for p in self._params.values():
+            p.tensor.grad = None
+        self._is_open, self._n_done = False, 0
+
+
+def _leaves_of(loss: torch.Tensor) -> tuple[dict[int, torch.Tensor], dict[int, list[tuple[Any, int]]], bool]:
+    """The leaves that a loss depends on, by id; of those that several nodes use, these and which of their inputs they are; and
+    whether these are all: a node may begin a backward of its own, as reentrant checkpointing does."""
+    leaves: dict[int, torch.Tensor] = {}
+    uses: dict[Any, list[tuple[Any, int]]] = {}
+    is_whole = True
+    seen = {loss.grad_fn}
+    nodes = [loss.grad_fn] if loss.grad_fn is not None else []
+    while nodes:
+        node = nodes.pop()
+        variable = getattr(node, "variable", None)
+        if variable is not None:
+            leaves[id(variable)] = variable
+        elif node.name() == "CheckpointFunctionBackward":
+            is_whole = False
+        for i, (below, _) in enumerate(node.next_functions):
+            if below is None:
+                continue
+            if hasattr(below, "variable"):
+                uses.setdefault(below, []).append((node, i))
+            if below not in seen:
+                seen.add(below)
+                nodes.append(below)
+    return leaves, {id(leaf.variable): found for leaf, found in uses.items() if len(found) > 1}, is_whole

@@ -1,0 +1,160 @@
+"""Parameters' values, wherever they live: looked at, changed, and as a state_dict."""
+
+from __future__ import annotations
+
+import contextlib
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from ._c import ArgumentError, StateError, UnsupportedError, c_char, check, lib
+from .checkpoints import buffers_of
+from .hooks import OUTSIDE
+from .units import Param, tensor_at
+
+_WRITTEN_ELEMS = 1 << 22  # at a time
+
+
+class Values:
+    """A part of Engine."""
+
+    @contextlib.contextmanager
+    def gathered(
+        self, params: Iterable[nn.Parameter] | nn.Parameter | None = None, modifier_rank: int | None = None
+    ) -> Iterator[None]:
+        """Whole parameters are there to be looked at, as at stage 0. All ranks call it with the same ones.
+
+        params: some of the module's; None: all
+        modifier_rank: the rank that may change them, between steps: what it has made of them is all ranks' when the
+            context ends, in place of what others have. None: a change would be lost, and is an error
+        """
+        self._check("gathered")
+        if self._phase != OUTSIDE:
+            raise StateError(f"gathered within {self._phase}")
+        if modifier_rank is not None:
+            self._check_between_steps("gathered with modifier_rank")
+        tensors = [params] if isinstance(params, nn.Parameter) else params
+        wanted = list(self._params.values()) if tensors is None else [self._find(t) for t in tensors]
+        units = [u for u in self._units if any(p.unit is u for p in wanted)]
+        n_held = 0
+        try:
+            for unit in units if self._moves else []:
+                self._hold(unit)
+                n_held += 1
+            may_change = {id(p) for p in wanted} if modifier_rank is not None else set()
+            fixed = [p for u in units for p in u.params if id(p) not in may_change]
+            before = [_checksum(p.tensor) for p in fixed]
+            yield
+            changed = next((p for p, was in zip(fixed, before) if _checksum(p.tensor) != was), None)
+            if changed is None and modifier_rank is not None:
+                for p in wanted:
+                    self._write_back(p, modifier_rank)
+        except BaseException:
+            for p in [p for u in units[:n_held] for p in u.params]:
+                self._accept(p)  # what is given back is dropped
+            raise
+        finally:
+            for unit in units[:n_held]:
+                self._give_back(unit)
+        if changed is not None:
+            raise UnsupportedError(
+                f"gathered: parameter {changed.name} was changed: say by which rank (modifier_rank=0), and that it is one of params"
+            )
+
+    def _write_back(self, param: Param, root: int) -> None:
+        """What a rank has made of a parameter, to all. Elements of which it changed nothing keep the rest of their
+        master's precision."""
+        tensor = param.tensor.data
+        if tensor.shape != param.shape:
+            raise ArgumentError(f"gathered: parameter {param.name} has shape {tuple(tensor.shape)} now, had {tuple(param.shape)}")
+        if not tensor.numel():
+            return
+        if self.dtype != torch.float32 and not param.is_frozen:
+            master = torch.empty(param.shape)
+            check(lib.zr_param_read(param.handle, 0, master.numel(), master.data_ptr()))
+            tensor = torch.where(master.to(self.dtype) == tensor, master, tensor.float())
+        self._write(param, tensor, root)
+        self._accept(param)
+
+    def _accept(self, param: Param) -> None:
+        """The parameter is the library's memory, as it is now."""
+        if param.tensor.numel() and param.tensor.data_ptr() != param.key:
+            param.tensor.data = tensor_at(param.key, self.dtype, param.shape)
+        param.version = param.tensor._version
+
+    def _write(self, param: Param, value: torch.Tensor, root: int = 0) -> None:
+        """New values, of one rank, wherever the parameter lives."""
+        flat = value.detach().reshape(-1)
+        for first in range(0, flat.numel(), _WRITTEN_ELEMS):
+            part = flat[first : first + _WRITTEN_ELEMS]
+            if self.rank == root:
+                part = part.to("cpu", torch.float32).contiguous()
+            pointer = part.data_ptr() if self.rank == root else None
+            check(lib.zr_param_write(param.handle, first, part.numel(), pointer, root))
+
+    def _check_between_steps(self, call: str) -> None:
+        if self._n_done or self._is_open:
+            raise StateError(f"{call} within a step: call it after step(); a forward in training mode without backward begins one, too")
+
+    def _find(self, tensor: nn.Parameter) -> Param:
+        if id(tensor) not in self._params:
+            raise ArgumentError("gathered: a tensor is not a parameter of the engine's module")
+        return self._params[id(tensor)]
+
+    def state_dict(self, rank: int | None = None, exclude_frozen_parameters: bool = False) -> dict[str, torch.Tensor]:
+        """Parameters at full precision, fp32, and buffers, as the module's state_dict names them. All ranks
+        call it, outside of micro-batches, and each gets a copy of everything.
+
+        rank: only this one gets it, and the others an empty one; None: all
+        exclude_frozen_parameters: without those, as for adapters
+        """
+        self._check("state_dict")
+        values: dict[int, torch.Tensor] = {}
+        for unit in self._units:
+            for p in unit.params:
+                if exclude_frozen_parameters and p.is_frozen:
+                    continue
+                value = torch.empty(p.shape, dtype=torch.float32)
+                check(lib.zr_param_read(p.handle, 0, value.numel(), value.data_ptr()))
+                if rank in (None, self.rank):
+                    values[id(p.tensor)] = value
+        if rank not in (None, self.rank):
+            return {}
+        named = self.module.named_parameters(remove_duplicate=False)
+        state = {name: values[id(tensor)] for name, tensor in named if id(tensor) in values}
+        state.update(buffers_of(self.module))
+        return state
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Any:
+        """Give parameters, in full precision, and buffers other values, as the module's load_state_dict does, which may
+        be called as well. All ranks call it, between steps. Parameters become rank 0's; the optimizer's moments stay."""
+        self._check("load_state_dict")
+        self._check_between_steps("load_state_dict")
+        return self.module.load_state_dict(state_dict, strict=strict)
+
+    def _load_values(self, module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
+        """Before a module's load_state_dict: its values go to the library, and it finds what it has already."""
+        self._check("load_state_dict")
+        self._check_between_steps("load_state_dict")
+        for name, tensor in module._parameters.items():
+            value, param = state_dict.get(prefix + name), self._params.get(id(tensor))
+            if param is None or not isinstance(value, torch.Tensor) or value is tensor:
+                continue
+            if value.shape == param.shape or (not param.shape and value.shape == (1,)):
+                self._write(param, value)
+                state_dict[prefix + name] = tensor
+
+    def _note_loaded(self, module: nn.Module, _keys: Any) -> None:
+        for param in (self._params.get(id(t)) for t in module._parameters.values()):
+            if param is not None and param.tensor.data_ptr() == param.key:
+                param.version = param.tensor._version
+
+
+def _checksum(tensor: torch.Tensor) -> int:
+    """Changes with any element, or nearly so."""
+    data = tensor.data.contiguous()
+    size = data.numel() * data.itemsize
+    return zlib.crc32((c_char * size).from_address(data.data_ptr())) if size else 0
