@@ -35,7 +35,7 @@ static const zr_option_t rows[] = {
     {"optimizer", AT(optimizer), .type = ZR_OPTION_CHOICE, .choices = optimizers,
      .help = "whose step is measured"},
     {"state", AT(state), .type = ZR_OPTION_CHOICE, .choices = state_forms,
-     .help = "in how many bits the state is kept, but for the master"},
+     .help = "precision of the optimizer state, except the master"},
     {"isa", AT(isa), .type = ZR_OPTION_CHOICE, .choices = isa_choices, .initial = "the best here",
      .help = "of the step"},
     {"offload", AT(offload), .type = ZR_OPTION_CHOICE, .choices = command_places,

@@ -144,7 +144,7 @@ static void take_drives(making_t *making, const machine_figures_t *measured) {
     take(making, "disk_write.latency_s", latencies[ZR_STORE_PUT], "the store, blocks of 4 KiB");
     take(making, "disk_both_bytes_per_s", measured->disk_both_bytes_per_s,
          "the store, 512 MiB, every other transfer a write");
-    take(making, "checksum_bytes_per_s", measured->checksum_bytes_per_s, "beside transfers");
+    take(making, "checksum_bytes_per_s", measured->checksum_bytes_per_s, "during transfers");
     take(making, "disk_core_bytes_per_s", measured->disk_core_bytes_per_s,
          "processor time of the store's passes, checksums aside");
     say(making, "disk_block_bytes", "looked up: what the store says of these folders");

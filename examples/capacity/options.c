@@ -55,17 +55,17 @@ static const options_use_t uses[] = {
     {"optimizer", 2, NULL},
     {"seed", 2, "of initial weights and data of the verifying runs (default 1)"},
     {"stage", 3,
-     "what is sharded (default, and auto: each stage is tried; with one rank not what is as at the "
-     "stage before)"},
+     "what is sharded (default, and auto: each stage is tried, except those that make no "
+     "difference with one rank)"},
     {"offload-optimizer", 3,
-     "none, cpu, nvme or auto: where the optimizer's state lives (default: each is tried)"},
+     "none, cpu, nvme or auto: where the optimizer state is stored (default: each is tried)"},
     {"offload-params", 3,
-     "none, cpu, nvme or auto: at stage 3, where parameters live (default: each is tried)"},
+     "none, cpu, nvme or auto: at stage 3, where parameters are stored (default: each is tried)"},
     {"offload-gradients", 3,
      "none, cpu or nvme: where gradients of offloaded state wait (default: what fits the larger "
      "model)"},
     {"offload-gradients-ratio", 3,
-     "how much of them waits there (default: what fits the larger model)"},
+     "fraction of them that waits there (default: what fits the larger model)"},
     {"gradients-in-host", 3, NULL},
     {"offload-activations", 3,
      "none, cpu or nvme: where inputs of layers wait (default: what fits the larger model)"},
@@ -203,7 +203,7 @@ static const zr_option_choice_t state_forms[] = {{"fp32", ZR_STATE_FP32, NULL},
 static const zr_option_t own[] = {
     {"model", AT(model), .type = ZR_OPTION_STRING, .take = take_model, .group = 1,
      .arg = "gpt2|llama|NAME|PATH",
-     .help = "what grows: GPTs, or models of the Llama family with the proportions and switches of "
+     .help = "the family: GPTs, or models of the Llama family with the proportions and switches of "
              "this one (llama: llama-3.1-8b)"},
     {"seq", AT(family.seq), .type = ZR_OPTION_COUNT, .least = 1, .most = 1000000, .group = 1,
      .arg = "TOKENS", .help = "tokens per sequence, and positions of the model"},
@@ -213,16 +213,15 @@ static const zr_option_t own[] = {
      .group = 1, .arg = "CHANNELS", .help = "channels per head: width grows by whole heads"},
     {"aspect", AT(family.aspect), .type = ZR_OPTION_COUNT, .least = 1, .most = 100000, .group = 1,
      .arg = "CHANNELS",
-     .help = "most channels per layer: a width has at least so many layers, and gets more until "
-             "the next "
-             "width is the smaller step"},
+     .help = "most channels per layer: minimum number of layers per width; more are added until "
+             "the next width is the smaller step"},
     {"layers", AT(family.layers), .type = ZR_OPTION_COUNT, .least = 1, .most = 100000,
-     .initial = "", .group = 1, .arg = "N", .help = "hold the depth: width alone grows"},
+     .initial = "", .group = 1, .arg = "N", .help = "fix the depth: only the width grows"},
     {"channels", AT(family.channels), .type = ZR_OPTION_COUNT, .least = 1, .most = 1000000,
-     .initial = "", .group = 1, .arg = "N", .help = "hold the width: depth alone grows"},
+     .initial = "", .group = 1, .arg = "N", .help = "fix the width: only the depth grows"},
     {"hardware", AT(hardware_name), .type = ZR_OPTION_STRING, .group = 4, .arg = "NAME|FILE|this",
-     .help = "machines to plan for: one that is described here (an unknown name lists them), a "
-             "description, or this machine"},
+     .help = "machine to plan for: a built-in name (an unknown name lists them), a description "
+             "file, or this machine"},
     {"min-tokens-per-s", AT(least_tokens_per_s), .type = ZR_OPTION_NUMBER, .least = 0, .most = 1e12,
      .group = 1, .arg = "N",
      .help =

@@ -239,7 +239,7 @@ static void print_work(const json_t *point, const char *tier, FILE *file) {
     char path[96], what[512];
     const char *tag;
     json_t *value;
-    int n = snprintf(what, sizeof(what), "%s, beside states, a rank at most:", tier);
+    int n = snprintf(what, sizeof(what), "%s, in addition to states, a rank at most:", tier);
     snprintf(path, sizeof(path), "largest.bytes.work.%s", tier);
     print_share(point, tier, path, file);
     snprintf(path, sizeof(path), "largest.peak_bytes.%s.tags", tier);

@@ -30,7 +30,7 @@ static const zr_option_t rows[] = {
      .help = "the model, as zero-train has it, where the files do not say"},
     {"adapter", .offset = offsetof(options_t, adapter), .type = ZR_OPTION_STRING, .arg = "DIR",
      .initial = "",
-     .help = "low-rank adapters of PEFT beside the weights: a folder with adapter_config.json and "
+     .help = "low-rank adapters of PEFT for the weights: a folder with adapter_config.json and "
              "adapter_model.safetensors; zero-train --resume goes on with them"},
     CHECKPOINT_SECRET_ROW(options_t, secret_path,
                           "sign the checkpoint with this secret, as zero-train --checkpoint-sign "
@@ -119,7 +119,7 @@ const command_t checkpoint_import = {
     .doc = "Make a checkpoint of weights from other tools, at step 0 and with optimizer state of "
            "0: a folder with a model of Hugging Face (GPT-2, or the Llama family), its safetensors "
            "files or their index, of fp32, bf16 or fp16, or a GPT-2 of llm.c. The configuration, "
-           "tokenizer and chat template beside them are carried along."
+           "tokenizer and chat template with them are carried along."
            "\vExit status: 0 imported, 1 failed, 2 bad usage or input.",
     .own = rows,
     .n_own = sizeof(rows) / sizeof(rows[0]),

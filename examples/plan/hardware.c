@@ -59,7 +59,7 @@ static zr_status_t refuse(const char *which, struct dirent *const *entries, size
     }
     if (n_names == 0)
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "--hardware %s: no descriptions were installed beside this program; allowed "
+                       "--hardware %s: no descriptions were installed with this program; allowed "
                        "are a file (NAME.json) and this",
                        which);
     return zr_fail(log, ZR_ERR_ARGUMENT,

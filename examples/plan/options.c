@@ -33,24 +33,20 @@ static const options_use_t uses[] = {
     {"check-overflow", 2, NULL},
     {"update-at", 2, NULL},
     {"optimizer", 2, NULL},
-    {"config", 2,
-     "DeepSpeed's JSON; options override it, and what it gives is not tried in all ways"},
+    {"config", 2, "DeepSpeed's JSON; options override it, and its settings are not varied"},
     {"stage", 3,
-     "what is sharded (default, and auto: each stage is tried; with one rank not what is as at the "
-     "stage before)"},
+     "what is sharded (default, and auto: each stage is tried, except those that make no "
+     "difference with one rank)"},
     {"shard-group-size", 3,
-     "ranks that share one copy of what is sharded, or all of them (default, and auto: all; on "
-     "several nodes, where their links cost time, also those of a node, or of as few nodes as "
-     "hold the model)"},
+     "ranks that share one sharded copy, or all (default, and auto: all; on several nodes also the "
+     "ranks of one node, or of as few nodes as hold the model)"},
     {"offload-optimizer", 3,
-     "where the optimizer's state lives (default: each is tried, as a whole); auto: in parts, in "
-     "all "
-     "tiers at once"},
+     "where the optimizer state is stored (default: each is tried, as a whole); auto: divided "
+     "among all tiers"},
     {"offload-params", 3,
-     "at stage 3: where parameters live (default: each is tried, as a whole); auto: in parts, in "
-     "all "
-     "tiers at once"},
-    {"recompute", 3, "whether layers are computed again in backward (default: both are tried)"},
+     "at stage 3: where parameters are stored (default: each is tried, as a whole); auto: divided "
+     "among all tiers"},
+    {"recompute", 3, "recompute layers in backward (default: both are tried)"},
     {"micro-batch", 3,
      "sequences per rank and micro-batch (default: 1, 2, 4 and so on are tried, as long as it fits "
      "and is at least 1% faster than half of it)"},
@@ -114,8 +110,8 @@ static const zr_option_choice_t exactness[] = {
 static const zr_option_t own[] = {
     {"hardware", .offset = offsetof(plan_options_t, hardware_name), .type = ZR_OPTION_STRING,
      .group = 4, .arg = "NAME|FILE|this",
-     .help = "machines to plan for: one that is described here (an unknown name lists them), a "
-             "description, or this machine"},
+     .help = "machine to plan for: a built-in name (an unknown name lists them), a description "
+             "file, or this machine"},
     {"documents",
      .offset = offsetof(plan_options_t, run) + offsetof(train_options_t, has_documents),
      .type = ZR_OPTION_FLAG, .group = 1,
@@ -123,8 +119,8 @@ static const zr_option_t own[] = {
              "micro-batch"},
     {"calibrate", .offset = offsetof(plan_options_t, calibrate_path), .type = ZR_OPTION_STRING,
      .group = 4, .arg = "RUNS.csv", .initial = "",
-     .help = "plan nothing; fit the rates of --hardware to these runs' measured step times, and "
-             "say how well it predicts those that it was not fitted to",
+     .help = "do not plan; fit the rates of --hardware to these runs' measured step times, and "
+             "report the prediction error for held-out runs",
      .more = "[plan.md](../guide/plan.md#fit-a-description-to-measured-steps)"},
     {"save-hardware", .type = ZR_OPTION_STRING, .group = 4, .arg = "FILE", .initial = "",
      .needs = "calibrate", .take = take_save_hardware,
@@ -139,13 +135,12 @@ static const zr_option_t own[] = {
      .help = "lines of the table: the N fastest placements; 0: all"},
     {"plot", .type = ZR_OPTION_STRING, .group = PLAN_OUTPUT, .arg = "FILE", .initial = "",
      .take = take_plot,
-     .help = "draw memory of each placement, and the time line of a step of the recommended plan, "
-             "as FILE.svg or FILE.png (needs gnuplot)"},
+     .help =
+         "draw the memory of each placement and the timeline of a step of the recommended plan, "
+         "as FILE.svg or FILE.png (needs gnuplot)"},
     {"trace", .type = ZR_OPTION_STRING, .group = PLAN_OUTPUT, .arg = "FILE", .initial = "",
      .take = take_trace,
-     .help =
-         "write what runs when in a step of the recommended plan, as zero-train --trace does of "
-         "a run"},
+     .help = "write a trace of a step of the recommended plan, as zero-train --trace"},
 };
 
 /* What else changes a plan. */

@@ -169,18 +169,17 @@ static const zr_option_t own[] = {
     {"data", .type = ZR_OPTION_STRING, .flags = ZR_OPTION_SEVERAL, .group = MODEL, .arg = "PATH...",
      .initial = "", .take = take_data,
      .help = "text files or folders (a token is a byte), llm.c's token files, or documents, as "
-             "examples/data/make_documents.py makes them; further paths may follow",
+             "examples/data/make_documents.py makes them; several paths are allowed",
      .more = "has to be given ([train.md](../guide/train.md#data))"},
     {"data-weights", AT(data_weights_text), .type = ZR_OPTION_STRING, .flags = AGREE,
      .group = MODEL, .arg = "W,W...", .initial = "all paths are one row",
-     .help = "how often sequences come from each path of --data, in relation to each other: "
-             "0.7,0.3",
+     .help = "relative frequency of sequences from each path of --data: 0.7,0.3",
      .more = "([train.md](../guide/train.md#data))"},
     {"seq", AT(seq), .type = ZR_OPTION_COUNT, .flags = AGREE, .group = MODEL, .arg = "TOKENS",
-     .initial = "the model's seq, of Llamas at most 2048", .take = take_seq,
+     .initial = "the model's seq, at most 2048 for Llama models", .take = take_seq,
      .help = "tokens per sequence"},
     {"seq-min", AT(seq_min), .type = ZR_OPTION_COUNT, .flags = AGREE, .group = MODEL,
-     .arg = "TOKENS", .initial = "--seq, all are equally long", .take = take_seq_min,
+     .arg = "TOKENS", .initial = "--seq: all have the same length", .take = take_seq_min,
      .help = "vary the length: cut each micro-batch's sequences to their first TOKENS to --seq "
              "tokens, drawn from the seed",
      .more = "as below"},
@@ -189,32 +188,30 @@ static const zr_option_t own[] = {
     {"seed", AT(seed), .type = ZR_OPTION_U64, .flags = AGREE, .group = MODEL, .arg = "N",
      .help = "of the initial weights and of the order and lengths of the data"},
     {"freeze", AT(freeze), .type = ZR_OPTION_STRING, .flags = AGREE, .group = MODEL, .arg = "NAMES",
-     .help = "parameters that are not trained, by name or the part of it before a dot: wte,h.0"},
+     .help = "parameters that are not trained, by name or prefix before a dot: wte,h.0"},
     {"lora", AT(lora_text), .type = ZR_OPTION_STRING, .flags = AGREE, .group = MODEL,
      .arg = "rank=N,alpha=X,targets=NAMES", .initial = "none",
-     .help = "train low-rank adapters beside these linear layers, and nothing else; names as in "
-             "PEFT (q_proj,v_proj or all-linear). What is left out is rank 8, alpha 8, all-linear; "
-             "with --resume: as in the checkpoint",
+     .help =
+         "train only low-rank adapters of these linear layers; names as in PEFT (q_proj,v_proj or "
+         "all-linear). Defaults: rank 8, alpha 8, all-linear; with --resume: as in the checkpoint",
      .more = "[fine-tune.md](../guide/fine-tune.md#adapters-lora)"},
     {"lora-base", AT(lora_base), .type = ZR_OPTION_CHOICE, .flags = AGREE, .choices = lora_bases,
      .group = MODEL,
-     .help =
-         "with --lora: how the layers' weights are kept, gathered and offloaded; they are decoded "
-         "to --dtype for their layer",
+     .help = "with --lora: encoding of the layers' weights when stored, gathered and offloaded; "
+             "decoded to --dtype for computing",
      .more = "[fine-tune.md](../guide/fine-tune.md#frozen-weights-in-8-or-4-bits)"},
 
     {"hardware", AT(hardware_path), .type = ZR_OPTION_STRING, .group = RANKS, .arg = "FILE",
      .initial = "those of an assumed one",
      .help = "what auto plans with: rates of this machine, as zero-bench --save-hardware FILE has "
              "measured them with as many ranks",
-     .more = "What fits is looked up on the machine itself. Without `auto` it is refused"},
+     .more = "Memory sizes are read from the machine itself. Refused without `auto`"},
     {"ranks", AT(n_ranks), .type = ZR_OPTION_INT, .least = 1, .most = TRAIN_MOST_RANKS,
      .group = RANKS, .arg = "N", .help = "ranks, as threads of this process"},
     {"sums", AT(sums), .type = ZR_OPTION_CHOICE, .flags = AGREE, .choices = sum_orders,
      .group = RANKS,
-     .help =
-         "order of summation over ranks: rank-order, the same bits wherever they are made; any: "
-         "with --comm nccl, NCCL's order and rounding, which sends less between nodes",
+     .help = "order of summation over ranks. rank-order: bitwise reproducible everywhere; any: "
+             "with --comm nccl, NCCL's order and rounding, which sends less between nodes",
      .more = "without NCCL `any` is warned of ([gpu.md](../internals/gpu.md))"},
     {"overlap-comm", AT(overlap), .type = ZR_OPTION_CHOICE, .flags = AGREE, .choices = overlaps,
      .group = RANKS, .take = take_overlap,
@@ -226,7 +223,7 @@ static const zr_option_t own[] = {
              "weights are the same bits. `zero_optimization.overlap_comm`: false is `off`"},
     {"recompute", AT(recompute), .type = ZR_OPTION_SWITCH, .flags = AGREE, .choices = recomputes,
      .group = RANKS,
-     .help = "unit: keep each layer's input only and compute the rest again in backward"},
+     .help = "unit: keep only each layer's input and recompute the rest in backward"},
 
     {"device", AT(device), .type = ZR_OPTION_STRING, .group = MACHINE, .arg = "auto|host|cuda[:N]",
      .take = take_device, .help = "where it runs",
@@ -246,18 +243,18 @@ static const zr_option_t own[] = {
          "`mpi` is the former name of `processes`. Of processes with GPUs the default is "
          "`nccl`, each with one from that of `--device` on ([clusters.md](../guide/clusters.md))"},
     {"comm-timeout", .type = ZR_OPTION_STRING, .group = MACHINE, .arg = "SECONDS", .initial = "60",
-     .take = take_comm_timeout, .help = "how long a rank waits for another",
-     .more = "or for a collective that has begun; who is silent for 0.6 of it is lost "
+     .take = take_comm_timeout, .help = "how long a rank waits for other ranks",
+     .more = "or for a running collective; a rank that is silent for 0.6 of it counts as lost "
              "([clusters.md](../guide/clusters.md))"},
     {"comm-secret", AT(comm_secret), .type = ZR_OPTION_STRING, .group = MACHINE, .arg = "FILE",
      .initial = "",
-     .help = "of ranks that are processes, and of --checkpoint-sign: what only they know, at least "
-             "16 bytes",
-     .more = "who does not know it is no rank; also the variable `ZR_COMM_SECRET` "
+     .help = "file with the shared secret (at least 16 bytes) for ranks that are processes and for "
+             "--checkpoint-sign",
+     .more = "connections without it are refused; also the variable `ZR_COMM_SECRET` "
              "([clusters.md](../guide/clusters.md#who-may-join))"},
     {"comm-bind", AT(comm_bind), .type = ZR_OPTION_STRING, .group = MACHINE, .arg = "ADDRESS",
      .initial = "the one that leads to MASTER_ADDR",
-     .help = "of ranks that are processes: listen at this address of the machine, a number",
+     .help = "for ranks that are processes: numeric address of this machine to listen at",
      .more =
          "`0.0.0.0` or `::`: at all of them ([clusters.md](../guide/clusters.md#who-may-join))"},
 
@@ -266,15 +263,15 @@ static const zr_option_t own[] = {
      .help = "with --recompute unit: where each layer's input waits for backward",
      .more = "[offload.md](../guide/offload.md)"},
     {"io-settings", AT(io_settings_path), .type = ZR_OPTION_STRING, .group = OFFLOAD, .arg = "FILE",
-     .help = "read and write on the drives as zero-bench io --save-settings FILE has found best; "
-             "also in its folders, without --nvme-path",
+     .help = "use the best drive settings found by zero-bench io --save-settings FILE, and its "
+             "folders if there is no --nvme-path",
      .more =
          "request size, depth, batch and files per folder. It replaces what the file's `aio` and "
          "`nvme_path` say"},
     {"nvme-tbw", AT(nvme_tbw_bytes), .type = ZR_OPTION_BYTES, .flags = ZR_OPTION_OF_TRANSFERS,
      .least = 1, .group = OFFLOAD, .arg = "SIZE", .initial = "", .when = {&on_nvme},
-     .help = "what the drives are rated to be written in their life, such as 600TB: reports how "
-             "long they last at this rate"},
+     .help = "rated lifetime writes of the drives, such as 600TB: reports how long they last at "
+             "this rate"},
 
     {"config", AT(config_path), .type = ZR_OPTION_STRING, .group = STEP, .arg = "FILE",
      .help = "DeepSpeed's JSON; options override it"},
@@ -286,47 +283,46 @@ static const zr_option_t own[] = {
      .more = "Training is the same to the bit ([train.md](../guide/train.md#evaluate))"},
     {"eval-every", AT(evaluation.every), .type = ZR_OPTION_COUNT, .flags = AGREE, .least = 1,
      .group = EVALUATION, .arg = "STEPS", .initial = "never", .needs = "val-data",
-     .help = "evaluate after each so many steps as well"},
+     .help = "also evaluate every N steps"},
     {"eval-batches", AT(evaluation.n_batches), .type = ZR_OPTION_COUNT, .flags = AGREE, .least = 1,
      .group = EVALUATION, .arg = "N", .initial = "all there are", .needs = "val-data",
      .help = "evaluate the first N micro-batches of the validation data, counted over all ranks"},
     {"patience", AT(evaluation.patience), .type = ZR_OPTION_COUNT, .flags = AGREE, .least = 1,
      .group = EVALUATION, .arg = "N", .initial = "never", .needs = "eval-every",
-     .help = "end the run after N evaluations in a row without a lower loss than the best"},
+     .help = "end the run after N consecutive evaluations without a new best loss"},
     {"keep-best", AT(evaluation.keep_best), .type = ZR_OPTION_FLAG, .flags = AGREE,
      .group = EVALUATION, .needs = "val-data",
      .help = "with --checkpoint-dir: save a checkpoint after each evaluation that has the lowest "
              "loss so far, and keep the last of them, whatever --checkpoint-keep says"},
     {"eval-only", AT(evaluation.only), .type = ZR_OPTION_FLAG, .flags = AGREE, .group = EVALUATION,
      .needs = "val-data",
-     .help = "evaluate the weights, of --resume or the initial ones, and do not train: without "
-             "optimizer state and gradients, and without --data"},
+     .help = "only evaluate the weights (with --resume, or the initial ones): without optimizer "
+             "state, gradients and --data"},
 
     {"checkpoint-dir", AT(checkpoint.dir), .type = ZR_OPTION_STRING, .flags = AGREE,
      .group = CHECKPOINTS, .arg = "DIR",
-     .help = "save the run in this folder: at its end, and when it is asked to end (SIGTERM, "
-             "SIGUSR1, SIGINT)",
+     .help = "save the run in this folder: at its end, and on SIGTERM, SIGUSR1 or SIGINT",
      .more = "[checkpoints.md](../guide/checkpoints.md)"},
     {"checkpoint-every", AT(checkpoint.every), .type = ZR_OPTION_COUNT, .flags = AGREE, .least = 1,
      .group = CHECKPOINTS, .arg = "STEPS", .initial = "never", .needs = "checkpoint-dir",
-     .help = "save after each so many steps as well"},
+     .help = "also save every N steps"},
     {"checkpoint-keep", AT(checkpoint.keep), .type = ZR_OPTION_COUNT, .flags = AGREE,
      .group = CHECKPOINTS, .arg = "N", .needs = "checkpoint-dir", .idle = "0",
      .help = "keep the newest N checkpoints only; 0: all"},
     {"checkpoint-async", AT(checkpoint.is_async), .type = ZR_OPTION_FLAG, .flags = AGREE,
      .group = CHECKPOINTS, .needs = "checkpoint-dir",
-     .help =
-         "train on while a checkpoint is written, where host memory has room for a copy of what "
-         "is saved"},
+     .help = "continue training while a checkpoint is written, if host memory has room for a copy "
+             "of what "
+             "is saved"},
     {"checkpoint-sign", AT(checkpoint.sign), .type = ZR_OPTION_CHOICE, .flags = AGREE,
      .choices = signatures, .group = CHECKPOINTS, .needs = "checkpoint-dir",
-     .help = "sign checkpoints with the secret of --comm-secret; require: and go on from those "
-             "alone that are signed with it",
+     .help = "sign checkpoints with the secret of --comm-secret; require: also resume only from "
+             "checkpoints signed with it",
      .more = "See [checkpoints.md](../guide/checkpoints.md#signed-checkpoints)"},
     {"resume", AT(checkpoint.resume), .type = ZR_OPTION_FLAG, .group = CHECKPOINTS,
      .needs = "checkpoint-dir",
-     .help = "go on from the newest complete checkpoint of --checkpoint-dir, if there is one; any "
-             "ranks, stage, placement and dtype"},
+     .help = "go on from the newest complete checkpoint of --checkpoint-dir, if there is one; it "
+             "may have any number of ranks, stage, placement and dtype"},
     {"resume-data", AT(checkpoint.restarts_data), .type = ZR_OPTION_SWITCH, .choices = resumptions,
      .group = CHECKPOINTS, .needs = "resume",
      .help = "with --resume: go on in the data as well, which have to be the same, or begin them "

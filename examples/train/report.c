@@ -45,7 +45,7 @@ static void print_parts(const train_options_t *options, const train_time_t *time
             fprintf(file, "%s %s %.1f%s", part > 0 ? "," : "", parts[part], time->of[part],
                     part == 0 ? " s" : "");
     if (time->of[TRAIN_BESIDE] > 0)
-        fprintf(file, "; collectives beside it %.1f", time->of[TRAIN_BESIDE]);
+        fprintf(file, "; concurrent collectives %.1f", time->of[TRAIN_BESIDE]);
     fprintf(file, "\n");
 }
 

@@ -162,7 +162,8 @@ static zr_status_t find_shape(hf_weights_t *hf, const char *path, const zr_model
     ZR_TRY(find_in_config(&finding, hf->base.folder));
     if (!finding.found)
         return zr_fail(&hf->log, ZR_ERR_FORMAT,
-                       "%s: there is no " HF_CONFIG_NAME " beside it, which says what model it is; "
+                       "%s: there is no " HF_CONFIG_NAME
+                       " in the same folder, which says what model it is; "
                        "add --model NAME, its sizes, or the path of a " HF_CONFIG_NAME,
                        path);
     hf->base.shape = finding.shape;

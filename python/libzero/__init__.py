@@ -6,7 +6,7 @@
         engine.backward(loss)
         engine.step()
 
-docs/guide/python.md says more. `print(libzero.options())` lists all keywords.
+See docs/guide/python.md. `print(libzero.options())` lists all keywords.
 """
 
 from __future__ import annotations
@@ -67,12 +67,12 @@ def options() -> str:
 
 
 def rank() -> int:
-    """Which of the ranks this process is, from 0. Begins the communication of ranks, if that was not yet."""
+    """This process's rank, from 0. Starts the communication of ranks if needed."""
     return _c.open_rank().rank
 
 
 def world_size() -> int:
-    """How many ranks there are: what torchrun, mpirun or srun has started, else 1."""
+    """Number of ranks: as started by torchrun, mpirun or srun, else 1."""
     return _c.open_rank().n_ranks
 
 
@@ -85,7 +85,7 @@ def close(reason: str | None = None) -> None:
 
 
 def initialize(model: Any, config: Any = None, **keywords: Any) -> Engine:
-    """Make an engine that trains a module. See libzero.engine.Engine."""
+    """Create an engine that trains a module. See libzero.engine.Engine."""
     from .engine import Engine
 
     return Engine(model, config, **keywords)

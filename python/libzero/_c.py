@@ -89,7 +89,7 @@ class UnsupportedError(Error, NotImplementedError):
 
 
 class FormatError(Error, ValueError):
-    """A file's content is not what it has to be."""
+    """A file's content is not what it must be."""
 
     status = -9
 
@@ -415,7 +415,7 @@ def check(status: int) -> None:
 
 
 def _find(name: str) -> str:
-    """Its file: beside this one in an installed package, or in the folder LIBZERO_LIBRARY_DIR."""
+    """Its file: next to this one in an installed package, or in the folder LIBZERO_LIBRARY_DIR."""
     folder = os.environ.get("LIBZERO_LIBRARY_DIR")
     path = pathlib.Path(folder) if folder else pathlib.Path(__file__).parent / "lib"
     path = path / f"lib{name}.so.0"
@@ -532,7 +532,7 @@ def take_text(pointer: c_void_p) -> str:
 # ---- the rank that this process is ---------------------------------------------------------------
 
 _rank: POINTER(Rank) | None = None
-_runtimes: list = []  # what has to be closed before it
+_runtimes: list = []  # what must be closed before it
 
 
 def open_rank() -> Rank:

@@ -176,7 +176,7 @@ def _step(engine: Engine, batch: Any, loss: Any) -> None:
 
 @contextlib.contextmanager
 def _undone(model: nn.Module) -> Iterator[None]:
-    """What a step changes beside parameters is as it was."""
+    """Restore everything that a step changes, except parameters."""
     before = [(b, b.clone()) for b in model.buffers()]
     is_training = model.training
     with torch.random.fork_rng(devices=[]):
@@ -320,7 +320,7 @@ def plan_module(
     if batch is None:
         raise ArgumentError("plan: a module needs batch=, the inputs of one micro-batch: a dictionary, a tuple or a tensor")
     if record not in ("auto", "meta", "real"):
-        raise ArgumentError(f"plan: record is {record!r}, has to be 'auto', 'meta' or 'real'")
+        raise ArgumentError(f"plan: record is {record!r}, must be 'auto', 'meta' or 'real'")
     batch = (batch,) if isinstance(batch, torch.Tensor) else batch
     has_values = all(p.device.type != "meta" for p in model.parameters())
 

@@ -17,7 +17,7 @@ NAMES = ("plan", "capacity", "checkpoint")
 
 
 def path_of(name: str) -> pathlib.Path:
-    """zero-plan and its like: beside this file in an installed package, or in a build."""
+    """Programs such as zero-plan: next to this file in an installed package, or in a build."""
     folder = os.environ.get("LIBZERO_LIBRARY_DIR")
     path = (pathlib.Path(folder) if folder else pathlib.Path(__file__).parent) / "bin" / f"zero-{name}"
     if not path.exists():

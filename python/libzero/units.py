@@ -3,7 +3,7 @@ holds of a unit.
 
 A repeated block, an element of a ModuleList or Sequential of several, is a unit with all parameters below it.
 Each other module that has parameters of its own is a unit with these. A parameter that several modules
-use, a tied one, is of the unit that comes first in named_modules(), and whoever uses it gathers that unit.
+use, a tied one, belongs to the unit that comes first in named_modules(), and every module that uses it gathers that unit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Parameters' values, wherever they live: looked at, changed, and as a state_dict."""
+"""Parameters' values, on any tier: read, changed, and as a state_dict."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Values:
     def gathered(
         self, params: Iterable[nn.Parameter] | nn.Parameter | None = None, modifier_rank: int | None = None
     ) -> Iterator[None]:
-        """Whole parameters are there to be looked at, as at stage 0. All ranks call it with the same ones.
+        """Make whole parameters accessible, as at stage 0. All ranks must call it with the same parameters.
 
         params: some of the module's; None: all
         modifier_rank: the rank that may change them, between steps: what it has made of them is all ranks' when the

@@ -20,3 +20,4 @@ zr_test_properties(test_run_python NO_SANITIZERS)
 add_test(NAME test_docs COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/package/test_docs.sh
                                 ${CMAKE_SOURCE_DIR})
 zr_test_properties(test_docs NO_SANITIZERS)
+zr_add_python_test(test_words package/test_words.py ${CMAKE_SOURCE_DIR})

@@ -184,7 +184,7 @@ static const zr_key_rule_t rules[] = {
      "every rank writes its own part (zero-train --io-settings says how); remove the key"},
     {"checkpoint.parallel_write", "pipeline_stage", "false", "ranks hold whole layers"},
     {"", "datastates_ckpt", NULL,
-     "zero-train --checkpoint-async writes beside training; remove the section"},
+     "zero-train --checkpoint-async writes during training; remove the section"},
     {"timers.throughput", "enabled synchronized", NULL, timer_note},
     {"", "pipeline", NULL, "ranks hold whole layers; remove the section"},
     {"", "sparse_attention", NULL, "attention is the trainer's; remove the section"},

@@ -234,68 +234,67 @@ static const zr_option_t rows[] = {
     /* ---- ranks --------------------------------------------------------------------------- */
     {"stage", ZERO "stage", FIELD(stage), .type = ZR_OPTION_CHOICE,
      .flags = AGREE | AUTO | FILE_AUTO | SAID, .choices = stages, .group = RANKS, .usual = "0",
-     .help = "what is sharded: nothing, optimizer state, gradients too, parameters too; auto: the "
-             "fastest that fits, by planning all",
+     .help = "ZeRO stage: what is sharded. 0: nothing, 1: optimizer state, 2: gradients too, 3: "
+             "parameters too; auto: the fastest stage that fits, by planning all",
      .more = "[plan.md](../guide/plan.md#let-zero-train-choose)"},
     {"shard-group-size", ZERO "mics_shard_size", FIELD(shard_group_size), .type = ZR_OPTION_INT,
      .flags = AGREE | AUTO | FILE_AUTO | ZR_OPTION_OR_ALL, .least = 1, .most = ZR_MAX_SUM_SOURCES,
      .arg = "RANKS|all|auto", .group = RANKS, .usual = "-1",
-     .help = "ranks that share one copy of what is sharded, at any stage: gathers stay within "
-             "groups of so many, in order of rank, and gradients are added between them once per "
-             "step; auto, and the default with --stage auto: what a plan finds best, which on one "
-             "machine is all",
+     .help =
+         "ranks that share one sharded copy (hybrid sharding): gathers stay within groups of this "
+         "many consecutive ranks, and gradients are summed between groups once per step; auto, and "
+         "the default with --stage auto: the best planned size, on one machine all ranks",
      .more =
          "has to divide the ranks ([clusters.md](../guide/clusters.md#groups-hybrid-sharding))"},
     {"dtype", "bf16.enabled", FIELD(dtype), .type = ZR_OPTION_CHOICE,
      .flags = AGREE | FILE_AUTO | SAID, .choices = dtypes, .group = RANKS, .usual = "false",
-     .help = "of parameters and gradients", .note = "true: bf16; false: fp32"},
+     .help = "dtype of parameters and gradients", .note = "true: bf16; false: fp32"},
     {"reduce", NULL, FIELD(reduce), .type = ZR_OPTION_CHOICE, .flags = AGREE, .choices = reductions,
      .group = RANKS,
-     .help = "when gradients are added over ranks; auto: once per step at stages 0 and 1, and with "
-             "--order block",
+     .help = "when gradients are reduced over ranks; auto: once per step at stages 0 and 1 and "
+             "with --order block, else every micro-batch",
      .more = "the other makes all four stages bitwise equal with `--grad-accum`"},
     {"prefetch", ZERO "stage3_prefetch_bucket_size", FIELD(prefetch_elems), .type = ZR_OPTION_COUNT,
      .flags = AGREE | FILE_AUTO, .arg = "ELEMS", .group = RANKS, .usual = "50000000",
-     .help = "stage 3: parameters that may be gathered ahead of their use", .when = {&at_stage_3},
+     .help = "stage 3: maximum number of parameters that are prefetched", .when = {&at_stage_3},
      .idle = "0"},
     {"max-live", ZERO "stage3_max_live_parameters", FIELD(max_live_elems), .type = ZR_OPTION_COUNT,
      .flags = AGREE | FILE_AUTO, .least = 1, .arg = "ELEMS", .group = RANKS, .usual = "1000000000",
-     .help = "stage 3: gather ahead, and keep gathered, only up to so many parameters",
+     .help = "stage 3: maximum number of parameters that are gathered at a time",
      .when = {&at_stage_3}},
     {NULL, ZERO "stage3_max_reuse_distance", FIELD(reuse_elems), .type = ZR_OPTION_COUNT,
      .flags = AGREE | FILE_AUTO, .usual = "1000000000",
-     .help = "stage 3: keep a released unit gathered when its next use is at most so many gathered "
-             "parameters away (here 0 when absent: never)",
+     .help = "stage 3: keep a released unit gathered if its next use is at most this many gathered "
+             "parameters away (libzero's default is 0: never)",
      .when = {&at_stage_3}},
     {"gather-encoding", NULL, FIELD(gather_encoding), .type = ZR_OPTION_CHOICE, .flags = AGREE,
      .choices = gathered, .group = RANKS,
-     .help = "what parameters are sent in when ranks gather them, which loses some of their bits: "
-             "ranks compute with what is left, equal on all; masters stay as they are",
+     .help = "encoding of gathered parameters (lossy): all ranks compute with the same decoded "
+             "values; masters are not affected",
      .more = "[lean.md](../guide/lean.md#on-the-wire)", .when = {&at_stages_1_3}, .idle = "none"},
     {"reduce-encoding", NULL, FIELD(reduce_encoding), .type = ZR_OPTION_CHOICE, .flags = AGREE,
      .choices = reduced, .group = RANKS,
-     .help = "what gradients are sent in when ranks add them, which loses some of their bits; sums "
-             "are made in fp32",
+     .help = "encoding of gradients between ranks (lossy); sums are computed in fp32",
      .more = "[lean.md](../guide/lean.md#on-the-wire)"},
     {"error-feedback", NULL, FIELD(error_feedback), .type = ZR_OPTION_SWITCH, .flags = AGREE,
      .group = RANKS,
-     .help = "with --reduce-encoding and groups: what encoding leaves out of what is sent between "
-             "groups is added to what is sent in the next step",
+     .help = "with --reduce-encoding and groups: add the encoding error of messages between groups "
+             "to those of the next step",
      .more = "[lean.md](../guide/lean.md#on-the-wire)", .when = {&between_groups}, .idle = "off"},
     {"outer-every", NULL, FIELD(outer_every), .type = ZR_OPTION_COUNT, .flags = AGREE,
      .arg = "STEPS", .group = RANKS,
-     .help = "with --shard-group-size: groups take so many steps of their own, and then meet in an "
-             "outer step (DiLoCo), which changes the result; 0: every step is one of all ranks",
+     .help = "with --shard-group-size: each group takes this many local steps before an outer step "
+             "of all groups (DiLoCo), which changes the result; 0: no local steps",
      .more = "[lean.md](../guide/lean.md#local-steps)"},
     {"outer-lr", NULL, FIELD(outer_lr), .type = ZR_OPTION_NUMBER, .flags = AGREE,
      .most = LARGEST_RATE, .arg = "RATE", .group = RANKS, .when = {&with_outer_steps},
      .help = "learning rate of outer steps"},
     {"outer-momentum", NULL, FIELD(outer_momentum), .type = ZR_OPTION_NUMBER, .flags = AGREE,
      .most = LARGEST_BETA, .arg = "BETA", .group = RANKS, .when = {&with_outer_steps},
-     .help = "Nesterov's momentum of outer steps"},
+     .help = "Nesterov momentum of outer steps"},
     {"overlap-comm", ZERO "overlap_comm", FIELD(overlap_comm), .type = ZR_OPTION_SWITCH,
      .flags = FILE_AUTO, .group = RANKS, .usual = "null",
-     .help = "compute while ranks gather and reduce, on GPUs and between hosts",
+     .help = "overlap gathers and reductions with compute, on GPUs and between hosts",
      .note = "DeepSpeed: by default at stage 3 only"},
 
     /* ---- the machine ---------------------------------------------------------------------- */
@@ -306,117 +305,112 @@ static const zr_option_t rows[] = {
      .group = MACHINE, .initial = "no limit", .least = 1, .help = "host memory of each rank"},
     {"memory", NULL, FIELD(process_memory_bytes), .type = ZR_OPTION_BYTES, .arg = "SIZE",
      .group = MACHINE, .initial = "no limit", .least = 1,
-     .help = "host memory of the whole process: tensors of all its ranks, pinned ones too, the "
-             "library's tables, and 64 MiB for the program and the stacks of its threads",
+     .help = "host memory of the whole process: tensors of all its ranks, pinned memory, the "
+             "library's tables, and 64 MiB for the program and its threads' stacks",
      .more = "[offload.md](../guide/offload.md#the-process)"},
     {"plan-check", NULL, FIELD(plan_check), .type = ZR_OPTION_SWITCH, .group = MACHINE,
-     .help = "plan the run before it begins, and refuse one that does not fit; off: begin it, and "
-             "let it end where memory does",
+     .help = "plan the run first, and refuse one that does not fit; off: start it without a check",
      .more = "[plan.md](../guide/plan.md#let-zero-train-choose)"},
     {"memory-plan", NULL, FIELD(plan_memory), .type = ZR_OPTION_SWITCH, .group = MACHINE,
-     .help = "place what lives within a step by a plan of the step before",
+     .help = "place allocations within a step by a plan made from the previous step",
      .more = "[allocator.md](../internals/allocator.md)"},
     {NULL, NULL, FIELD(host_threads), .type = ZR_OPTION_INT,
-     .help = "threads of the host's updates, where the device is not the host; 0: all cores"},
+     .help = "threads for updates on the host, if the device is not the host; 0: all cores"},
 
     /* ---- offload -------------------------------------------------------------------------- */
     {"offload-optimizer", STATE "device", FIELD(offload_optimizer.device), .type = ZR_OPTION_CHOICE,
      .flags = AGREE | AUTO | FILE_AUTO, .choices = places, .group = OFFLOAD, .usual = "\"none\"",
-     .help = "where the optimizer's state lives: on the device, in host memory, or in files of "
-             "drives; auto: in parts, in all tiers at once",
+     .help = "where the optimizer state is stored: on the device, in host memory, or in files on "
+             "drives; auto: divided among all tiers",
      .more = "[offload.md](../guide/offload.md)"},
     {"offload-ratio", STATE "ratio", FIELD(offload_optimizer.ratio), .type = ZR_OPTION_NUMBER,
      .flags = FILE_AUTO, .most = 1, .arg = "RATIO", .group = OFFLOAD, .usual = "1.0",
-     .help =
-         "how much of the optimizer's state is offloaded, at least, in whole sub-groups, at any "
-         "stage; the rest stays on the device",
+     .help = "minimum fraction of the optimizer state that is offloaded, in whole sub-groups, at "
+             "any stage; the rest stays on the device",
      .when = {&state_offloaded}, .idle = "0"},
     {"state-in-host", NULL, FIELD(offload_optimizer.max_in_cpu_elems), .type = ZR_OPTION_COUNT,
      .arg = "ELEMS", .group = OFFLOAD,
-     .help = "with --offload-optimizer nvme: as many parameters' state, in whole sub-groups, stays "
-             "in host memory",
+     .help = "with --offload-optimizer nvme: parameters whose state stays in host memory, in whole "
+             "sub-groups",
      .when = {&state_on_nvme}, .idle = "0"},
     {"offload-gradients", NULL, FIELD(offload_optimizer.gradients), .type = ZR_OPTION_CHOICE,
      .flags = AGREE, .choices = places, .group = OFFLOAD,
-     .help = "with --offload-optimizer, at stages 2 and 3: where gradients of what is offloaded "
-             "wait for the update",
+     .help = "with --offload-optimizer, at stages 2 and 3: where gradients of offloaded state wait "
+             "for the update",
      .more = "[offload.md](../guide/offload.md#gradients)",
      .when = {&state_offloaded, &at_stages_2_3}, .idle = "none"},
     {"offload-gradients-ratio", NULL, FIELD(offload_optimizer.gradients_ratio),
      .type = ZR_OPTION_NUMBER, .flags = AGREE, .most = 1, .arg = "RATIO", .group = OFFLOAD,
-     .help = "with --offload-gradients cpu or nvme: how much of these gradients waits there, at "
-             "least, in whole sub-groups; the rest waits on the device",
+     .help = "with --offload-gradients cpu or nvme: minimum fraction of these gradients that waits "
+             "there, in whole sub-groups; the rest waits on the device",
      .more = "[offload.md](../guide/offload.md#gradients)",
      .when = {&state_offloaded, &at_stages_2_3}, .idle = "0"},
     {"gradients-in-host", NULL, FIELD(offload_optimizer.gradients_in_cpu_elems),
      .type = ZR_OPTION_COUNT, .arg = "ELEMS", .group = OFFLOAD,
-     .help = "with --offload-gradients nvme: gradients of as many parameters, in whole sub-groups, "
-             "wait in host memory",
+     .help = "with --offload-gradients nvme: parameters whose gradients wait in host memory, in "
+             "whole sub-groups",
      .more = "[offload.md](../guide/offload.md#gradients)", .when = {&grads_on_nvme}, .idle = "0"},
     {"update-on", NULL, FIELD(offload_optimizer.update_on), .type = ZR_OPTION_CHOICE,
      .choices = updates, .group = OFFLOAD,
-     .help = "with --offload-optimizer: where what is offloaded is updated; auto: the faster, "
+     .help = "with --offload-optimizer: where offloaded state is updated; auto: the faster place, "
              "measured at the start",
      .more = "[offload.md](../guide/offload.md)", .when = {&state_offloaded},
      .idle = "auto device"},
     {"sub-group", ZERO "sub_group_size", FIELD(sub_group_elems), .type = ZR_OPTION_COUNT,
      .flags = AGREE | FILE_AUTO, .least = 1, .arg = "ELEMS", .group = OFFLOAD,
      .usual = "1000000000",
-     .help = "parameters that are updated at a time; what is offloaded is moved in sub-groups of "
+     .help = "parameters that are updated at a time; offloaded state is moved in sub-groups of "
              "1024 to 1048576",
-     .note = "at least 1024 where the optimizer is offloaded"},
+     .note = "at least 1024 if the optimizer is offloaded"},
     {"offload-params", PARAM "device", FIELD(offload_param.device), .type = ZR_OPTION_CHOICE,
      .flags = AGREE | AUTO | FILE_AUTO, .choices = places, .group = OFFLOAD, .usual = "\"none\"",
-     .help = "at stage 3: where each rank's shards of parameters live; auto: in parts, in all "
-             "tiers at once",
+     .help =
+         "at stage 3: where each rank's parameter shards are stored; auto: divided among all tiers",
      .more = "[offload.md](../guide/offload.md)"},
     {"offload-param-ratio", PARAM "ratio", FIELD(offload_param.ratio), .type = ZR_OPTION_NUMBER,
      .flags = FILE_AUTO, .most = 1, .arg = "RATIO", .group = OFFLOAD,
-     .help = "with --offload-params: how much of each rank's parameters is offloaded, at least, in "
-             "whole shards of units; the rest stays on the device",
+     .help = "with --offload-params: minimum fraction of each rank's parameters that is offloaded, "
+             "in whole shards of units; the rest stays on the device",
      .note = "DeepSpeed has no such key", .when = {&params_offloaded}, .idle = "0"},
     {"param-buffers", PARAM "buffer_count", FIELD(offload_param.n_buffers), .type = ZR_OPTION_COUNT,
      .flags = FILE_AUTO | ZR_OPTION_OR_AUTO, .least = 1, .most = ZR_SWAP_MAX_BUFFERS, .arg = "N",
      .group = OFFLOAD, .usual = "5",
-     .help = "with --offload-params nvme: buffers in host memory that parameters pass through; "
+     .help = "with --offload-params nvme: staging buffers in host memory; "
              "auto: as with --nvme-buffers, else 5",
      .when = {&params_on_nvme}},
     {"param-buffer", PARAM "buffer_size", FIELD(offload_param.buffer_elems),
      .type = ZR_OPTION_COUNT, .flags = FILE_AUTO, .least = 1, .arg = "ELEMS", .group = OFFLOAD,
      .usual = "100000000",
-     .help = "with --offload-params nvme: parameters in each of those buffers, at most",
-     .more = "at least 4096 bytes of them, 1024 in fp32",
-     .note = "rounded down to whole 256 KiB (or 4 KiB, where it is less than 256 KiB), at least 4 "
-             "KiB; no buffer is larger than the largest shard, and a shard that is larger than a "
-             "buffer is split",
+     .help = "with --offload-params nvme: maximum parameters per staging buffer",
+     .more = "at least 4096 bytes, or 1024 parameters in fp32",
+     .note = "rounded down to a multiple of 256 KiB (of 4 KiB if less than 256 KiB), at least 4 "
+             "KiB; buffers are at most as large as the largest shard, and larger shards are split",
      .when = {&params_on_nvme}},
     {"params-in-host", PARAM "max_in_cpu", FIELD(offload_param.max_in_cpu_elems),
      .type = ZR_OPTION_COUNT, .flags = FILE_AUTO, .arg = "ELEMS", .group = OFFLOAD,
      .usual = "1000000000",
-     .help =
-         "with --offload-params nvme: as many of each rank's parameters stay in host memory, in "
-         "whole shards of units",
+     .help = "with --offload-params nvme: parameters of each rank that stay in host memory, in "
+             "whole shards of units",
      .when = {&params_on_nvme}, .idle = "0"},
     /* nvme.store has no row: it names a backend that a program brings along (nvme.backend), which
      * neither a command line nor a file chooses. */
     {"nvme-path", STATE "nvme_path", FIELD(nvme.paths), .type = ZR_OPTION_PATHS, .flags = FILE_AUTO,
      .arg = "DIR[,DIR...]", .group = OFFLOAD, .initial = "none", .usual = "null",
-     .help = "folders on the drives, with commas between, for everything that is offloaded to nvme",
-     .more = "needed for `nvme`. Comes before folders of `--io-settings`, and those before the "
-             "file's; it is said when one replaces the file's"},
+     .help = "comma-separated folders on the drives, for everything that is offloaded to nvme",
+     .more = "required for `nvme`. Overrides the folders of `--io-settings`, which override the "
+             "file's; a message tells when the file's are overridden"},
     {NULL, PARAM "nvme_path", FIELD(nvme.paths), .type = ZR_OPTION_PATHS, .flags = FILE_AUTO,
      .usual = "null",
-     .help = "folders on the drives, with commas between; the same as the optimizer's where both "
-             "are"},
+     .help = "comma-separated folders on the drives; the same as the optimizer's if both are set"},
     {"nvme-capacity", NULL, FIELD(nvme.capacity_bytes), .type = ZR_OPTION_BYTES, .arg = "SIZE",
-     .group = OFFLOAD, .initial = "no limit", .help = "what each rank may use on the drives",
+     .group = OFFLOAD, .initial = "no limit", .help = "space on the drives for each rank",
      .flags = ZR_OPTION_OF_TRANSFERS, .when = {&on_nvme}, .idle = "0"},
     {"nvme-buffers", STATE "buffer_count", FIELD(offload_optimizer.n_buffers),
      .type = ZR_OPTION_COUNT, .flags = FILE_AUTO | ZR_OPTION_OR_AUTO | ZR_OPTION_OF_TRANSFERS,
      .least = 1, .most = ZR_SWAP_MAX_BUFFERS, .arg = "N", .group = OFFLOAD, .usual = "4",
      .help =
-         "buffers in host memory: so many sub-groups of the optimizer's state are read, updated "
-         "and written at once, and as many inputs of layers; auto: with --update-at backward as "
+         "buffers in host memory: this many sub-groups of optimizer state are read, updated and "
+         "written concurrently, and as many inputs of layers; auto: with --update-at backward as "
          "many as the largest unit fills, in a quarter of what the host budget leaves, else 4",
      .when = {&slices_on_nvme}},
     {NULL, STATE "pipeline_read", FIELD(offload_optimizer.read_ahead), .type = ZR_OPTION_SWITCH,
@@ -428,7 +422,7 @@ static const zr_option_t rows[] = {
      .help = "for `\"nvme\"`: write the last sub-groups while one is updated",
      .when = {&state_on_nvme}},
     {"nvme-verify", NULL, FIELD(nvme.verify), .type = ZR_OPTION_SWITCH, .group = OFFLOAD,
-     .help = "make checksums of what is written to the drives, and verify them when it is read",
+     .help = "compute checksums of data written to the drives, and verify them when it is read",
      .flags = ZR_OPTION_OF_TRANSFERS, .when = {&on_nvme}, .idle = "on off"},
     {NULL, "aio.block_size", FIELD(nvme.request_bytes), .type = ZR_OPTION_BYTES, .least = 4096,
      .most = (double)ZR_STORE_MAX_REQUEST_BYTES, .usual = "1048576",
@@ -436,9 +430,9 @@ static const zr_option_t rows[] = {
     {NULL, "aio.queue_depth", FIELD(nvme.depth), .type = ZR_OPTION_COUNT, .least = 1,
      .most = ZR_STORE_MAX_DEPTH, .usual = "8", .help = "requests at once"},
     {NULL, NULL, FIELD(nvme.submit_batch), .type = ZR_OPTION_COUNT, .least = 1,
-     .most = ZR_STORE_MAX_DEPTH, .help = "requests that are handed over at once"},
+     .most = ZR_STORE_MAX_DEPTH, .help = "requests submitted per system call"},
     {NULL, NULL, FIELD(nvme.files_per_path), .type = ZR_OPTION_COUNT, .least = 1,
-     .most = ZR_STORE_MAX_PATHS, .help = "files in each folder; 16 together at most"},
+     .most = ZR_STORE_MAX_PATHS, .help = "files in each folder; at most 16 in total"},
 
     /* ---- the step ------------------------------------------------------------------------- */
     {NULL, "train_batch_size", FIELD(train_batch), .type = ZR_OPTION_COUNT,
@@ -452,25 +446,25 @@ static const zr_option_t rows[] = {
      .usual = "null", .help = "micro-batches per step"},
     {"order", NULL, FIELD(order), .type = ZR_OPTION_CHOICE, .flags = AGREE | AUTO,
      .choices = orders, .group = STEP,
-     .help = "of a step with several micro-batches: each of them through all blocks, or each block "
-             "for all of them, which gathers and reads its parameters once per pass and holds "
-             "the activations of all; auto: the faster that fits",
+     .help =
+         "order of a step with several micro-batches. micro-batch: each micro-batch goes through "
+         "all blocks; block: each block computes all micro-batches, which gathers and reads "
+         "parameters once per pass but holds all activations; auto: the faster one that fits",
      .more = "[architecture.md](../internals/architecture.md#the-order-of-a-step)"},
     {"schedule", "scheduler.type", FIELD(schedule.kind), .type = ZR_OPTION_CHOICE, .flags = AGREE,
      .choices = schedules, .refused = "LRRangeTest OneCycle", .group = STEP, .usual = "null",
-     .help =
-         "how the learning rate moves after warm-up: down along a cosine to --min-lr-ratio, down "
-         "along a line to 0, or not at all",
+     .help = "learning rate schedule after warm-up. cosine: cosine decay to --min-lr-ratio; "
+             "linear: linear decay to 0; constant: no decay",
      .more = "`WarmupCosineLR`, `WarmupDecayLR`, `WarmupLR`",
      .note = "absent: the rate is constant"},
     {"warmup", "scheduler.params.warmup_num_steps", FIELD(schedule.warmup_steps),
      .type = ZR_OPTION_COUNT, .flags = AGREE | FILE_AUTO, .arg = "STEPS", .group = STEP,
-     .initial = "a tenth of the steps", .usual = "1000", .help = "steps in which the rate rises",
+     .initial = "a tenth of the steps", .usual = "1000", .help = "warm-up steps",
      .note = "0: no warm-up (DeepSpeed refuses 0); 1 counts as 2, as in DeepSpeed",
      .when = {&with_warmup}, .idle = "0", .schedules = W | D | C},
     {"min-lr-ratio", "scheduler.params.cos_min_ratio", FIELD(schedule.cos_min_ratio),
      .type = ZR_OPTION_NUMBER, .flags = AGREE, .most = 1, .arg = "RATIO", .group = STEP,
-     .usual = "0.0001", .help = "of the last rate to --lr (the optimizer's lr)",
+     .usual = "0.0001", .help = "final learning rate, as a fraction of --lr (the optimizer's lr)",
      .when = {&with_cosine}, .idle = "1", .schedules = C},
     {NULL, "scheduler.params.warmup_min_lr", FIELD(schedule.warmup_min_lr),
      .type = ZR_OPTION_NUMBER, .flags = AGREE | FILE_AUTO, .most = LARGEST_RATE, .usual = "0.0",
@@ -482,40 +476,39 @@ static const zr_option_t rows[] = {
              "0.001)",
      .schedules = W | D},
     {NULL, "scheduler.params.warmup_type", FIELD(schedule.warmup_log), .type = ZR_OPTION_SWITCH,
-     .flags = AGREE, .choices = rises, .usual = "\"log\"", .help = "how the rate rises",
+     .flags = AGREE, .choices = rises, .usual = "\"log\"", .help = "shape of the warm-up",
      .schedules = W | D | C},
     {NULL, "scheduler.params.total_num_steps", FIELD(schedule.total_steps), .type = ZR_OPTION_COUNT,
      .flags = AGREE | FILE_AUTO | UNSET0, .least = 1,
-     .help = "needed; \"auto\" or absent: the trainer's number of steps", .schedules = D | C},
+     .help = "required; \"auto\" or absent: the trainer's number of steps", .schedules = D | C},
     {NULL, "scheduler.params.warmup_min_ratio", FIELD(schedule.warmup_min_ratio),
      .type = ZR_OPTION_NUMBER, .flags = AGREE, .most = 1, .usual = "0.0",
-     .help = "of the optimizer's lr, at step 0", .schedules = C},
+     .help = "fraction of the optimizer's lr at step 0", .schedules = C},
     {"state", NULL, FIELD(state_form), .type = ZR_OPTION_CHOICE, .flags = AGREE,
      .choices = state_forms, .group = STEP,
-     .help =
-         "in how many bits the optimizer keeps what it adds up (m and v of AdamW, 8 bits with a "
-         "scale for 256 of them), rounded at random; the master stays fp32. Other than fp32 "
-         "change the result",
+     .help = "precision of the optimizer's moments (m and v of AdamW; 8bit: with one scale per 256 "
+             "values), stochastically rounded; the master stays fp32. Values other than fp32 "
+             "change the result",
      .more = "[lean.md](../guide/lean.md)"},
     {"update-at", NULL, FIELD(update_at), .type = ZR_OPTION_CHOICE, .flags = AGREE | AUTO,
      .choices = moments, .group = STEP,
-     .help = "at stages 2 and 3: update all parameters at the end of the step, or each unit behind "
-             "the reduction of its gradients; with --clip or --check-overflow on, the old state is "
-             "then kept until the norm is known; auto: the faster that fits",
+     .help =
+         "at stages 2 and 3. end: update all parameters at the end of the step; backward: update "
+         "each unit right after the reduction of its gradients; with --clip or --check-overflow "
+         "on, the old state is then kept until the norm is known; auto: the faster one that fits",
      .more = "[offload.md](../guide/offload.md#updates-in-backward)"},
     {"check-overflow", "bf16.check_grad_overflow", FIELD(check_overflow), .type = ZR_OPTION_SWITCH,
      .flags = AGREE | FILE_AUTO, .group = STEP, .usual = "true",
-     .help = "skip steps whose norm is not finite; off: such a step ends the run"},
+     .help = "skip steps whose gradient norm is not finite; off: such a step ends the run"},
     {"clip", "gradient_clipping", FIELD(clip), .type = ZR_OPTION_NUMBER, .flags = AGREE | FILE_AUTO,
      .most = 1e30, .arg = "NORM", .group = STEP, .usual = "1.0",
-     .help = "largest norm of all gradients together; 0: no clipping"},
+     .help = "maximum global gradient norm; 0: no clipping"},
 
     /* ---- the optimizer, and its hyperparameters --------------------------------------------- */
     {"optimizer", "optimizer.type", FIELD(optimizer), .type = ZR_OPTION_CHOICE, .flags = AGREE,
      .choices = optimizers, .store = store_optimizer,
      .refused = "Adagrad Lamb Muon MuAdam MuAdamW MuSGD OneBitAdam OneBitLamb ZeroOneAdam RMSprop",
-     .group = STEP, .usual = "null", .help = "what updates the parameters, and what state it has",
-     .note = "Adam is AdamW, as in DeepSpeed"},
+     .group = STEP, .usual = "null", .help = "optimizer", .note = "Adam is AdamW, as in DeepSpeed"},
     {"lr", "optimizer.params.lr", FIELD(adamw.lr), .type = ZR_OPTION_NUMBER,
      .flags = AGREE | FILE_AUTO, .most = LARGEST_RATE, .arg = "RATE", .group = STEP,
      .usual = "0.001", .help = "learning rate after warm-up",
@@ -532,7 +525,7 @@ static const zr_option_t rows[] = {
      .usual = "1e-08", .when = {&with_epsilon}, .help = "AdamW's: added to the denominator"},
     {"weight-decay", "optimizer.params.weight_decay", FIELD(adamw.weight_decay),
      .type = ZR_OPTION_NUMBER, .flags = AGREE | FILE_AUTO, .most = LARGEST_RATE, .arg = "RATE",
-     .group = STEP, .usual = "0.0", .help = "of matrices; decoupled, SGD's coupled",
+     .group = STEP, .usual = "0.0", .help = "weight decay of matrices; decoupled, for SGD coupled",
      .note = "of parameter group 0"},
     {"momentum", "optimizer.params.momentum", FIELD(momentum), .type = ZR_OPTION_NUMBER,
      .flags = AGREE | FILE_AUTO, .most = LARGEST_BETA, .arg = "M", .group = STEP, .usual = "0.0",
@@ -543,7 +536,7 @@ static const zr_option_t rows[] = {
 
     /* ---- progress ------------------------------------------------------------------------- */
     {NULL, "steps_per_print", FIELD(steps_per_print), .type = ZR_OPTION_COUNT, .least = 1,
-     .usual = "null", .help = "progress every so many steps"},
+     .usual = "null", .help = "print progress every N steps"},
     {NULL, "wall_clock_breakdown", FIELD(wall_clock_breakdown), .type = ZR_OPTION_SWITCH,
      .usual = "false", .help = "log the parts of each step"},
 };

@@ -486,7 +486,7 @@ TEST(test_files_that_are_refused) {
                  "sed -i 's/\"hidden_size\": 16/\"hidden_size\": 16, \"hidden_size\": 16/' "
                  "in/config.json",
                  "duplicate");
-    refuse_after(&one, "rm in/config.json", "there is no config.json beside it");
+    refuse_after(&one, "rm in/config.json", "there is no config.json in the same folder");
 }
 
 TEST(test_tokenizers_that_are_refused) {

@@ -173,7 +173,8 @@ TEST(test_who_says_the_shape) {
     zr_model_shape_t same = made_shape(TEXT), other = same;
     const char *path = "x.safetensors";
     write_changed(path, &(change_t){.model = NULL});
-    refuse(ZR_ERR_FORMAT, path, "there is no config.json beside it, which says what model it is");
+    refuse(ZR_ERR_FORMAT, path,
+           "there is no config.json in the same folder, which says what model it is");
     assert_ok(try_open(&path, 1, &same));
     other.of.gpt.heads = 4;
     assert_ok(try_open(&path, 1, &other)); /* nobody else says how many */
