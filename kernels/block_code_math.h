@@ -7,21 +7,10 @@
  */
 #pragma once
 
+#include "kernels/master_math.h"
 #include "kernels/update.h"
 
 #define ZR_CODE_MOST_ELEMS 256
-
-static inline ZR_HOST_DEVICE uint32_t zr_float_bits(float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof(bits));
-    return bits;
-}
-
-static inline ZR_HOST_DEVICE float zr_float_of_bits(uint32_t bits) {
-    float value;
-    memcpy(&value, &bits, sizeof(value));
-    return value;
-}
 
 /* ---- which code is how large ----------------------------------------------------------------- */
 

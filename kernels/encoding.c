@@ -119,6 +119,49 @@ const zr_encoding_t zr_encoding_int8 = BLOCKS(ZR_CODE_INT8, "int8_256", 256, 260
 const zr_encoding_t zr_encoding_int4 = BLOCKS(ZR_CODE_INT4, "int4_64", 64, 34, 2, 6);
 const zr_encoding_t zr_encoding_nf4 = BLOCKS(ZR_CODE_NF4, "nf4_64", 64, 34, 2, 18);
 
+/* ---- halves of masters, and none ------------------------------------------------------------- */
+
+#define HALF(code_, name_)                                                                         \
+    {                                                                                              \
+        .name = name_, .code = code_, .block_elems = 1, .block_bytes = 2, .align_bytes = 2,        \
+        .encode = encode_code, .decode = decode_code, .queue_encode = queue_encode_code,           \
+        .queue_decode = queue_decode_code, .encode_operations = 1, .decode_operations = 1          \
+    }
+
+const zr_encoding_t zr_encoding_upper = HALF(ZR_CODE_UPPER, "bf16");
+const zr_encoding_t zr_encoding_lower = HALF(ZR_CODE_LOWER, "lower16");
+
+static void encode_nothing(const zr_encoding_t *self, const float *values, size_t n_elems,
+                           void *blocks) {
+    (void)self, (void)values, (void)n_elems, (void)blocks;
+}
+
+static void decode_nothing(const zr_encoding_t *self, const void *blocks, size_t n_elems,
+                           float *values) {
+    (void)self, (void)blocks, (void)n_elems, (void)values;
+}
+
+static zr_status_t queue_nothing(const zr_encoding_t *self, zr_stream_t *stream, const void *values,
+                                 zr_dtype_t dtype, size_t n_elems, void *blocks) {
+    (void)self, (void)stream, (void)values, (void)dtype, (void)n_elems, (void)blocks;
+    return ZR_OK;
+}
+
+static zr_status_t queue_from_nothing(const zr_encoding_t *self, zr_stream_t *stream,
+                                      const void *blocks, size_t n_elems, void *values,
+                                      zr_dtype_t dtype) {
+    (void)self, (void)stream, (void)blocks, (void)n_elems, (void)values, (void)dtype;
+    return ZR_OK;
+}
+
+const zr_encoding_t zr_encoding_nothing = {.name = "nothing",
+                                           .block_elems = 1,
+                                           .align_bytes = 1,
+                                           .encode = encode_nothing,
+                                           .decode = decode_nothing,
+                                           .queue_encode = queue_nothing,
+                                           .queue_decode = queue_from_nothing};
+
 /* ---- all ------------------------------------------------------------------------------------- */
 
 static const zr_encoding_t *const encodings[] = {

@@ -20,8 +20,10 @@ typedef enum zr_code {
     ZR_CODE_FLOAT8,
     ZR_CODE_UFLOAT8,
     ZR_CODE_INT8,
-    ZR_CODE_INT4, /* 4-bit codes: even elements of a block are in the low half of each byte */
-    ZR_CODE_NF4   /* likewise */
+    ZR_CODE_INT4,  /* 4-bit codes: even elements of a block are in the low half of each byte */
+    ZR_CODE_NF4,   /* likewise */
+    ZR_CODE_UPPER, /* halves of masters: master_math.h */
+    ZR_CODE_LOWER
 } zr_code_t;
 
 typedef struct zr_encoding {
@@ -75,6 +77,16 @@ extern const zr_encoding_t zr_encoding_ufloat8; /* "ufloat8_256": running square
 extern const zr_encoding_t zr_encoding_int8;    /* "int8_256": parameters and sums in messages */
 extern const zr_encoding_t zr_encoding_int4;    /* "int4_64": sums in messages */
 extern const zr_encoding_t zr_encoding_nf4;     /* "nf4_64": frozen weights */
+
+/*
+ * Halves of masters in fp32, for trained parameters in bf16 and what the optimizer's state has of
+ * their masters: kernels/master_math.h. Values are F32. Decoding the lower half completes values
+ * that are those of the upper one.
+ */
+extern const zr_encoding_t zr_encoding_upper; /* "bf16", ties away from zero */
+extern const zr_encoding_t zr_encoding_lower; /* "lower16" */
+/** No bytes: the parameter in fp32 is the master. */
+extern const zr_encoding_t zr_encoding_nothing;
 
 /** The library's encoding at this index; NULL: index is out of range. */
 const zr_encoding_t *zr_encoding_at(size_t index);

@@ -80,6 +80,14 @@ zr_update_rule_t zr_update_rule_in(const zr_update_rule_t *rule, zr_state_form_t
     return result;
 }
 
+zr_update_rule_t zr_update_rule_split(const zr_update_rule_t *rule, zr_dtype_t param_dtype) {
+    zr_update_rule_t result = *rule;
+    result.splits_master = true;
+    result.arrays[0].encoding =
+        param_dtype == ZR_DTYPE_F32 ? &zr_encoding_nothing : &zr_encoding_lower;
+    return result;
+}
+
 size_t zr_state_array_offset(const zr_update_rule_t *rule, size_t array, size_t n_elems) {
     size_t bytes = 0;
     for (size_t i = 0; i < array; i++)
@@ -125,6 +133,8 @@ static zr_status_t check_numbers(const zr_stream_t *stream, const zr_update_rule
 static zr_status_t check_state_array(const zr_stream_t *stream, const zr_update_rule_t *rule,
                                      size_t index, const zr_update_t *update) {
     const zr_state_array_t *array = &rule->arrays[index];
+    if (array->encoding->block_bytes == 0)
+        return ZR_OK;
     if (update->n_elems > 0 && update->arrays[index] == NULL)
         return zr_fail(&stream->device->log, ZR_ERR_ARGUMENT, "%s: %s is NULL with %s", rule->name,
                        array->name, zr_count_text(update->n_elems, "element").text);
@@ -161,6 +171,7 @@ zr_status_t zr_kernel_update(zr_stream_t *stream, const zr_update_rule_t *rule,
                        stream->device->backend->name);
     zr_update_t args = *update;
     args.form = rule->form;
+    args.splits_master = rule->splits_master;
     const zr_kernel_work_t work = {.kernel = ZR_KERNEL_UPDATE, .rule = rule, .update = &args};
     const zr_charge_t charge = {
         .kernel = rule->name, .cost = zr_update_cost(rule, update), .rate = ZR_RATE_UPDATE};
@@ -169,7 +180,7 @@ zr_status_t zr_kernel_update(zr_stream_t *stream, const zr_update_rule_t *rule,
 
 zr_cost_t zr_update_cost(const zr_update_rule_t *rule, const zr_update_t *update) {
     size_t n = update->n_elems;
-    size_t bytes = 2 * zr_state_bytes(rule, n) + n * zr_dtype_size(update->grad_dtype) +
-                   n * zr_dtype_size(update->param_dtype);
+    size_t params = (rule->splits_master ? 2 : 1) * n * zr_dtype_size(update->param_dtype);
+    size_t bytes = 2 * zr_state_bytes(rule, n) + n * zr_dtype_size(update->grad_dtype) + params;
     return (zr_cost_t){.operations = rule->operations_per_elem * (double)n, .bytes = (double)bytes};
 }

@@ -40,7 +40,8 @@ typedef struct zr_update {
     void *arrays[ZR_MAX_STATE_ARRAYS]; /* the rule's arrays, each [n_elems] in its encoding; in and
                                           out */
     const void *grad;                  /* [n_elems] of grad_dtype, as it was summed */
-    void *param;                       /* [n_elems] of param_dtype, out: the new master, rounded */
+    void *param;                       /* [n_elems] of param_dtype, out: the new master, rounded;
+                                          with a split master in, too: a part of it, or all */
     zr_dtype_t grad_dtype;             /* F32 or BF16 */
     zr_dtype_t param_dtype;            /* F32 or BF16 */
     float grad_scale;                  /* the product of unscale and clip factors */
@@ -52,7 +53,8 @@ typedef struct zr_update {
      * these keys. */
     uint32_t rounding[2];
     size_t first;
-    zr_state_form_t form; /* set by zr_kernel_update, for the rule's launcher */
+    zr_state_form_t form; /* set by zr_kernel_update, like the next, for the rule's launcher */
+    bool splits_master;
 } zr_update_t;
 
 /** An array of the state. Arrays with larger elements must come first, so that all are aligned. */
@@ -94,6 +96,7 @@ typedef struct zr_update_rule {
     uint32_t never_negative; /* bit i: values of array i are never negative */
     zr_state_form_t form;    /* fp32 in a description; zr_update_rule_in sets others */
     uint32_t formed;         /* bit i: array i is stored in `form` and computed in fp32 */
+    bool splits_master;      /* false in a description; zr_update_rule_split sets it */
     zr_hyper_t hypers[ZR_MAX_HYPERS];
     size_t n_hypers;
     double operations_per_elem; /* an fma counts as two. Bytes follow from the arrays: all are read
@@ -108,12 +111,20 @@ typedef struct zr_update_rule {
      * cudaStream_t. The caller accounts for the cost and checks for launch errors. NULL: not
      * supported on CUDA; the state must then be offloaded and updated on the host. */
     zr_status_t (*cuda)(zr_stream_t *stream, const zr_update_t *update);
-    bool cuda_knows_forms; /* `cuda` supports other forms; false: only fp32 */
+    bool cuda_knows_forms; /* `cuda` supports other forms and split masters */
 } zr_update_rule_t;
 
 /** A copy of a rule that stores its fp32 arrays, except the master, in a form. Loops still get them
  * in fp32. */
 zr_update_rule_t zr_update_rule_in(const zr_update_rule_t *rule, zr_state_form_t form);
+
+/**
+ * A rule whose master is held once: parameters in fp32 are it, and the state has nothing of it;
+ * those in bf16 are its upper half (master_math.h), and the state has the lower one. Its loops and
+ * its launcher have to know zr_update_t.splits_master. Its arrays need not come in the order of
+ * their elements' sizes: n_elems are multiples of 2.
+ */
+zr_update_rule_t zr_update_rule_split(const zr_update_rule_t *rule, zr_dtype_t param_dtype);
 
 /** ZR_OK, or ZR_ERR_ARGUMENT if a rule is invalid, logged with the reason. */
 ZR_NODISCARD zr_status_t zr_update_rule_check(const zr_update_rule_t *rule, const zr_log_t *log);

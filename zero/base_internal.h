@@ -58,6 +58,11 @@ static inline const zr_encoding_t *zr_base_encoding(const zr_base_t *base) {
     return zr_encoding_of(base->config.dtype);
 }
 
+/** How trained parameters are made from their masters, of the same bytes. */
+static inline const zr_encoding_t *zr_base_param_encoding(const zr_base_t *base) {
+    return base->config.dtype == ZR_DTYPE_BF16 ? &zr_encoding_upper : zr_base_encoding(base);
+}
+
 /** Bytes of n elements of it. */
 static inline size_t zr_base_bytes(const zr_base_t *base, size_t n_elems) {
     return zr_encoding_bytes(zr_base_encoding(base), n_elems);

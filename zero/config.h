@@ -68,6 +68,13 @@ typedef enum zr_offload_device {
     ZR_OFFLOAD_NVME = 2  /* in files, staged through host memory */
 } zr_offload_device_t;
 
+/** How the master of trained parameters is held: all have the same bits. */
+typedef enum zr_master {
+    ZR_MASTER_APART = 0, /* in fp32, in the optimizer's state */
+    ZR_MASTER_SPLIT = 1, /* once: parameters in fp32 are it, those in bf16 a half of it */
+    ZR_MASTER_AUTO = 2   /* split where that is possible and not slower */
+} zr_master_t;
+
 /** Where data that is stored in host memory or on NVMe is updated. */
 typedef enum zr_update_on {
     ZR_UPDATE_ON_FASTER = 0, /* measured when the runtime is committed */
@@ -170,6 +177,7 @@ typedef struct zr_config {
     double momentum;            /* for optimizers that use it */
     bool nesterov;              /* likewise */
     zr_state_form_t state_form; /* precision of the optimizer's arrays, except the master */
+    zr_master_t master;
     zr_schedule_t schedule;
     size_t prefetch_elems; /* stage 3: prefetch at most this many parameters; 0: none */
     size_t reuse_elems;    /* stage 3: keep a released unit gathered if its next use is at most this
@@ -261,7 +269,7 @@ void zr_config_simulate(zr_config_t *config);
  * the same default, or if it has no effect, such as stage3_... at other stages. Numbers have 15
  * digits.
  *
- * DeepSpeed's JSON has no keys for reduce, order, state_form, update_at, gather_encoding,
+ * DeepSpeed's JSON has no keys for reduce, order, state_form, master, update_at, gather_encoding,
  * reduce_encoding, error_feedback, outer_every, outer_lr, outer_momentum,
  * device_memory_bytes, host_memory_bytes,
  * process_memory_bytes, process_ranks, plan_check,

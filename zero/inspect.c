@@ -28,7 +28,7 @@ static zr_status_t stage_piece(zr_runtime_t *runtime, zr_unit_t *unit, int kind,
     const zr_base_t *base = unit->base;
     float *staging = runtime->exchange.staging_device;
     if (kind == FLAT_TRAINABLE)
-        return zr_state_read(&runtime->state, unit, 0, first, n_elems, staging, NULL);
+        return zr_state_read(&runtime->state, unit, 0, first, n_elems, staging, values);
     first -= zr_base_keeps_full_params(base) ? 0 : zr_unit_own_first(unit, kind);
     if (zr_unit_is_offloaded(unit, kind))
         return stage_offloaded(runtime, unit, kind, first, n_elems, values);

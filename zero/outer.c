@@ -48,15 +48,25 @@ static void give_back_all(work_t *work) {
         zr_free(base->allocator, all[i], base->compute);
 }
 
+/* An array, through the staging buffer on the host. */
+static zr_status_t read_array(const work_t *work, size_t array, float *device) {
+    float *host = work->runtime->exchange.staging_host;
+    for (size_t done = 0, n = 0; done < work->range.n_elems; done += n) {
+        size_t left = work->range.n_elems - done;
+        n = left < ZR_STAGING_ELEMS ? left : ZR_STAGING_ELEMS;
+        ZR_TRY(zr_state_read(&work->runtime->state, work->unit, array, work->range.first + done, n,
+                             device + done, host));
+    }
+    return ZR_OK;
+}
+
 /* anchor - master. */
 static zr_status_t find_moved(const work_t *work) {
     const zr_base_t *base = work->unit->base;
-    zr_state_t *state = &work->runtime->state;
-    size_t n = work->range.n_elems, first = work->range.first;
-    ZR_TRY(zr_state_read(state, work->unit, 0, first, n, work->master, NULL));
-    ZR_TRY(zr_state_read(state, work->unit, zr_state_anchor(state), first, n, work->anchor, NULL));
-    ZR_TRY(zr_state_read(state, work->unit, zr_state_anchor(state) + 1, first, n, work->momentum,
-                         NULL));
+    size_t n = work->range.n_elems, anchor = zr_state_anchor(&work->runtime->state);
+    ZR_TRY(read_array(work, 0, work->master));
+    ZR_TRY(read_array(work, anchor, work->anchor));
+    ZR_TRY(read_array(work, anchor + 1, work->momentum));
     ZR_TRY(zr_kernel_scale(base->compute, work->master, ZR_DTYPE_F32, n, -1.0f));
     ZR_TRY(zr_kernel_add(base->compute, work->master, ZR_DTYPE_F32, work->anchor, ZR_DTYPE_F32, n));
     return is_float(base) ? ZR_OK

@@ -374,7 +374,8 @@ zr_status_t zr_params_begin_update(zr_params_t *params) {
     if (params->writes == params->swap)
         ZR_TRY(close_reads(params));
     params->filled_by = params->writes;
-    return zr_swap_begin(params->writes, ZR_SWAP_FILL, params->updated, params->n_updated);
+    return zr_swap_begin(params->writes, params->is_read_by_updates ? ZR_SWAP_UPDATE : ZR_SWAP_FILL,
+                         params->updated, params->n_updated);
 }
 
 zr_status_t zr_params_end_update(zr_params_t *params) {
@@ -409,6 +410,12 @@ zr_status_t zr_params_open_write(zr_params_t *params, zr_unit_t *unit, int kind,
     ZR_TRY(zr_base_allocate(base, zr_unit_bytes(unit, kind, write->n_elems), ZR_TAG_STAGING,
                             ZR_LIFETIME_COLLECTIVE, unit->params_tensor, base->compute,
                             &write->on_device));
+    if (params->is_read_by_updates) {
+        size_t size_bytes = zr_unit_bytes(unit, kind, write->n_elems);
+        ZR_TRY(zr_copy_async(base->compute, write->on_device, write->target, size_bytes,
+                             ZR_COPY_HOST_TO_DEVICE));
+        params->copied_up_bytes += size_bytes;
+    }
     write->target = write->on_device;
     params->is_written_on_device = true;
     return ZR_OK;
@@ -462,7 +469,7 @@ zr_status_t zr_params_fill(zr_params_t *params, zr_unit_t *unit, int kind, size_
 }
 
 /* The part of a shard with element `first`, in a buffer; it stays there for the next call. */
-static zr_status_t look_at_part(zr_params_t *params, zr_unit_t *unit, int kind, size_t first,
+static zr_status_t look_at_part(zr_params_t *params, const zr_unit_t *unit, int kind, size_t first,
                                 const char **part_p) {
     size_t number = zr_unit_bytes(unit, kind, first) / params->part_bytes;
     zr_store_statistics_t before, after;
@@ -482,13 +489,12 @@ static zr_status_t look_at_part(zr_params_t *params, zr_unit_t *unit, int kind, 
     return ZR_OK;
 }
 
-zr_status_t zr_params_read(zr_params_t *params, zr_unit_t *unit, int kind, size_t first,
+zr_status_t zr_params_read(zr_params_t *params, const zr_unit_t *unit, int kind, size_t first,
                            size_t n_elems, float *values) {
     const zr_base_t *base = params->base;
     const zr_encoding_t *encoding = zr_unit_encoding(unit, kind);
     size_t part_elems = zr_encoding_elems(encoding, params->part_bytes);
-    /* Trainable ones are read from their state: what is looked at here nothing has written since
-     * commit, and there is nothing to wait for. */
+    /* Frozen ones nothing has written since commit, and trained ones the caller has waited for. */
     while (n_elems != 0) {
         size_t left = part_elems - first % part_elems;
         size_t length = n_elems < left ? n_elems : left;
@@ -511,7 +517,7 @@ zr_status_t zr_params_read(zr_params_t *params, zr_unit_t *unit, int kind, size_
 /* The part of a shard with element `first`, in the store. */
 static zr_status_t rewrite_part(zr_params_t *params, const zr_unit_t *unit, int kind, size_t first,
                                 size_t n_elems, const float *values) {
-    const zr_encoding_t *encoding = zr_base_encoding(params->base);
+    const zr_encoding_t *encoding = zr_unit_encoding(unit, kind);
     size_t offset = zr_base_bytes(params->base, first);
     const zr_unit_params_t *data = &unit->data[kind];
     zr_swap_item_t *part = &params->parts[data->first_part + offset / params->part_bytes];
@@ -526,7 +532,7 @@ static zr_status_t rewrite_part(zr_params_t *params, const zr_unit_t *unit, int 
 
 zr_status_t zr_params_write(zr_params_t *params, zr_unit_t *unit, int kind, size_t first,
                             size_t n_elems, const float *values) {
-    const zr_encoding_t *encoding = zr_base_encoding(params->base);
+    const zr_encoding_t *encoding = zr_unit_encoding(unit, kind);
     size_t part_elems = zr_encoding_elems(encoding, params->part_bytes);
     if (unit->data[kind].tier == ZR_TIER_HOST && !zr_base_has_data(params->base))
         return ZR_OK;

@@ -26,7 +26,8 @@ typedef struct zr_read_order {
 typedef struct zr_params {
     const zr_base_t *base;
     const zr_units_t *model;
-    bool is_direct; /* the device's kernels work on host memory, at once */
+    bool is_direct;          /* the device's kernels work on host memory, at once */
+    bool is_read_by_updates; /* they are masters, or a half of them */
     size_t bytes[ZR_N_TIERS];
     size_t n_in_host; /* elements that stay there of what goes to a store */
     size_t n_buffers;
@@ -102,8 +103,8 @@ typedef struct zr_params_write {
     size_t first;        /* of the shard */
     size_t n_elems;      /* in: wanted, > 0; out: as many as lie together */
     zr_stream_t *stream; /* of the kernel that writes them; NULL: the CPU does */
-    void *target;        /* out: where to */
-    void *on_device;     /* out: == target where that is the device's, until close; else NULL */
+    void *target;    /* out: where to; with is_read_by_updates, in an update, also what is there */
+    void *on_device; /* out: == target where that is the device's, until close; else NULL */
 } zr_params_write_t;
 
 ZR_NODISCARD zr_status_t zr_params_open_write(zr_params_t *params, zr_unit_t *unit, int kind,
@@ -113,7 +114,7 @@ ZR_NODISCARD zr_status_t zr_params_close_write(zr_params_t *params, zr_unit_t *u
                                                zr_params_write_t *write);
 
 /** Elements of a shard as numbers, outside of micro-batches. */
-ZR_NODISCARD zr_status_t zr_params_read(zr_params_t *params, zr_unit_t *unit, int kind,
+ZR_NODISCARD zr_status_t zr_params_read(zr_params_t *params, const zr_unit_t *unit, int kind,
                                         size_t first, size_t n_elems, float *values);
 
 /** New values of elements of a shard, outside of micro-batches and updates. Nothing that uses them

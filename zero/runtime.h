@@ -436,6 +436,7 @@ typedef struct zr_offload_report {
                         copied to the host and parameters to the device */
     bool is_updated_on_device; /* moved state is updated on the device; else on the host */
     uint64_t n_early_groups;   /* sub-groups that were updated in backward */
+    bool has_split_masters;    /* as zr_config_t.master asks, or chosen */
     bool was_measured; /* the next two fields are valid: the faster place was chosen by measurement
                         */
     double host_elems_per_s; /* as measured at the start, if all parts of it overlap */

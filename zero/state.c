@@ -148,16 +148,71 @@ static void align_to(zr_state_t *state, const zr_encoding_t *encoding) {
         state->align_elems = encoding->block_elems;
 }
 
+static bool needs_copies(const zr_base_t *base) {
+    const zr_device_info_t *info = zr_device_info(base->device);
+    return !info->host_addressable || !info->computes_on_host;
+}
+
+/* Why the master cannot be split; NULL: it can. */
+static const char *why_apart(const zr_state_t *state) {
+    const zr_base_t *base = state->base;
+    const zr_config_t *config = &base->config;
+    if (zr_config_takes_back(config))
+        return "--update-at backward with --clip or --check-overflow, which keeps the old state: "
+               "the old parameters would be lost";
+    if (zr_config_message(config, config->gather_encoding) != NULL && config->stage < 3)
+        return "--gather-encoding at stages 1 and 2, where ranks keep what they decode";
+    if (needs_copies(base) && config->offload_optimizer.device != ZR_OFFLOAD_NONE &&
+        (!zr_base_offloads_params(base) || config->offload_param.ratio < 1))
+        return "--offload-optimizer on a device whose memory the CPU cannot reach, without "
+               "--offload-params of all";
+    return config->own_optimizer == NULL ? NULL : "an optimizer of the program's own";
+}
+
+/* Where parameters would have to be read for the update from where it only writes them. */
+static bool is_slower_split(const zr_base_t *base) {
+    const zr_offload_options_t *offload = &base->config.offload_optimizer;
+    if (base->config.offload_param.device == ZR_OFFLOAD_NVME)
+        return offload->device != ZR_OFFLOAD_NVME || zr_base_updates_in_backward(base);
+    return zr_base_offloads_params(base) && needs_copies(base) &&
+           (offload->device == ZR_OFFLOAD_NONE || offload->ratio < 1);
+}
+
+static zr_status_t choose_master(zr_state_t *state) {
+    const zr_config_t *config = &state->base->config;
+    const char *reason = why_apart(state);
+    if (config->master == ZR_MASTER_SPLIT && reason != NULL)
+        return zr_fail(&state->base->log, ZR_ERR_UNSUPPORTED,
+                       "--master split is not possible with %s; use --master auto or apart",
+                       reason);
+    if (config->master == ZR_MASTER_SPLIT ||
+        (config->master == ZR_MASTER_AUTO && reason == NULL && !is_slower_split(state->base)))
+        state->own_rule = zr_update_rule_split(&state->saved_rule, config->dtype);
+    state->params->is_read_by_updates = zr_state_splits(state);
+    return ZR_OK;
+}
+
+static zr_update_rule_t without_outer(const zr_update_rule_t *rule, const zr_config_t *config) {
+    zr_update_rule_t result = *rule;
+    result.n_arrays -= config->outer_every > 0 ? ZR_N_OUTER_ARRAYS : 0;
+    return result;
+}
+
+static zr_status_t check_rule(const zr_state_t *state) {
+    const zr_update_rule_t rule = without_outer(&state->saved_rule, &state->base->config);
+    return zr_update_rule_check(&rule, &state->base->log);
+}
+
 zr_status_t zr_state_prepare(zr_state_t *state) {
     const zr_config_t *config = &state->base->config;
-    state->own_rule = zr_config_rule(config);
+    state->saved_rule = zr_config_rule(config);
+    state->own_rule = state->saved_rule;
+    ZR_TRY(check_rule(state));
+    ZR_TRY(choose_master(state));
     state->rule = &state->own_rule;
-    state->update_rule = state->own_rule;
-    if (config->outer_every > 0)
-        state->update_rule.n_arrays -= ZR_N_OUTER_ARRAYS;
+    state->update_rule = without_outer(&state->own_rule, config);
     state->align_elems = ZR_LAYOUT_ALIGN_ELEMS;
     state->n_sides = zr_config_takes_back(&state->base->config) ? 2 : 1;
-    ZR_TRY(zr_update_rule_check(&state->update_rule, &state->base->log));
     for (size_t i = 0; i < state->rule->n_arrays; i++) {
         const zr_state_array_t *array = &state->rule->arrays[i];
         size_t block = array->encoding->block_elems;
@@ -388,21 +443,48 @@ static zr_swap_item_t find_chunks(const zr_state_t *state, const zr_unit_t *unit
                             .size_bytes = (item_end < all ? item_end : all) - item_begin};
 }
 
-static zr_status_t read_piece(const zr_state_t *state, const zr_unit_t *unit,
-                              const zr_piece_t *piece, const zr_state_values_t *part, float *device,
-                              float *host) {
+zr_status_t zr_state_join(zr_state_t *state, const zr_piece_t *piece, size_t first, size_t n_elems,
+                          const void *kept, float *device, float *host) {
+    const zr_unit_t *unit = state->model->units[piece->tensor];
+    zr_stream_t *compute = state->base->compute;
+    const zr_encoding_t *own = zr_unit_encoding(unit, FLAT_TRAINABLE);
+    const zr_encoding_t *rest = zr_state_encoding(state, 0);
+    if (!zr_unit_is_offloaded(unit, FLAT_TRAINABLE)) {
+        const void *params = zr_unit_own_at(unit, zr_unit_state_range(unit).first + first);
+        ZR_TRY(own->queue_decode(own, compute, params, n_elems, device, ZR_DTYPE_F32));
+    } else {
+        ZR_TRY(zr_stream_synchronize(compute)); /* it may have updated them */
+        ZR_TRY(zr_params_read(state->params, unit, FLAT_TRAINABLE, first, n_elems, host));
+        if (piece->tier != ZR_TIER_DEVICE && zr_base_has_data(state->base))
+            rest->decode(rest, kept, n_elems, host);
+        ZR_TRY(
+            zr_copy_async(compute, device, host, n_elems * sizeof(float), ZR_COPY_HOST_TO_DEVICE));
+        ZR_TRY(zr_stream_synchronize(compute));
+        if (piece->tier != ZR_TIER_DEVICE)
+            return ZR_OK;
+    }
+    return rest->queue_decode(rest, compute, kept, n_elems, device, ZR_DTYPE_F32);
+}
+
+static zr_status_t read_piece(zr_state_t *state, const zr_unit_t *unit, const zr_piece_t *piece,
+                              const zr_state_values_t *part, float *device, float *host) {
     zr_stream_t *stream = state->base->compute;
     const zr_encoding_t *encoding = zr_state_encoding(state, part->array);
     size_t elem = part->first - piece->first, skip = 0;
     const void *values = NULL;
-    if (piece->tier == ZR_TIER_NVME) {
+    bool is_split = part->array == 0 && zr_state_splits(state);
+    if (piece->tier == ZR_TIER_NVME && encoding->block_bytes != 0) {
         zr_swap_item_t item =
             find_chunks(state, unit, piece, part->array, elem, part->n_elems, &skip);
         ZR_TRY(zr_swap_load(state->swap, &item, &values));
         values = (const char *)values + skip;
-    } else {
+    } else if (encoding->block_bytes != 0) {
         values = zr_state_at(state, piece, zr_state_resident(state, unit, piece, state->side),
                              part->array, elem);
+    }
+    if (is_split) {
+        ZR_TRY(zr_state_join(state, piece, part->first, part->n_elems, values, device, host));
+        return piece->tier == ZR_TIER_NVME ? zr_stream_synchronize(stream) : ZR_OK;
     }
     if (piece->tier == ZR_TIER_DEVICE)
         return encoding->queue_decode(encoding, stream, values, part->n_elems, device,
@@ -428,7 +510,7 @@ zr_status_t zr_state_read(zr_state_t *state, const zr_unit_t *unit, size_t array
         part.n_elems = n_elems < left ? n_elems : left;
         ZR_TRY(read_piece(state, unit, piece, &part, device, host));
         device += part.n_elems;
-        host = host != NULL ? host + part.n_elems : NULL;
+        host += part.n_elems;
         part.first += part.n_elems;
     }
     return ZR_OK;
@@ -441,6 +523,8 @@ static zr_status_t rewrite(const zr_state_t *state, const zr_unit_t *unit, const
                            size_t first, const zr_state_values_t *values) {
     const zr_encoding_t *encoding = zr_state_encoding(state, values->array);
     size_t skip = 0;
+    if (encoding->block_bytes == 0)
+        return ZR_OK;
     zr_swap_item_t item = find_chunks(state, unit, piece, values->array, first - piece->first,
                                       values->n_elems, &skip);
     void *buffer = NULL;
@@ -490,6 +574,7 @@ void zr_state_report(const zr_state_t *state, zr_offload_report_t *report_p) {
     zr_offload_report_t report = {.has_copies = state->copies->are_needed,
                                   .is_updated_on_device = state->choice.is_on_device,
                                   .was_measured = state->choice.was_measured,
+                                  .has_split_masters = zr_state_splits(state),
                                   .n_early_groups = state->n_early,
                                   .host_elems_per_s = state->choice.host_elems_per_s,
                                   .device_elems_per_s = state->choice.device_elems_per_s,

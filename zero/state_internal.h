@@ -55,6 +55,7 @@ typedef struct zr_state {
     zr_update_rule_t own_rule;
     const zr_update_rule_t *rule; /* of the optimizer, with what outer steps keep */
     zr_update_rule_t update_rule; /* without */
+    zr_update_rule_t saved_rule;  /* as checkpoints have it: with the master in fp32 */
     size_t align_elems;           /* whole blocks of all of its arrays */
     zr_placement_t placement;     /* its tensors are the units, by index */
     size_t *lowered;              /* [n_lowered] pieces that are not on the device, in order */
@@ -121,7 +122,8 @@ typedef struct zr_state_values {
     size_t n_elems;
     size_t array; /* of the rule's; 0: the master */
     bool is_last; /* of the arrays that are set for these elements; the others become 0 */
-    const float *host, *device; /* the values, on both */
+    const float *host, *device; /* the values, on both; of a split master what the state has of it
+                                   is set, and the parameters are the caller's to set */
 } zr_state_values_t;
 
 /** Where an element of an array is in the state of a piece, whose first element it counts from. It
@@ -146,6 +148,16 @@ static inline size_t zr_state_first_extent(const zr_state_t *state) {
 
 static inline const zr_encoding_t *zr_state_encoding(const zr_state_t *state, size_t array) {
     return state->rule->arrays[array].encoding;
+}
+
+/** Whether the master, array 0, is split: what the state has of it may be nothing. */
+static inline bool zr_state_splits(const zr_state_t *state) {
+    return state->own_rule.splits_master;
+}
+
+/** Bytes of a piece in checkpoints. */
+static inline size_t zr_state_saved_bytes(const zr_state_t *state, const zr_piece_t *piece) {
+    return zr_state_bytes(&state->saved_rule, piece->n_elems);
 }
 
 /** With outer steps: the first of their arrays. */
@@ -174,10 +186,20 @@ ZR_NODISCARD zr_status_t zr_state_write(zr_state_t *state, zr_unit_t *unit,
  * Queue the values of an array of elements [first, first + n_elems) of the flat buffer, which are
  * this rank's, to device memory, on the compute stream.
  *
- * @param host  [n_elems] what is not in fp32 may pass through; NULL: the array is
+ * @param host  [n_elems] what is not in fp32 on the device may pass through
  */
 ZR_NODISCARD zr_status_t zr_state_read(zr_state_t *state, const zr_unit_t *unit, size_t array,
                                        size_t first, size_t n_elems, float *device, float *host);
+
+/**
+ * The same of a split master. What passes through `host` is waited for.
+ *
+ * @param first  of this rank's elements; in the piece, as all of them
+ * @param kept   what the state has of them, where the piece lives or in host memory
+ */
+ZR_NODISCARD zr_status_t zr_state_join(zr_state_t *state, const zr_piece_t *piece, size_t first,
+                                       size_t n_elems, const void *kept, float *device,
+                                       float *host);
 
 /** Before it is known whether there will be an update: what the first pieces have in a store is
  * read, as far as there are buffers. zr_state_begin_update or zr_state_skip_update follows.

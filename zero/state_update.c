@@ -33,11 +33,7 @@ typedef struct piece_work {
 /* ---- arrays on the device ---- */
 
 static void *device_params(const zr_unit_t *unit, size_t first) {
-    size_t shard_first = zr_unit_own_first(unit, FLAT_TRAINABLE);
-    size_t own_first = zr_base_keeps_full_params(unit->base) ? 0 : shard_first;
-    if (zr_unit_is_offloaded(unit, FLAT_TRAINABLE))
-        return NULL;
-    return zr_base_at(unit->base, unit->data[FLAT_TRAINABLE].own, first - own_first);
+    return zr_unit_is_offloaded(unit, FLAT_TRAINABLE) ? NULL : zr_unit_own_at(unit, first);
 }
 
 /* ---- copies between device and host ---- */
@@ -133,8 +129,9 @@ static zr_status_t pass_slice(const zr_state_t *state, const piece_work_t *work,
     for (size_t array = 0; array < state->rule->n_arrays; array++) {
         const char *begin =
             zr_state_at(state, work->piece, work->arrays, array, run->first - work->first);
-        ZR_TRY(pass(state->swap, (size_t)(begin - (const char *)work->arrays),
-                    zr_encoding_bytes(zr_state_encoding(state, array), run->n_elems)));
+        size_t n_bytes = zr_encoding_bytes(zr_state_encoding(state, array), run->n_elems);
+        if (n_bytes != 0)
+            ZR_TRY(pass(state->swap, (size_t)(begin - (const char *)work->arrays), n_bytes));
     }
     return ZR_OK;
 }

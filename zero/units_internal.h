@@ -116,13 +116,15 @@ static inline bool zr_unit_is_offloaded(const zr_unit_t *unit, int kind) {
 
 /** How a flat buffer is kept and gathered. */
 static inline const zr_encoding_t *zr_unit_encoding(const zr_unit_t *unit, int kind) {
-    const zr_encoding_t *own = kind == FLAT_FROZEN ? unit->frozen_encoding : NULL;
+    const zr_encoding_t *own = unit->frozen_encoding;
+    if (kind == FLAT_TRAINABLE)
+        return zr_base_param_encoding(unit->base);
     return own != NULL ? own : zr_base_encoding(unit->base);
 }
 
 /** Whether that is not how kernels take it, so that it is decoded for them. */
 static inline bool zr_unit_is_encoded(const zr_unit_t *unit, int kind) {
-    return unit->flat[kind].padded_elems != 0 &&
+    return kind == FLAT_FROZEN && unit->flat[kind].padded_elems != 0 &&
            zr_unit_encoding(unit, kind) != zr_base_encoding(unit->base);
 }
 
@@ -162,6 +164,13 @@ static inline bool zr_unit_keeps_full(const zr_unit_t *unit, int kind) {
 /** Where this rank's shard of a flat buffer begins. */
 static inline size_t zr_unit_own_first(const zr_unit_t *unit, int kind) {
     return (size_t)unit->base->sharding.rank * unit->flat[kind].shard_elems;
+}
+
+/** Where element `first` of the trainable flat buffer is, which this rank has on the device. */
+static inline void *zr_unit_own_at(const zr_unit_t *unit, size_t first) {
+    size_t own_first =
+        zr_base_keeps_full_params(unit->base) ? 0 : zr_unit_own_first(unit, FLAT_TRAINABLE);
+    return zr_base_at(unit->base, unit->data[FLAT_TRAINABLE].own, first - own_first);
 }
 
 /** The slice of a unit's trainable flat buffer whose state and update are this rank's. */

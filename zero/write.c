@@ -55,7 +55,7 @@ static zr_status_t share_values(zr_runtime_t *runtime, const piece_t *piece, con
 static zr_status_t encode_to(const zr_runtime_t *runtime, const piece_t *piece, void *buffer,
                              size_t begin) {
     const zr_base_t *base = &runtime->base;
-    const zr_encoding_t *encoding = zr_base_encoding(base);
+    const zr_encoding_t *encoding = zr_unit_encoding(piece->unit, piece->kind);
     return encoding->queue_encode(encoding, base->compute, runtime->exchange.staging_device,
                                   ZR_DTYPE_F32, piece->n_elems,
                                   zr_base_at(base, buffer, piece->first - begin));
@@ -122,7 +122,7 @@ zr_status_t zr_unit_take_masters(zr_unit_t *unit) {
     for (; piece.first < end; piece.first += piece.n_elems) {
         piece.n_elems = zr_unit_piece_length(unit, piece.kind, piece.first, end - piece.first);
         ZR_TRY(zr_state_read(&runtime->state, unit, 0, piece.first, piece.n_elems,
-                             exchange->staging_device, NULL));
+                             exchange->staging_device, exchange->staging_host));
         ZR_TRY(zr_copy_async(compute, exchange->staging_host, exchange->staging_device,
                              piece.n_elems * sizeof(float), ZR_COPY_DEVICE_TO_HOST));
         ZR_TRY(zr_stream_synchronize(compute));

@@ -39,7 +39,9 @@ capacity_bytes_t capacity_bytes_of(const train_options_t *run, const zr_hardware
     capacity_bytes_t bytes = {.states = 0};
     const zr_model_size_t *size = &plan->size;
     uint64_t n_ranks = (uint64_t)run->n_ranks, all_states = 0, used = 0;
-    const zr_update_rule_t rule = zr_config_rule(&run->config);
+    zr_update_rule_t rule = zr_config_rule(&run->config);
+    if (plan->offload.has_split_masters)
+        rule = zr_update_rule_split(&rule, run->config.dtype);
     uint64_t per_block =
         BLOCK * 2 * zr_dtype_size(run->config.dtype) + zr_state_bytes(&rule, BLOCK);
     count_budgets(run, hardware, has_drives, &bytes);

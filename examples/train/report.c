@@ -392,6 +392,7 @@ static void put_common(json_t **object_p, const train_options_t *options,
     put_device(object_p, result);
     JSON_PUT(object_p, {"dtype", json_string(zr_dtype_name(c->dtype))},
              {"state", json_string(zr_state_form_name(c->state_form))},
+             {"master", json_string(result->offload.has_split_masters ? "split" : "apart")},
              {"micro_batch", json_count(c->micro_batch)}, {"grad_accum", json_count(c->grad_accum)},
              {"order", json_string(c->order == ZR_ORDER_BLOCK ? "block" : "micro-batch")},
              {"update_at", json_string(c->update_at == ZR_UPDATE_AT_BACKWARD ? "backward" : "end")},
@@ -681,9 +682,10 @@ static void print_run(const train_options_t *options, const train_result_t *resu
     if (n_shards < options->n_ranks)
         fprintf(file, " in groups of %d", n_shards);
     zr_state_form_t form = options->config.state_form;
-    fprintf(file, ", %s%s%s, %s\n", zr_dtype_name(options->config.dtype),
+    fprintf(file, ", %s%s%s%s, %s\n", zr_dtype_name(options->config.dtype),
             form == ZR_STATE_FP32 ? "" : ", optimizer state in ",
-            form == ZR_STATE_FP32 ? "" : zr_state_form_name(form), result->device);
+            form == ZR_STATE_FP32 ? "" : zr_state_form_name(form),
+            result->offload.has_split_masters ? ", split masters" : "", result->device);
 }
 
 static void print_losses(const train_options_t *options, const train_result_t *result, FILE *file) {

@@ -87,6 +87,7 @@ static void add_store(bool has_own, const zr_store_info_t *own, bool *has_p, zr_
 /* Where updates ran; what was measured is of the first rank that says so. */
 static void add_places(const train_result_t *own, train_result_t *sum) {
     sum->offload.has_copies |= own->offload.has_copies;
+    sum->offload.has_split_masters |= own->offload.has_split_masters;
     sum->n_updated_on_device += own->n_updated_on_device;
     if (sum->offload.was_measured)
         return;

@@ -158,6 +158,31 @@ static __device__ inline void zr_store_state(void *array, const P &place, zr_pac
     }
 }
 
+/* ---- the master: in fp32, or SPLIT into the parameter and what is kept of it ----------------- */
+
+template <bool SPLIT, typename T, typename P>
+static __device__ inline zr_pack_t zr_load_master(const void *kept, const T *param,
+                                                  const P &place) {
+    if constexpr (!SPLIT) {
+        return place.load(static_cast<const float *>(kept));
+    } else {
+        zr_pack_t master = place.load(param);
+        if constexpr (std::is_same_v<T, zr_upper_t>)
+            zr_join_masters(&master, place.load(static_cast<const zr_lower_t *>(kept)));
+        return master;
+    }
+}
+
+template <bool SPLIT, typename T, typename P>
+static __device__ inline void zr_store_master(void *kept, T *param, const P &place,
+                                              const zr_pack_t &master) {
+    if constexpr (!SPLIT)
+        place.store(static_cast<float *>(kept), master);
+    else if constexpr (std::is_same_v<T, zr_upper_t>)
+        place.store(static_cast<zr_lower_t *>(kept), master);
+    place.store(param, master);
+}
+
 /** Call `body` with a constant of an update's form. */
 template <typename F> static inline void zr_by_form(zr_state_form_t form, F body) {
     if (form == ZR_STATE_FP32)
@@ -166,6 +191,18 @@ template <typename F> static inline void zr_by_form(zr_state_form_t form, F body
         body(std::integral_constant<zr_state_form_t, ZR_STATE_BF16>());
     else
         body(std::integral_constant<zr_state_form_t, ZR_STATE_8BIT>());
+}
+
+/** Call `body` with a constant of whether the master is split, and the parameters' type. */
+template <typename F> static inline void zr_by_master(bool is_split, zr_dtype_t dtype, F body) {
+    if (is_split && dtype == ZR_DTYPE_F32)
+        body(std::true_type(), float());
+    else if (is_split)
+        body(std::true_type(), zr_upper_t());
+    else if (dtype == ZR_DTYPE_F32)
+        body(std::false_type(), float());
+    else
+        body(std::false_type(), zr_upper_t());
 }
 
 /** Whether all arrays of an update but blocks, which need not, are aligned to 16 bytes. */
@@ -177,15 +214,18 @@ static inline bool zr_update_is_wide(const zr_update_t *update, int n_arrays) {
 }
 
 /**
- * Define zr_cuda_<name>, which a rule's `cuda` is: launch<F, G, P>(queue, update) for the state's
- * form, and the gradients' and the parameters' types.
+ * Define zr_cuda_<name>, which a rule's `cuda` is: launch<F, S, G, P>(queue, update) for the
+ * state's form, whether the master is split, and the gradients' and the parameters' types.
  */
 #define ZR_CUDA_UPDATE(name, launch)                                                               \
     extern "C" zr_status_t zr_cuda_##name(zr_stream_t *stream, const zr_update_t *update) {        \
         zr_by_form(update->form, [&](auto form) {                                                  \
-            zr_by_dtypes(update->grad_dtype, update->param_dtype, [&](auto grad, auto param) {     \
-                launch<decltype(form)::value, decltype(grad), decltype(param)>(                    \
-                    zr_cuda_queue(stream), update);                                                \
+            zr_by_dtype(update->grad_dtype, [&](auto grad) {                                       \
+                zr_by_master(                                                                      \
+                    update->splits_master, update->param_dtype, [&](auto split, auto param) {      \
+                        launch<decltype(form)::value, decltype(split)::value, decltype(grad),      \
+                               decltype(param)>(zr_cuda_queue(stream), update);                    \
+                    });                                                                            \
             });                                                                                    \
         });                                                                                        \
         return ZR_OK;                                                                              \

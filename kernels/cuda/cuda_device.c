@@ -381,7 +381,8 @@ static zr_status_t cuda_copy_async(zr_stream_t *stream, void *dst, const void *s
 /* ---- updates -------------------------------------------------------------------------------- */
 
 static bool cuda_has_update(const zr_update_rule_t *rule) {
-    return rule->cuda != NULL && (rule->form == ZR_STATE_FP32 || rule->cuda_knows_forms);
+    return rule->cuda != NULL &&
+           ((rule->form == ZR_STATE_FP32 && !rule->splits_master) || rule->cuda_knows_forms);
 }
 
 static zr_status_t cuda_update(zr_stream_t *stream, const zr_update_rule_t *rule,

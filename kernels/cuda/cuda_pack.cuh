@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "kernels/cuda/cuda_launch.cuh"
+#include "kernels/master_math.h"
 
 #define ZR_PACK_ELEMS 8
 
@@ -32,6 +33,26 @@ static __device__ inline void zr_narrow(float value, float *word) {
 }
 static __device__ inline void zr_narrow(float value, zr_bf16_t *word) {
     *word = zr_bf16_from_f32(value);
+}
+
+/* Halves of masters. A lower one stands in a pack as the bits of a float. */
+struct zr_upper_t {
+    zr_bf16_t bits;
+};
+struct zr_lower_t {
+    uint16_t bits;
+};
+static __device__ inline float zr_widen(zr_upper_t value) {
+    return zr_bf16_to_f32(value.bits);
+}
+static __device__ inline float zr_widen(zr_lower_t value) {
+    return zr_float_of_bits(value.bits);
+}
+static __device__ inline void zr_narrow(float value, zr_upper_t *word) {
+    word->bits = zr_master_upper(value);
+}
+static __device__ inline void zr_narrow(float value, zr_lower_t *word) {
+    word->bits = zr_master_lower(value);
 }
 
 /* Read and write N elements as one access, which become or were part of a pack. */
@@ -154,6 +175,13 @@ static __device__ inline void zr_for_packs(size_t n_elems, bool wide, F visit) {
         else
             visit(zr_place_t<QUADS, false>{first, n_elems});
     }
+}
+
+/** Complete upper halves of masters. */
+static __device__ inline void zr_join_masters(zr_pack_t *pack, const zr_pack_t &lower) {
+#pragma unroll
+    for (int i = 0; i < ZR_PACK_ELEMS; i++)
+        pack->value[i] = zr_master_join(pack->value[i], (uint16_t)zr_float_bits(lower.value[i]));
 }
 
 /* ---- host ---- */

@@ -5,31 +5,29 @@
 #include "kernels/lion_math.h"
 #include "kernels/cuda/cuda_blocks.cuh"
 
-template <zr_state_form_t F, typename G, typename P>
+template <zr_state_form_t F, bool S, typename G, typename P>
 static __global__ void __launch_bounds__(ZR_CUDA_THREADS)
-    lion_kernel(zr_lion_factors_t factors, size_t n_elems, float *__restrict__ master,
+    lion_kernel(zr_lion_factors_t factors, size_t n_elems, void *__restrict__ master,
                 void *__restrict__ m, const G *__restrict__ grad, P *__restrict__ param,
                 zr_rounding_t rounding, bool wide) {
     zr_for_warps(n_elems, wide, [&](auto place) {
-        zr_pack_t w = place.load(master);
+        zr_pack_t w = zr_load_master<S>(master, param, place);
         zr_pack_t b = zr_load_state<F, ZR_CODE_FLOAT8>(m, place);
         zr_pack_t g = place.load(grad);
 #pragma unroll
         for (int i = 0; i < ZR_PACK_ELEMS; i++)
             zr_lion_element(&factors, &w.value[i], &b.value[i], g.value[i]);
-        place.store(master, w);
         zr_store_state<F, ZR_CODE_FLOAT8>(m, place, b, rounding);
-        place.store(param, w);
+        zr_store_master<S>(master, param, place, w);
     });
 }
 
-template <zr_state_form_t F, typename G, typename P>
+template <zr_state_form_t F, bool S, typename G, typename P>
 static void launch(cudaStream_t queue, const zr_update_t *update) {
-    ZR_CUDA_LAUNCH((lion_kernel<F, G, P>), zr_cuda_blocks(update->n_elems), ZR_CUDA_THREADS, 0,
-                   queue, zr_lion_factors(update), update->n_elems,
-                   static_cast<float *>(update->arrays[ZR_LION_MASTER]), update->arrays[ZR_LION_M],
-                   static_cast<const G *>(update->grad), static_cast<P *>(update->param),
-                   zr_update_rounding(update, ZR_LION_M),
+    ZR_CUDA_LAUNCH((lion_kernel<F, S, G, P>), zr_cuda_blocks(update->n_elems), ZR_CUDA_THREADS, 0,
+                   queue, zr_lion_factors(update), update->n_elems, update->arrays[ZR_LION_MASTER],
+                   update->arrays[ZR_LION_M], static_cast<const G *>(update->grad),
+                   static_cast<P *>(update->param), zr_update_rounding(update, ZR_LION_M),
                    zr_update_is_wide(update, ZR_LION_N_ARRAYS));
 }
 

@@ -417,8 +417,31 @@ ZR_INLINE void decode_loop(zr_code_t code, const uint8_t *in, size_t n_elems, vo
         call(ZR_CODE_NF4);                                                                         \
     }
 
+/* ---- halves of masters -------------------------------------------------------------------- */
+
+static void split_upper(const float *restrict masters, size_t n_elems, zr_bf16_t *restrict upper) {
+    for (size_t i = 0; i < n_elems; i++)
+        upper[i] = zr_master_upper(masters[i]);
+}
+
+static void split_lower(const float *restrict masters, size_t n_elems, uint16_t *restrict lower) {
+    for (size_t i = 0; i < n_elems; i++)
+        lower[i] = zr_master_lower(masters[i]);
+}
+
+static void join(float *restrict masters, size_t n_elems, const uint16_t *restrict lower) {
+    for (size_t i = 0; i < n_elems; i++)
+        masters[i] = zr_master_join(masters[i], lower[i]);
+}
+
+/* ---- all codes ----------------------------------------------------------------------------- */
+
 static void encode(zr_code_t code, const void *values, zr_dtype_t dtype, size_t n_elems,
                    void *blocks, const zr_rounding_t *rounding) {
+    if (code == ZR_CODE_UPPER)
+        return split_upper(values, n_elems, blocks);
+    if (code == ZR_CODE_LOWER)
+        return split_lower(values, n_elems, blocks);
 #define ENCODE(constant)                                                                           \
     if (dtype == ZR_DTYPE_F32)                                                                     \
         encode_loop(constant, values, ZR_DTYPE_F32, n_elems, blocks, rounding);                    \
@@ -429,6 +452,10 @@ static void encode(zr_code_t code, const void *values, zr_dtype_t dtype, size_t 
 
 static void decode(zr_code_t code, const void *blocks, size_t n_elems, void *values,
                    zr_dtype_t dtype) {
+    if (code == ZR_CODE_UPPER)
+        return cast_loop(values, ZR_DTYPE_F32, blocks, ZR_DTYPE_BF16, n_elems);
+    if (code == ZR_CODE_LOWER)
+        return join(values, n_elems, blocks);
 #define DECODE(constant)                                                                           \
     if (dtype == ZR_DTYPE_F32)                                                                     \
         decode_loop(constant, blocks, n_elems, values, ZR_DTYPE_F32);                              \

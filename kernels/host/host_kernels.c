@@ -220,8 +220,10 @@ static void code_piece(void *context, size_t index) {
     const elements_work_t *work = context;
     const zr_kernel_work_t *args = work->args;
     size_t first = index * ZR_PIECE, n = piece_elems(index, args->n_elems);
-    size_t offset =
-        first / (size_t)zr_code_block_elems(args->code) * (size_t)zr_code_block_bytes(args->code);
+    size_t offset = args->code == ZR_CODE_UPPER || args->code == ZR_CODE_LOWER
+                        ? first * sizeof(zr_bf16_t)
+                        : first / (size_t)zr_code_block_elems(args->code) *
+                              (size_t)zr_code_block_bytes(args->code);
     if (args->kernel == ZR_KERNEL_ENCODE)
         work->isa->encode(args->code, at_const(args->src, args->src_dtype, first), args->src_dtype,
                           n, (char *)args->dst + offset, NULL);

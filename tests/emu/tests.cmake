@@ -41,6 +41,7 @@ zr_add_emu_test(test_emu_encoding kernels/test_encoding.c kernels/device_fixture
                 LABELS asan)
 zr_add_emu_test(test_emu_update_forms kernels/test_update_forms.c kernels/device_fixture.c
                 ref/ref_kernels.c NO_SANITIZERS)
+zr_add_emu_test(test_emu_master kernels/test_master.c kernels/device_fixture.c ref/ref_kernels.c NO_SANITIZERS)
 zr_add_emu_test(test_emu_own_optimizer zero/test_own_optimizer.c common/eight_bits.c zero/toy.c ${RANKS} NO_SANITIZERS)
 zr_add_emu_test(test_emu_state_forms zero/test_state_forms.c zero/toy.c ${RANKS} NO_SANITIZERS)
 zr_add_emu_test(test_emu_parity zero/test_parity.c zero/toy.c ${RANKS} NO_SANITIZERS)

@@ -25,9 +25,10 @@ zr_add_test(kernels/test_bf16.c kernels/device_fixture.c ref/ref_kernels.c LABEL
 zr_add_test(kernels/test_native.c kernels/native_kernel_host.c kernels/device_fixture.c LABELS asan)
 zr_add_test(kernels/test_encoding.c kernels/device_fixture.c ref/ref_kernels.c LABELS asan)
 zr_add_test(kernels/test_update_forms.c kernels/device_fixture.c ref/ref_kernels.c LABELS asan)
+zr_add_test(kernels/test_master.c kernels/device_fixture.c ref/ref_kernels.c LABELS asan)
 zr_add_test(kernels/test_isa.c kernels/device_fixture.c)
 zr_add_test(kernels/test_host_pool.c kernels/device_fixture.c)
-foreach(test test_device test_host_share test_sim test_kernels test_bf16 test_encoding test_update_forms test_native test_isa test_host_pool)
+foreach(test test_device test_host_share test_sim test_kernels test_bf16 test_encoding test_update_forms test_master test_native test_isa test_host_pool)
   target_include_directories(${test} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
 endforeach()
 

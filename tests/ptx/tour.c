@@ -65,6 +65,8 @@ static void whole_arrays(fixture_t *f) {
             zr_update_rule_t rule = zr_update_rule_in(&optimizers[k / ZR_N_STATE_FORMS]->rule,
                                                       (zr_state_form_t)(k % ZR_N_STATE_FORMS));
             update(f, &rule, a, b);
+            rule = zr_update_rule_split(&rule, b);
+            update(f, &rule, a, b);
         }
         void *x = values(f, a, n), *y = values(f, b, n);
         assert_int_equal(zr_kernel_add(f->stream, x, a, y, b, n), ZR_OK);
@@ -86,6 +88,16 @@ static void blocks(fixture_t *f) {
             assert_ok(e->queue_encode(e, f->stream, x, dtypes[k], n, to));
             assert_ok(e->queue_decode(e, f->stream, to, n, x, dtypes[k]));
         }
+}
+
+static void halves(fixture_t *f) {
+    const zr_encoding_t *const all[] = {&zr_encoding_upper, &zr_encoding_lower};
+    const size_t n = 1100;
+    for (int i = 0; i < 2; i++) {
+        void *x = floats(f, n), *to = fixture_take(f, zr_encoding_bytes(all[i], n), 0);
+        assert_ok(all[i]->queue_encode(all[i], f->stream, x, ZR_DTYPE_F32, n, to));
+        assert_ok(all[i]->queue_decode(all[i], f->stream, to, n, x, ZR_DTYPE_F32));
+    }
 }
 
 static void norms(fixture_t *f) {
@@ -373,6 +385,7 @@ void tour(fixture_t *fixture, int part) {
     else if (part == 1) {
         norms(fixture);
         blocks(fixture);
+        halves(fixture);
     } else if (part == 2) {
         sums(fixture);
         copies(fixture);

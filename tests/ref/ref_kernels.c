@@ -145,7 +145,7 @@ double ref_bf16_value(uint16_t bits) {
     return sign ? -value : value;
 }
 
-uint16_t ref_bf16_nearest(float value) {
+static uint16_t next_to(float value, int ties_up) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof(bits));
     uint16_t sign = (uint16_t)((bits >> 16) & 0x8000);
@@ -159,8 +159,16 @@ uint16_t ref_bf16_nearest(float value) {
     double low = ref_bf16_value(below);
     double high = below == 0x7f7f ? 0x1p128 : ref_bf16_value((uint16_t)(below + 1));
     double to_low = magnitude - low, to_high = high - magnitude;
-    int up = to_high < to_low || (to_high == to_low && below % 2 == 1);
+    int up = to_high < to_low || (to_high == to_low && (ties_up || below % 2 == 1));
     return (uint16_t)(sign | (below + up));
+}
+
+uint16_t ref_bf16_nearest(float value) {
+    return next_to(value, 0);
+}
+
+uint16_t ref_bf16_of_master(float value) {
+    return next_to(value, 1);
 }
 
 /* The float of code 0, with so many fractions of an octave from it to 1. */

@@ -49,6 +49,8 @@ double ref_sum_of_squares_in_order(const float *x, size_t n_elems);
 
 /** Nearest bf16 by measuring the distances to both neighbours; NaN: quiet, same sign. */
 uint16_t ref_bf16_nearest(float value);
+/** The same with ties away from zero: a parameter of its master. */
+uint16_t ref_bf16_of_master(float value);
 /** The value of a bf16, from its sign, exponent and fraction. */
 double ref_bf16_value(uint16_t bits);
 
@@ -56,8 +58,7 @@ double ref_bf16_value(uint16_t bits);
 float ref_add(float a, float b);
 float ref_multiply(float a, float b);
 
-
-/** The levels of an encoding of blocks, of its largest one, ascending from 0 but for those that have
- * negative ones: [the number returned], at most 256; and the largest in units of the scale. */
+/** The levels of an encoding of blocks, of its largest one, ascending from 0 but for those that
+ * have negative ones: [the number returned], at most 256; and the largest in units of the scale. */
 size_t ref_code_levels(const char *encoding, double *levels);
 double ref_code_most(const char *encoding);

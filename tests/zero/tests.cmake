@@ -37,6 +37,7 @@ target_link_options(test_checkpoint_async PRIVATE LINKER:--wrap=zr_runtime_step
                                                   LINKER:--wrap=zr_save_writer_finish)
 zr_add_test(zero/test_checkpoint_models.c ${RANKS} LABELS asan)
 zr_add_test(zero/test_state_forms.c zero/toy.c ${RANKS} LABELS asan)
+zr_add_test(zero/test_masters.c zero/toy.c ${RANKS} LABELS asan)
 zr_add_test(zero/test_own_optimizer.c common/eight_bits.c zero/toy.c ${RANKS} LABELS asan)
 zr_add_test(zero/test_params.c zero/toy.c ${RANKS} LABELS asan)
 zr_add_test(zero/test_nvme.c ${RANKS} LABELS asan)

@@ -173,7 +173,7 @@ static bool is_usual(const zr_config_t *config) {
 
 static zr_status_t list_arrays(const zr_saving_t *saving, zr_manifest_t *manifest) {
     const zr_config_t *config = &saving->runtime->base.config;
-    const zr_update_rule_t *rule = saving->runtime->state.rule;
+    const zr_update_rule_t *rule = &saving->runtime->state.saved_rule;
     if (is_usual(config))
         return ZR_OK;
     manifest->optimizer = strdup(zr_config_optimizer(config)->name);

@@ -19,24 +19,33 @@ static bool is_looked_at(const zr_slice_t *slice) {
     return slice->kind == FLAT_FROZEN && slice->unit->data[FLAT_FROZEN].tier == ZR_TIER_NVME;
 }
 
-static size_t resident_bytes(const zr_state_t *state, const zr_slice_t *slice) {
+/* Of a unit's state, as it is saved. */
+static size_t pieces_bytes(const zr_state_t *state, const zr_slice_t *slice, bool in_store) {
     const zr_placement_t *placement = &state->placement;
     size_t n_bytes = 0, unit = slice->unit->index;
-    if (slice->kind == FLAT_FROZEN)
-        return is_looked_at(slice) ? 0 : zr_save_aligned(slice->n_bytes);
     for (size_t i = placement->first_piece[unit]; i < placement->first_piece[unit + 1]; i++)
-        if (placement->pieces[i].tier != ZR_TIER_NVME)
-            n_bytes += zr_save_aligned(zr_piece_bytes(placement, &placement->pieces[i]));
+        if ((placement->pieces[i].tier == ZR_TIER_NVME) == in_store)
+            n_bytes += zr_save_aligned(zr_state_saved_bytes(state, &placement->pieces[i]));
     return n_bytes;
 }
 
+static size_t resident_bytes(const zr_state_t *state, const zr_slice_t *slice) {
+    if (slice->kind == FLAT_TRAINABLE)
+        return pieces_bytes(state, slice, false);
+    return is_looked_at(slice) ? 0 : zr_save_aligned(slice->n_bytes);
+}
+
+/* With it what is in the store of a state whose masters are joined. */
 static size_t looked_at_bytes(const zr_state_t *state, const zr_slice_t *slice) {
-    (void)state;
+    if (slice->kind == FLAT_TRAINABLE && zr_state_splits(state))
+        return pieces_bytes(state, slice, true);
     return is_looked_at(slice) ? slice->n_bytes : 0;
 }
 
-/* What is on a device that the CPU cannot look into. */
+/* What is on a device that the CPU cannot look into, or has masters that are joined. */
 static size_t device_bytes(const zr_state_t *state, const zr_slice_t *slice) {
+    if (slice->kind == FLAT_TRAINABLE && zr_state_splits(state))
+        return pieces_bytes(state, slice, false);
     if (zr_device_info(state->base->device)->host_addressable)
         return 0;
     if (slice->kind == FLAT_TRAINABLE)

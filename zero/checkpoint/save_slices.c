@@ -18,7 +18,7 @@ static size_t row_bytes(const zr_state_t *state, const zr_unit_t *unit, int kind
     if (kind == FLAT_FROZEN && unit->base->links_frozen)
         return 0;
     if (kind == FLAT_TRAINABLE)
-        return zr_state_bytes(state->rule, n_elems);
+        return zr_state_bytes(&state->saved_rule, n_elems);
     return zr_base_bytes(unit->base, n_elems);
 }
 
@@ -58,7 +58,8 @@ static size_t chunk_bytes(const zr_state_t *state) {
     for (size_t i = 0; i < placement->n_tensors; i++)
         if (placement->first_piece[i + 1] - placement->first_piece[i] > 1)
             chunk = zr_nvme_common_chunk(
-                chunk, zr_state_bytes(state->rule, group_elems(state, state->model->units[i])));
+                chunk,
+                zr_state_bytes(&state->saved_rule, group_elems(state, state->model->units[i])));
     return chunk;
 }
 
@@ -103,9 +104,9 @@ bool zr_slices_next(const zr_slices_t *slices, int rank, zr_slice_t *slice_p) {
     slice.group_elems = slice.n_elems;
     if (kind == FLAT_TRAINABLE) {
         slice.group_elems = group_elems(state, unit);
-        slice.n_arrays = (int)state->rule->n_arrays;
+        slice.n_arrays = (int)state->saved_rule.n_arrays;
         slice.dtype = ZR_DTYPE_F32;
-        slice.n_bytes = zr_state_bytes(state->rule, slice.n_elems);
+        slice.n_bytes = zr_state_bytes(&state->saved_rule, slice.n_elems);
     } else {
         if (unit->data[kind].tier == ZR_TIER_NVME)
             slice.dtype = ZR_DTYPE_F32; /* as it is looked at there */

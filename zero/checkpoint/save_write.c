@@ -39,6 +39,7 @@ typedef struct part {
 
 struct zr_save_writer {
     const zr_base_t *base;
+    const zr_exchange_t *exchange;
     zr_state_t *state;
     const zr_slices_t *slices;
     const char *folder;
@@ -193,6 +194,81 @@ static zr_status_t put_swapped(zr_save_writer_t *save, const zr_piece_t *piece, 
     return put(save, part);
 }
 
+/* ---- with masters that are split ------------------------------------------------------------- */
+
+/* Elements of a piece's masters, from what its state has of them. */
+static zr_status_t take_masters(zr_save_writer_t *save, const zr_piece_t *piece, const char *kept,
+                                size_t first, size_t n_elems, float *out) {
+    zr_stream_t *stream = save->base->compute;
+    float *device = save->exchange->staging_device;
+    for (size_t n = 0; n_elems > 0; first += n, n_elems -= n, out += n) {
+        n = n_elems < ZR_STAGING_ELEMS ? n_elems : ZR_STAGING_ELEMS;
+        const char *rest = kept + zr_encoding_bytes(zr_state_encoding(save->state, 0), first);
+        ZR_TRY(zr_state_join(save->state, piece, piece->first + first, n, rest, device, out));
+        ZR_TRY(zr_copy_async(stream, out, device, n * sizeof(float), ZR_COPY_DEVICE_TO_HOST));
+        ZR_TRY(zr_stream_synchronize(stream));
+    }
+    return ZR_OK;
+}
+
+/* Bytes of a piece from `begin` on, as it is saved: its masters, and the other arrays. */
+static zr_status_t take_bytes(zr_save_writer_t *save, const zr_piece_t *piece, const char *arrays,
+                              size_t begin, size_t n_bytes, char *out) {
+    const zr_update_rule_t *rule = save->state->rule;
+    size_t masters_bytes = piece->n_elems * sizeof(float);
+    if (begin < masters_bytes) {
+        size_t n = n_bytes < masters_bytes - begin ? n_bytes : masters_bytes - begin;
+        ZR_TRY(take_masters(save, piece, arrays, begin / sizeof(float), n / sizeof(float),
+                            (float *)out));
+        begin += n;
+        n_bytes -= n;
+        out += n;
+    }
+    const char *others = arrays + zr_state_array_offset(rule, 1, piece->n_elems);
+    if (piece->tier != ZR_TIER_DEVICE) {
+        if (zr_base_has_data(save->base))
+            memcpy(out, others + (begin - masters_bytes), n_bytes);
+        return ZR_OK;
+    }
+    ZR_TRY(zr_copy_async(save->base->compute, out, others + (begin - masters_bytes), n_bytes,
+                         ZR_COPY_DEVICE_TO_HOST));
+    return zr_stream_synchronize(save->base->compute);
+}
+
+static zr_status_t put_joined(zr_save_writer_t *save, size_t extent, uint64_t offset,
+                              const zr_piece_t *piece, const char *arrays) {
+    size_t n_bytes = zr_state_saved_bytes(save->state, piece);
+    if (save->copy != NULL && piece->tier != ZR_TIER_NVME) {
+        char *copy = save->copy + save->copied_bytes;
+        save->copied_bytes += zr_save_aligned(n_bytes);
+        add_part(save, extent, offset, n_bytes, copy);
+        return take_bytes(save, piece, arrays, 0, n_bytes, copy);
+    }
+    for (size_t done = 0, length = 0; done < n_bytes; done += length) {
+        char *buffer = NULL;
+        length = n_bytes - done < save->staging_bytes ? n_bytes - done : save->staging_bytes;
+        ZR_TRY(take_staging(save, &buffer));
+        ZR_TRY(take_bytes(save, piece, arrays, done, length, buffer));
+        part_t part = {extent, offset + done, length, buffer, NULL, false};
+        ZR_TRY(put(save, &part));
+    }
+    return ZR_OK;
+}
+
+static zr_status_t put_split(zr_save_writer_t *save, size_t extent, uint64_t offset,
+                             const zr_unit_t *unit, const zr_piece_t *piece) {
+    zr_state_t *state = save->state;
+    void *buffer = NULL;
+    if (piece->tier != ZR_TIER_NVME)
+        return put_joined(save, extent, offset, piece,
+                          zr_state_resident(state, unit, piece, state->side));
+    ZR_TRY(note_swap(save, zr_swap_next(state->swap, &buffer)));
+    save->n_swapped++;
+    ZR_TRY(put_joined(save, extent, offset, piece, buffer));
+    save->n_swapped--;
+    return note_swap(save, zr_swap_done(state->swap));
+}
+
 /* All pieces of a unit's state that this rank saves: all that it has. */
 static zr_status_t put_state(zr_save_writer_t *save, size_t extent, const zr_unit_t *unit) {
     const zr_placement_t *placement = &save->state->placement;
@@ -200,9 +276,11 @@ static zr_status_t put_state(zr_save_writer_t *save, size_t extent, const zr_uni
     for (size_t i = placement->first_piece[unit->index];
          i < placement->first_piece[unit->index + 1]; i++) {
         const zr_piece_t *piece = &placement->pieces[i];
-        uint64_t n_bytes = zr_piece_bytes(placement, piece);
+        uint64_t n_bytes = zr_state_saved_bytes(save->state, piece);
         part_t part = {.extent = extent, .offset = offset, .n_bytes = n_bytes};
-        if (piece->tier == ZR_TIER_NVME)
+        if (zr_state_splits(save->state))
+            ZR_TRY(put_split(save, extent, offset, unit, piece));
+        else if (piece->tier == ZR_TIER_NVME)
             ZR_TRY(put_swapped(save, piece, &part));
         else
             ZR_TRY(put_resident(save, extent, offset, n_bytes,
@@ -419,6 +497,7 @@ zr_status_t zr_save_writer_create(const zr_saves_t *saves, const zr_slices_t *sl
     if (save == NULL)
         return zr_base_no_memory(saves->base, "what writes a checkpoint");
     *save = (zr_save_writer_t){.base = saves->base,
+                               .exchange = saves->exchange,
                                .state = slices->state,
                                .slices = slices,
                                .folder = folder,

@@ -25,6 +25,7 @@ _Static_assert(sizeof(zr_message_as_t) == sizeof(int), "ZR_OPTION_CHOICE stores 
 _Static_assert(sizeof(zr_dtype_t) == sizeof(int), "ZR_OPTION_CHOICE stores ints");
 _Static_assert(sizeof(zr_step_order_t) == sizeof(int), "ZR_OPTION_CHOICE stores ints");
 _Static_assert(sizeof(zr_state_form_t) == sizeof(int), "ZR_OPTION_CHOICE stores ints");
+_Static_assert(sizeof(zr_master_t) == sizeof(int), "ZR_OPTION_CHOICE stores ints");
 _Static_assert(sizeof(zr_optimizer_kind_t) == sizeof(int), "ZR_OPTION_CHOICE stores ints");
 
 enum {
@@ -91,6 +92,11 @@ static const zr_option_choice_t state_forms[] = {{"fp32", ZR_STATE_FP32, NULL},
                                                  {"bf16", ZR_STATE_BF16, NULL},
                                                  {"8bit", ZR_STATE_8BIT, NULL},
                                                  {NULL, 0, NULL}};
+
+static const zr_option_choice_t masters[] = {{"apart", ZR_MASTER_APART, NULL},
+                                             {"split", ZR_MASTER_SPLIT, NULL},
+                                             {"auto", ZR_MASTER_AUTO, NULL},
+                                             {NULL, 0, NULL}};
 
 static const zr_option_choice_t schedules[] = {
     {"cosine", ZR_SCHEDULE_WARMUP_COSINE, "\"WarmupCosineLR\""},
@@ -489,6 +495,12 @@ static const zr_option_t rows[] = {
      .help = "precision of the optimizer's moments (m and v of AdamW; 8bit: with one scale per 256 "
              "values), stochastically rounded; the master stays fp32. Values other than fp32 "
              "change the result",
+     .more = "[lean.md](../guide/lean.md)"},
+    {"master", NULL, FIELD(master), .type = ZR_OPTION_CHOICE, .flags = AGREE, .choices = masters,
+     .group = STEP,
+     .help = "where the fp32 master of trained parameters is: apart: in the optimizer's state, 4 "
+             "bytes; split: parameters in fp32 are it, those in bf16 its upper half with 2 bytes "
+             "more in the state; same bits. auto: split where it is possible and not slower",
      .more = "[lean.md](../guide/lean.md)"},
     {"update-at", NULL, FIELD(update_at), .type = ZR_OPTION_CHOICE, .flags = AGREE | AUTO,
      .choices = moments, .group = STEP,

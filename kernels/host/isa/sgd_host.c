@@ -3,16 +3,17 @@
 #include "kernels/host/isa/loops.h"
 
 ZR_INLINE void sgd_loop(const zr_update_t *update, const void *factors, zr_dtype_t grad_dtype,
-                        zr_dtype_t param_dtype) {
+                        zr_dtype_t param_dtype, bool is_split) {
     const zr_sgd_factors_t f = *(const zr_sgd_factors_t *)factors;
-    float *restrict master = update->arrays[ZR_SGD_MASTER];
+    void *restrict master = update->arrays[ZR_SGD_MASTER];
     float *restrict buffer = update->arrays[ZR_SGD_MOMENTUM_BUFFER];
     const void *restrict grad = update->grad;
     void *restrict param = update->param;
     size_t n_elems = update->n_elems;
     for (size_t i = 0; i < n_elems; i++) {
-        zr_sgd_element(&f, &master[i], &buffer[i], load(grad, grad_dtype, i));
-        store(param, param_dtype, i, master[i]);
+        float w = load_master(master, param, param_dtype, is_split, i);
+        zr_sgd_element(&f, &w, &buffer[i], load(grad, grad_dtype, i));
+        store_master(master, param, param_dtype, is_split, i, w);
     }
 }
 
