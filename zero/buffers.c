@@ -2,7 +2,7 @@
  * How many staging buffers a run has that leaves it open. Where units are updated within backward,
  * what buffers do not hold of the next unit is waited for: drives have nothing to do while the
  * device computes, and then it has to wait for them. With as many as the largest unit fills, they
- * work all the time; more are worth little (docs/internals/offload.md). Otherwise updates follow
+ * work all the time; more are worth little (docs/guide/offload.md). Otherwise updates follow
  * each other, and a few are enough.
  */
 #include "zero/runtime_internal.h"

@@ -139,7 +139,7 @@ static const wrong_case_t wrong_cases[] = {
     {sub_group_too_small,
      "--sub-group) is 1023; with an offloaded optimizer allowed are at least 1024"},
     {sub_group_too_small_for_codes, "--sub-group) is 65536; with optimizer state in fewer bits on "
-                                    "nvme (--optimizer-state) allowed are at least 131072"},
+                                    "nvme (--state) allowed are at least 131072"},
     {sub_group_too_small_for_gradients, "--sub-group) is 2047; with gradients of bf16 on nvme "
                                         "(--offload-gradients nvme) allowed are at least 2048"},
     {updated_before_it_is_sharded, "(--update-at) is backward at stage 1"},

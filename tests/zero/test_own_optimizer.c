@@ -131,8 +131,8 @@ TEST(an_encoding_of_its_own_has_whole_blocks) {
     options.config.offload_optimizer.device = ZR_OFFLOAD_NVME;
     options.config.sub_group_elems = 2048;
     toy_train(&options, &result);
-    assert_int_equal(result.status[0], ZR_ERR_UNSUPPORTED);
-    assert_non_null(strstr(result.last_error[0], "sub-groups of 2048 elements"));
+    assert_int_equal(result.status[0], ZR_ERR_ARGUMENT);
+    assert_non_null(strstr(result.last_error[0], "--sub-group) is 2048"));
     zr_encoding_t large = eight_bits;
     large.block_elems = 512;
     zr_optimizer_type_t type = packed_optimizer;

@@ -344,7 +344,7 @@ static const char *what_is_in_groups(const zr_config_t *config, size_t least_gro
         return "an offloaded optimizer";
     return zr_config_suits_drives(&own, least_group / 2)
                ? "gradients of bf16 on nvme (--offload-gradients nvme)"
-               : "optimizer state in fewer bits on nvme (--optimizer-state)";
+               : "optimizer state in fewer bits on nvme (--state)";
 }
 
 /** What is moved at a time may not be less than can be: it would not be what was asked for. */
