@@ -195,6 +195,11 @@ static zr_status_t take_model(void *object, const char *label, const char *text,
 
 #define AT(member) .offset = offsetof(capacity_options_t, member)
 
+static const zr_option_choice_t masters[] = {{"apart", ZR_MASTER_APART, NULL},
+                                             {"split", ZR_MASTER_SPLIT, NULL},
+                                             {"auto", ZR_MASTER_AUTO, NULL},
+                                             {NULL, 0, NULL}};
+
 static const zr_option_choice_t state_forms[] = {{"fp32", ZR_STATE_FP32, NULL},
                                                  {"bf16", ZR_STATE_BF16, NULL},
                                                  {"8bit", ZR_STATE_8BIT, NULL},
@@ -241,6 +246,8 @@ static const zr_option_t own[] = {
     {"optimizer-state", AT(run.config.state_form), .type = ZR_OPTION_CHOICE, .group = 2,
      .choices = state_forms,
      .help = "in how many bits the optimizer keeps what it adds up: --state of zero-train"},
+    {"master", AT(run.config.master), .type = ZR_OPTION_CHOICE, .group = 2, .choices = masters,
+     .help = "how the master is held: --master of zero-train"},
     {"state", AT(state_path), .type = ZR_OPTION_STRING, .initial = "", .group = 6, .arg = "FILE",
      .help = "keep results so far in this file, whole at any time: a run that was stopped goes on "
              "from it "

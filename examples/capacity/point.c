@@ -67,7 +67,8 @@ static bool is_of_run(const options_row_t *row) {
         if (strcmp(row->option.name, capacity_table.uses[i].name) == 0)
             return capacity_table.uses[i].group < CAPACITY_PROOF;
     return row->is_of_library &&
-           (row->option.group != ZR_OPTION_GROUP_STEP || strcmp(row->option.name, "state") == 0);
+           (row->option.group != ZR_OPTION_GROUP_STEP || strcmp(row->option.name, "state") == 0 ||
+            strcmp(row->option.name, "master") == 0);
 }
 
 /* The options of zero-train that train a size, but for its data: those that mean something, and are
