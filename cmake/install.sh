@@ -129,7 +129,10 @@ zr_build() {
     shift
     if [ -t 1 ]; then
         ninja -C "$zr_build" "$@"
-    elif ! ninja -C "$zr_build" "$@" >"$zr_build/build.log" 2>&1; then
+        return
+    fi
+    zr_say "building in $zr_build: some minutes where it is the first time" >&2
+    if ! ninja -C "$zr_build" "$@" >"$zr_build/build.log" 2>&1; then
         cat "$zr_build/build.log" >&2
         return 1
     fi

@@ -2,8 +2,8 @@
 # Train the same small GPT at ZeRO stages 0 to 3 on 4 ranks of this machine, under one budget
 # of device memory per rank: stage 0 does not fit, stage 3 does. Prints a table, with what each run
 # was planned to need beside what it needed, and draws it.
-# Installs what is missing on Debian 12 and Ubuntu 22.04 or later, builds, and takes a minute
-# or two on two cores; a second run builds nothing.
+# Installs what is missing on Debian 12 and Ubuntu 22.04 or later, builds, which takes some
+# minutes on two cores, and trains for one or two; a second run builds nothing.
 set -u
 trap 'exit 130' INT # zero-train ends by itself, with a report, and would only be the first to
 cd "$(dirname "$0")/.." || exit 1

@@ -228,10 +228,12 @@ zr_status_t zr_restore_begin(zr_restore_t *restore, const zr_units_t *model, zr_
     zr_checkpoint_info(checkpoint, &info);
     ZR_TRY(find_tensors(checkpoint, model, base, &info));
     if (trains(model)) { /* else nothing of the optimizer's is missed */
-        note_changes(checkpoint, model, base, false,
-                     "was frozen and no longer is: its optimizer state begins at 0");
-        note_changes(checkpoint, model, base, true,
-                     "was trained and is frozen now: its optimizer state is dropped");
+        if (info.n_updates > 0) { /* else none has state of the optimizer's */
+            note_changes(checkpoint, model, base, false,
+                         "was frozen and no longer is: its optimizer state begins at 0");
+            note_changes(checkpoint, model, base, true,
+                         "was trained and is frozen now: its optimizer state is dropped");
+        }
         ZR_TRY(check_optimizer(checkpoint, base, &info));
     }
     note_messages(base, &info);
