@@ -83,8 +83,8 @@ static zr_status_t fail_creation(const zr_allocator_t *allocator, const zr_tier_
     if (status != ZR_ERR_BUDGET)
         return status;
     return zr_fail(&allocator->log, ZR_ERR_BUDGET,
-                   "%s memory: the process has no addresses left for an allocator's ranges; give "
-                   "its tiers smaller budgets, or have fewer ranks in a process",
+                   "%s memory: the process has no address space left for an allocator; give its "
+                   "tiers smaller budgets, or run fewer ranks per process",
                    zr_tier_name(memory->tier));
 }
 
@@ -114,7 +114,7 @@ zr_status_t zr_allocator_create_in(zr_heap_t *counted_in, zr_device_t *device,
         options = &defaults;
     if (device == NULL || allocator_p == NULL)
         return zr_fail(&options->log, ZR_ERR_ARGUMENT,
-                       "creating an allocator needs a device and a place for the result");
+                       "creating an allocator needs a device and an output pointer");
 
     zr_heap_t *heap = zr_heap_create(counted_in);
     zr_allocator_t *allocator = heap != NULL ? zr_heap_alloc(heap, 1, sizeof(*allocator)) : NULL;
@@ -254,7 +254,7 @@ static zr_status_t check_request(const zr_allocator_t *allocator,
                                  const zr_allocation_request_t *request, void **pointer_p) {
     if (request == NULL || pointer_p == NULL)
         return zr_fail(&allocator->log, ZR_ERR_ARGUMENT,
-                       "allocating needs a request and a place for the pointer");
+                       "allocating needs a request and an output pointer");
     if ((unsigned)request->tier >= ZR_N_MEMORY_TIERS)
         return zr_fail(&allocator->log, ZR_ERR_ARGUMENT,
                        "allocating \"%s\": tier %d has no addresses; only device and host have",
@@ -291,8 +291,8 @@ static bool record_allocation(zr_allocator_t *allocator, zr_block_t *block,
 
 static void warn_of_recording(const zr_allocator_t *allocator) {
     zr_log_write(&allocator->log, ZR_LOG_WARNING,
-                 "recording of allocations has ended early: no memory for more of it, or its limit "
-                 "is reached (%zu MiB unless set otherwise); allocating goes on",
+                 "recording of allocations ended early: out of memory, or its limit is reached "
+                 "(%zu MiB by default); allocations still work",
                  ZR_RECORDING_MAX_BYTES >> 20);
 }
 
@@ -382,7 +382,8 @@ void zr_free(zr_allocator_t *allocator, void **pointer, zr_stream_t *stream) {
     pthread_mutex_unlock(&allocator->lock);
     if (status != ZR_OK)
         zr_log_write(&allocator->log, ZR_LOG_WARNING,
-                     "%s memory: no event for the free of %p (%s); waited for its stream instead",
+                     "%s memory: cannot create an event for the free of %p (%s); waited for its "
+                     "stream instead",
                      zr_tier_name(memory->tier), *pointer, zr_status_name(status));
     *pointer = NULL;
 }
@@ -490,7 +491,7 @@ static void drain(zr_allocator_t *allocator, zr_tier_memory_t *memory) {
         if (status == ZR_OK)
             continue;
         zr_log_write(&allocator->log, ZR_LOG_ERROR,
-                     "%s memory: given back with %s behind a stream that failed (%s)",
+                     "%s memory: destroyed with %s pending on a stream that failed (%s)",
                      zr_tier_name(memory->tier),
                      zr_count_text(memory->pending.n_blocks, "free").text, zr_status_name(status));
         zr_pending_drop(&memory->pending, &allocator->events);

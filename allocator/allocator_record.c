@@ -95,7 +95,7 @@ zr_status_t zr_allocator_record_stop(zr_allocator_t *allocator, zr_recording_t *
     }
     pthread_mutex_unlock(&allocator->lock);
     if (recording == NULL)
-        return zr_fail(&allocator->log, ZR_ERR_STATE, "there is no recording to stop");
+        return zr_fail(&allocator->log, ZR_ERR_STATE, "no recording is running");
     *recording_p = recording;
     return ZR_OK;
 }

@@ -62,13 +62,12 @@ static zr_status_t check_buffer(const zr_plan_buffer_t *buffer, size_t index, co
     size_t alignment = buffer->alignment;
     if (buffer->lower >= buffer->upper)
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "buffer %zu lives from %lld to %lld: it has to end after it begins", index,
+                       "buffer %zu lives from %lld to %lld: the end must be after the begin", index,
                        (long long)buffer->lower, (long long)buffer->upper);
     if ((alignment & (alignment - 1)) != 0 || alignment > ZR_PLAN_MAX_ALIGNMENT)
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "buffer %zu is to be aligned to %zu bytes: alignments are powers of two "
-                       "up to %zu",
-                       index, alignment, ZR_PLAN_MAX_ALIGNMENT);
+                       "buffer %zu has alignment %zu: must be a power of two up to %zu", index,
+                       alignment, ZR_PLAN_MAX_ALIGNMENT);
     return ZR_OK;
 }
 
@@ -246,8 +245,8 @@ static zr_status_t make_plan(zr_heap_t *counted_in, const zr_plan_question_t *qu
     return ZR_OK;
 }
 
-static zr_status_t find_plan(zr_heap_t *counted_in, zr_plan_question_t *question,
-                             size_t *offsets_p, zr_plan_answer_t *answer_p) {
+static zr_status_t find_plan(zr_heap_t *counted_in, zr_plan_question_t *question, size_t *offsets_p,
+                             zr_plan_answer_t *answer_p) {
     if (!zr_plan_cache_knows(question->options))
         return make_plan(counted_in, question, offsets_p, answer_p);
     if (zr_plan_cache_find(question, offsets_p, answer_p))

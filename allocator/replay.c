@@ -328,9 +328,10 @@ static zr_status_t make_plan(zr_allocator_t *allocator, zr_replay_made_t **made_
     ZR_THEN(status, zr_replay_plan_make(&tape, &replay->planning, made_p));
     double seconds = seconds_now() - start;
     if (status != ZR_OK)
-        zr_log_write(&allocator->log, ZR_LOG_WARNING,
-                     "step %zu: no memory to plan its allocations (%s); they go on without a plan",
-                     replay->step, zr_status_name(status));
+        zr_log_write(
+            &allocator->log, ZR_LOG_WARNING,
+            "step %zu: no memory to plan its allocations (%s); they continue without a plan",
+            replay->step, zr_status_name(status));
     pthread_mutex_lock(&allocator->lock);
     replay->statistics.plan_seconds += seconds;
     return status;
@@ -375,9 +376,9 @@ static void renew_plan(zr_allocator_t *allocator) {
     replace_plan(allocator, made);
     if (replay->is_in_force && replay->search_seconds > 0 &&
         zr_replay_plan_can_improve(replay->plan))
-        replay->search = zr_replay_search_start(allocator->heap, &replay->plan->tape,
-                                                &replay->planning, replay->search_seconds,
-                                                zr_process_headroom(allocator));
+        replay->search =
+            zr_replay_search_start(allocator->heap, &replay->plan->tape, &replay->planning,
+                                   replay->search_seconds, zr_process_headroom(allocator));
 }
 
 static size_t height_of(const zr_replay_made_t *plan) {
@@ -539,8 +540,9 @@ void zr_allocator_replay_stop(zr_allocator_t *allocator) {
         zr_replay_destroy(allocator);
     pthread_mutex_unlock(&allocator->lock);
     if (!is_released)
-        zr_log_write(&allocator->log, ZR_LOG_WARNING,
-                     "replay of allocations goes on: no memory to let what is live go on without");
+        zr_log_write(
+            &allocator->log, ZR_LOG_WARNING,
+            "replay of allocations cannot be stopped: no memory for metadata of live allocations");
 }
 
 void zr_replay_destroy(zr_allocator_t *allocator) {

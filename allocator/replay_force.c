@@ -81,7 +81,7 @@ bool zr_replay_release(zr_allocator_t *allocator) {
         return false;
     if (synchronize(replay) != ZR_OK)
         zr_log_write(zr_device_log(allocator->device), ZR_LOG_WARNING,
-                     "the plan's memory was in use by work that failed");
+                     "the plan's memory was used by failed work");
     give_held(replay);
     for (size_t i = 0; replay->n_live > 0 && i < replay->plan->n_entries; i++) {
         if (!replay->plan->entries[i].is_live)

@@ -35,7 +35,7 @@ const char *zr_class_name(int class_index) {
 }
 
 const char *zr_request_name(const zr_allocation_request_t *request) {
-    return request->name != NULL ? request->name : "a tensor without a name";
+    return request->name != NULL ? request->name : "an unnamed tensor";
 }
 
 /* ---- text ------------------------------------------------------------------------- */
@@ -125,7 +125,7 @@ static bool say_granules(text_t *text, const zr_attempt_t *attempt, size_t large
     if (is_too_small)
         say(text, ", and the budget has room for %zu of them", budget / granule);
     else
-        say(text, ", each for one class of lifetimes, and none is left for class \"%s\"",
+        say(text, ", each for one class of lifetimes, and no granule is left for class \"%s\"",
             attempt->arena->name);
     return true;
 }
@@ -161,7 +161,7 @@ static void say_cause(text_t *text, const zr_allocator_t *allocator, const zr_at
         say_size(text, attempt->arena->size_bytes);
         say(text, " of them");
     } else if (attempt->is_machine_full) {
-        say(text, "; the machine is the cause: it has no more memory than is reserved");
+        say(text, "; the machine is the cause: it has no memory beyond what is reserved");
     } else if (!say_granules(text, attempt, largest_bytes)) {
         say(text, "; a hole is the cause: ");
         say_size(text, not_live);

@@ -113,7 +113,7 @@ zr_status_t zr_device_open(const char *name, const zr_device_options_t *options,
         options = &defaults;
     if (name == NULL || device_p == NULL)
         return zr_fail(&options->log, ZR_ERR_ARGUMENT,
-                       "opening a device needs a name and a place for the result");
+                       "opening a device needs a name and an output pointer");
 
     for (size_t i = 0; zr_device_backends[i] != NULL; i++)
         if (strcmp(zr_device_backends[i]->name, name) == 0)
@@ -229,7 +229,7 @@ void zr_range_release(zr_device_t *device, zr_tier_t tier, void **base, size_t s
     struct zr_device_range *range = *link;
     if (range == NULL || range->size_bytes != size_bytes) {
         zr_log_write(&device->log, ZR_LOG_ERROR,
-                     "%s memory: %p with %s is no reserved range; nothing was released",
+                     "%s memory: %p with %s is not a reserved range; nothing was released",
                      zr_tier_name(tier), *base, zr_count_text(size_bytes, "byte").text);
         return;
     }
@@ -245,8 +245,8 @@ static zr_status_t check_granules(zr_device_t *device, zr_tier_t tier, const voi
     const struct zr_device_range *range = *find_range(device, tier, base);
     if (range == NULL)
         return zr_fail(&device->log, ZR_ERR_ARGUMENT,
-                       "%s memory: cannot %s in %p, which is no reserved range", zr_tier_name(tier),
-                       verb, base);
+                       "%s memory: cannot %s in %p, which is not a reserved range",
+                       zr_tier_name(tier), verb, base);
     if (offset_bytes % granule != 0 || size_bytes % granule != 0 ||
         offset_bytes > range->size_bytes || size_bytes > range->size_bytes - offset_bytes)
         return zr_fail(&device->log, ZR_ERR_ARGUMENT,
@@ -321,7 +321,7 @@ static zr_status_t create_stream(zr_device_t *device, const char *name, create_f
                                  zr_stream_t **stream_p) {
     if (name == NULL || stream_p == NULL)
         return zr_fail(&device->log, ZR_ERR_ARGUMENT,
-                       "creating a stream needs a name and a place for the result");
+                       "creating a stream needs a name and an output pointer");
     zr_stream_t *stream = NULL;
     ZR_TRY(create(device, name, &stream));
     stream->device = device;

@@ -21,8 +21,8 @@ static zr_status_t check_elements(const zr_stream_t *stream, const char *kernel,
                                   bool are_numbers) {
     const zr_log_t *log = &stream->device->log;
     if (are_numbers && !is_float_dtype(dtype))
-        return zr_fail(log, ZR_ERR_ARGUMENT, "%s: %s is %s; only fp32 and bf16 are possible",
-                       kernel, array, zr_dtype_name(dtype));
+        return zr_fail(log, ZR_ERR_ARGUMENT, "%s: %s is %s; only fp32 and bf16 are allowed", kernel,
+                       array, zr_dtype_name(dtype));
     if (n_elems > SIZE_MAX / sizeof(double))
         return zr_fail(log, ZR_ERR_ARGUMENT, "%s: %s has %zu elements, more than memory can hold",
                        kernel, array, n_elems);
@@ -88,7 +88,7 @@ zr_status_t zr_kernel_sum(zr_stream_t *stream, void *dst, const void *const *sou
                           zr_dtype_t dtype, size_t n_elems) {
     if (n_sources < 1 || n_sources > ZR_MAX_SUM_SOURCES || sources == NULL)
         return zr_fail(&stream->device->log, ZR_ERR_ARGUMENT,
-                       "sum: n_sources is %d; 1 to %d are possible", n_sources, ZR_MAX_SUM_SOURCES);
+                       "sum: n_sources is %d; 1 to %d are allowed", n_sources, ZR_MAX_SUM_SOURCES);
     ZR_TRY(zr_check_array(stream, "sum", "dst", dst, dtype, n_elems));
     for (int i = 0; i < n_sources; i++)
         ZR_TRY(zr_check_array(stream, "sum", "a source", sources[i], dtype, n_elems));
@@ -125,10 +125,10 @@ static zr_status_t check_spread(const zr_stream_t *stream, void *const *dsts, in
     if (n_sources < 1 || n_sources > ZR_MAX_SUM_SOURCES || sources == NULL || n_dsts < 0 ||
         n_dsts > ZR_MAX_SUM_SOURCES || dsts == NULL)
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "spread: n_sources is %d, n_dsts %d; 1 to %d and 0 to %d are possible",
+                       "spread: n_sources is %d, n_dsts %d; 1 to %d and 0 to %d are allowed",
                        n_sources, n_dsts, ZR_MAX_SUM_SOURCES, ZR_MAX_SUM_SOURCES);
     if (n_sources == 1 && zr_dtype_size(dtype) == 0)
-        return zr_fail(log, ZR_ERR_ARGUMENT, "spread: %d is no dtype", (int)dtype);
+        return zr_fail(log, ZR_ERR_ARGUMENT, "spread: %d is not a dtype", (int)dtype);
     /* A copy is one of bytes; what else there is to check is the same. */
     for (int i = 0; i < n_sources; i++)
         ZR_TRY(check_elements(stream, "spread", "a source", sources[i], dtype, n_elems,
@@ -222,7 +222,7 @@ static zr_status_t check_blocks(const zr_stream_t *stream, const char *kernel, c
                                 const zr_encoding_t *encoding, size_t n_elems) {
     if ((n_elems > 0 && blocks == NULL) || (uintptr_t)blocks % encoding->align_bytes != 0)
         return zr_fail(&stream->device->log, ZR_ERR_ARGUMENT,
-                       "%s: blocks of %s at %p; they have to be at a multiple of %s", kernel,
+                       "%s: blocks of %s at %p; they must be at a multiple of %s", kernel,
                        encoding->name, blocks, zr_count_text(encoding->align_bytes, "byte").text);
     return ZR_OK;
 }
@@ -254,7 +254,7 @@ zr_status_t zr_stream_launched(zr_stream_t *stream, const zr_charge_t *charge) {
     if (!isfinite(cost->operations) || !isfinite(cost->bytes) || cost->operations < 0 ||
         cost->bytes < 0)
         return zr_fail(&stream->device->log, ZR_ERR_ARGUMENT,
-                       "%s: a cost of %g operations and %g bytes; both are finite and >= 0",
+                       "%s: a cost of %g operations and %g bytes; both must be finite and >= 0",
                        charge->kernel, cost->operations, cost->bytes);
     if (backend->stream_launched != NULL)
         ZR_TRY(backend->stream_launched(stream, charge->kernel));

@@ -11,7 +11,7 @@
 
 static zr_status_t check_arrays(const zr_update_rule_t *rule, const zr_log_t *log) {
     if (rule->n_arrays < 1 || rule->n_arrays > ZR_MAX_STATE_ARRAYS)
-        return zr_fail(log, ZR_ERR_ARGUMENT, "update \"%s\" has %zu arrays; 1 to %d are possible",
+        return zr_fail(log, ZR_ERR_ARGUMENT, "update \"%s\" has %zu arrays; 1 to %d are allowed",
                        rule->name, rule->n_arrays, ZR_MAX_STATE_ARRAYS);
     for (size_t i = 0; i < rule->n_arrays; i++) {
         const zr_state_array_t *array = &rule->arrays[i];
@@ -20,14 +20,14 @@ static zr_status_t check_arrays(const zr_update_rule_t *rule, const zr_log_t *lo
                            i, array->name == NULL ? "name" : "encoding");
         if (i > 0 && array->encoding->align_bytes > rule->arrays[i - 1].encoding->align_bytes)
             return zr_fail(log, ZR_ERR_ARGUMENT,
-                           "update \"%s\": array \"%s\" (%s) stands behind \"%s\" (%s); arrays of "
-                           "larger elements come first",
+                           "update \"%s\": array \"%s\" (%s) comes after \"%s\" (%s); arrays with "
+                           "larger elements must come first",
                            rule->name, array->name, array->encoding->name, rule->arrays[i - 1].name,
                            rule->arrays[i - 1].encoding->name);
     }
     if (rule->arrays[0].encoding != &zr_encoding_fp32)
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "update \"%s\": its first array, the master, is %s; it has to be fp32",
+                       "update \"%s\": its first array, the master, is %s; it must be fp32",
                        rule->name, rule->arrays[0].encoding->name);
     return ZR_OK;
 }
@@ -42,7 +42,7 @@ zr_status_t zr_update_rule_check(const zr_update_rule_t *rule, const zr_log_t *l
     ZR_TRY(check_arrays(rule, log));
     if (rule->n_hypers > ZR_MAX_HYPERS)
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "update \"%s\" has %zu hyperparameters; up to %d are possible", rule->name,
+                       "update \"%s\" has %zu hyperparameters; up to %d are allowed", rule->name,
                        rule->n_hypers, ZR_MAX_HYPERS);
     for (size_t i = 0; i < rule->n_hypers; i++) {
         const zr_hyper_t *hyper = &rule->hypers[i];
@@ -104,8 +104,8 @@ size_t zr_state_bytes(const zr_update_rule_t *rule, size_t n_elems) {
 static zr_status_t refuse_number(const zr_stream_t *stream, const zr_update_rule_t *rule,
                                  const char *name, double value, double least, double below) {
     return zr_fail(&stream->device->log, ZR_ERR_ARGUMENT,
-                   "%s: %s is %g; it has to be at least %g and less than %g", rule->name, name,
-                   value, least, below);
+                   "%s: %s is %g; it must be at least %g and less than %g", rule->name, name, value,
+                   least, below);
 }
 
 static zr_status_t check_numbers(const zr_stream_t *stream, const zr_update_rule_t *rule,
@@ -125,7 +125,7 @@ static zr_status_t check_numbers(const zr_stream_t *stream, const zr_update_rule
         return zr_fail(&stream->device->log, ZR_ERR_ARGUMENT, "%s: grad_scale is %g", rule->name,
                        (double)update->grad_scale);
     if (update->step < 1)
-        return zr_fail(&stream->device->log, ZR_ERR_ARGUMENT, "%s: step is %d; it counts from 1",
+        return zr_fail(&stream->device->log, ZR_ERR_ARGUMENT, "%s: step is %d; must be at least 1",
                        rule->name, update->step);
     return ZR_OK;
 }

@@ -23,12 +23,12 @@ static zr_status_t check(const zr_placement_options_t *o, const size_t *tensor_e
     size_t elem_bytes = most_elem_bytes(o);
     if (elem_bytes == 0 || o->group_elems == 0)
         return zr_fail(&o->log, ZR_ERR_ARGUMENT,
-                       "placement: pieces of %zu elements in %s: 1 to %d arrays are possible, and "
+                       "placement: pieces of %zu elements in %s: 1 to %d arrays are allowed, and "
                        "pieces of whole blocks",
                        o->group_elems, zr_count_text(o->n_arrays, "array").text,
                        ZR_PLACEMENT_MAX_ARRAYS);
     if (!(o->ratio >= 0 && o->ratio <= 1))
-        return zr_fail(&o->log, ZR_ERR_ARGUMENT, "placement: ratio is %g; it has to be 0 to 1",
+        return zr_fail(&o->log, ZR_ERR_ARGUMENT, "placement: ratio is %g; it must be 0 to 1",
                        o->ratio);
     size_t left = SIZE_MAX / elem_bytes;
     for (size_t i = 0; i < n_tensors; i++) {

@@ -91,11 +91,11 @@ static zr_status_t check(const zr_stash_options_t *o) {
     if (o->allocator == NULL || o->device == NULL || o->name == NULL)
         return zr_fail(&o->log, ZR_ERR_ARGUMENT, "stash: needs an allocator, its device, a name");
     if (!is_nvme && o->tier != ZR_TIER_HOST)
-        return zr_fail(&o->log, ZR_ERR_ARGUMENT, "stash of %s: tier %d; allowed are host and nvme",
+        return zr_fail(&o->log, ZR_ERR_ARGUMENT, "stash of %s: tier %d; allowed: host and nvme",
                        o->name, (int)o->tier);
     if (o->n_slots > ZR_STASH_MAX_SLOTS || o->slot_bytes > SIZE_MAX / 2)
         return zr_fail(&o->log, ZR_ERR_ARGUMENT,
-                       "stash of %s: %s of %s; at most %zu of %zu are possible", o->name,
+                       "stash of %s: %s of %s; at most %zu of %zu are allowed", o->name,
                        zr_count_text(o->n_slots, "slot").text,
                        zr_count_text(o->slot_bytes, "byte").text, ZR_STASH_MAX_SLOTS, SIZE_MAX / 2);
     if (!is_nvme)
@@ -103,7 +103,7 @@ static zr_status_t check(const zr_stash_options_t *o) {
     if (o->store == NULL)
         return zr_fail(&o->log, ZR_ERR_ARGUMENT, "stash of %s: nvme needs a store", o->name);
     if (o->n_buffers == 0 || o->n_buffers > ZR_STASH_MAX_BUFFERS)
-        return zr_fail(&o->log, ZR_ERR_ARGUMENT, "stash of %s: %zu buffers; 1 to %zu are possible",
+        return zr_fail(&o->log, ZR_ERR_ARGUMENT, "stash of %s: %zu buffers; 1 to %zu are allowed",
                        o->name, o->n_buffers, ZR_STASH_MAX_BUFFERS);
     return ZR_OK;
 }

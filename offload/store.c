@@ -55,7 +55,7 @@ static zr_status_t check_counts(const zr_store_options_t *o) {
         const count_rule_t *rule = &rules[i];
         if (rule->value < rule->least || rule->value > rule->most)
             return zr_fail(&o->log, ZR_ERR_ARGUMENT,
-                           "store: %s is %zu; %zu to %zu are possible, the nearest is %zu",
+                           "store: %s is %zu; %zu to %zu are allowed, the nearest is %zu",
                            rule->name, rule->value, rule->least, rule->most,
                            rule->value < rule->least ? rule->least : rule->most);
     }
@@ -67,7 +67,7 @@ static zr_status_t check_multiple(const zr_store_options_t *o, const char *name,
     if (value % unit == 0)
         return ZR_OK;
     return zr_fail(&o->log, ZR_ERR_ARGUMENT,
-                   "store: %s is %zu, but has to be a multiple of %s, %zu; the next is %zu", name,
+                   "store: %s is %zu, but must be a multiple of %s, %zu; the next is %zu", name,
                    value, unit_name, unit, (value / unit + 1) * unit);
 }
 
@@ -90,8 +90,8 @@ static zr_status_t check_extents(const zr_store_options_t *o, const zr_store_ext
             return zr_fail(&o->log, ZR_ERR_ARGUMENT, "store: extent %zu has no name (NULL)", i);
         if (extents[i].size_bytes > left)
             return zr_fail(&o->log, ZR_ERR_ARGUMENT,
-                           "store: with extent %zu, \"%s\" of %s, they are more than the "
-                           "%zu bytes that are possible",
+                           "store: with extent %zu, \"%s\" of %s, they are more than the %zu bytes "
+                           "that are allowed",
                            i, extents[i].name, zr_count_text(extents[i].size_bytes, "byte").text,
                            (size_t)1 << 60);
         if (extents[i].account >= ZR_STORE_MAX_ACCOUNTS)
@@ -112,7 +112,7 @@ static zr_status_t find_backend(const char *name, const zr_log_t *log,
         }
     }
     return zr_fail(log, ZR_ERR_ARGUMENT,
-                   "store: there is no backend \"%s\"; there are memory, uring, posix, sim",
+                   "store: unknown backend \"%s\"; allowed: memory, uring, posix, sim",
                    name != NULL ? name : "(NULL)");
 }
 
@@ -121,7 +121,7 @@ static zr_status_t check_device(const zr_store_options_t *o, const zr_store_back
     if (o->device == NULL || !zr_device_info(o->device)->stores_nothing || backend->keeps_nothing)
         return ZR_OK;
     return zr_fail(&o->log, ZR_ERR_UNSUPPORTED,
-                   "store: device \"%s\" simulates and has no data for \"%s\"; use \"sim\"",
+                   "store: device \"%s\" is simulated and has no data for \"%s\"; use \"sim\"",
                    zr_device_info(o->device)->backend, backend->name);
 }
 
@@ -179,7 +179,7 @@ zr_status_t zr_store_create_from(const zr_store_backend_t *backend,
                                  zr_store_t **store_p) {
     zr_store_options_t o = options != NULL ? *options : zr_store_options_default();
     if (store_p == NULL)
-        return zr_fail(&o.log, ZR_ERR_ARGUMENT, "store: nowhere to give it to (NULL)");
+        return zr_fail(&o.log, ZR_ERR_ARGUMENT, "store: the output pointer is NULL");
     ZR_TRY(check_options(&o));
     ZR_TRY(check_device(&o, backend));
     ZR_TRY(check_extents(&o, extents, n_extents));
@@ -323,7 +323,7 @@ static zr_status_t check_bytes(const zr_store_t *store, const call_t *call) {
         (call->size_bytes % chunk != 0 &&
          call->offset_bytes + call->size_bytes != extent->size_bytes))
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "%s of \"%s\": %s at %zu: no whole chunks: begin at a multiple of "
+                       "%s of \"%s\": %s at %zu: not whole chunks: begin at a multiple of "
                        "chunk_bytes, %zu, and end at one or at the extent's end, %zu",
                        verb, extent->name, zr_count_text(call->size_bytes, "byte").text,
                        call->offset_bytes, chunk, extent->size_bytes);
@@ -347,7 +347,7 @@ static zr_status_t check_range(const zr_store_t *store, const call_t *call) {
 static zr_status_t check_call(const zr_store_t *store, const call_t *call) {
     if (store != NULL && call->ticket_p == NULL)
         return zr_fail(&store->options.log, ZR_ERR_ARGUMENT,
-                       "%s: nowhere to give the ticket to (NULL)", call->verb);
+                       "%s: the output pointer for the ticket is NULL", call->verb);
     return check_range(store, call);
 }
 
@@ -355,7 +355,7 @@ static zr_status_t check_alive(const zr_store_t *store, const call_t *call) {
     if (!store->is_dead)
         return ZR_OK;
     return zr_fail(&store->options.log, ZR_ERR_IO,
-                   "%s of \"%s\": the store takes nothing more since %s failed: %s (errno %d)",
+                   "%s of \"%s\": the store is unusable since %s failed: %s (errno %d)",
                    zr_store_direction_name(call->direction), store->extents[call->extent].name,
                    store->death.operation, strerror(store->death.error), store->death.error);
 }
@@ -411,8 +411,8 @@ static zr_status_t check_present(const zr_store_t *store, const call_t *call) {
     for (size_t i = 0; i < n_chunks(store, call); i++) {
         if (!is_present[i])
             return zr_fail(&store->options.log, ZR_ERR_STATE,
-                           "%s of \"%s\": %s at %zu: the chunk at %zu holds nothing: it was "
-                           "never put, or its put has failed",
+                           "%s of \"%s\": %s at %zu: the chunk at %zu has no data: it was never "
+                           "put, or its put failed",
                            call->verb, store->extents[call->extent].name,
                            zr_count_text(call->size_bytes, "byte").text, call->offset_bytes,
                            call->offset_bytes + i * store->info.chunk_bytes);
@@ -434,8 +434,8 @@ static zr_status_t find_free_slot(zr_store_t *store, const call_t *call, size_t 
         }
     }
     return zr_fail(&store->options.log, ZR_ERR_STATE,
-                   "%s of \"%s\": as many as max_transfers, %zu, have been started and not "
-                   "waited for; wait for some, or raise it",
+                   "%s of \"%s\": max_transfers, %zu, have been started and not waited for; wait "
+                   "for some, or raise max_transfers",
                    zr_store_direction_name(call->direction), store->extents[call->extent].name,
                    store->options.max_transfers);
 }
@@ -550,7 +550,7 @@ static zr_status_t find_transfer(zr_store_t *store, zr_store_ticket_t ticket, co
     if (transfer == NULL || transfer->state == ZR_TRANSFER_FREE ||
         transfer->generation != ticket / ZR_STORE_MAX_TRANSFERS)
         return zr_fail(&store->options.log, ZR_ERR_STATE,
-                       "%s: ticket %llu is of no transfer; each can be given back once", verb,
+                       "%s: ticket %llu is invalid; each ticket can be waited for once", verb,
                        (unsigned long long)ticket);
     *transfer_p = transfer;
     return ZR_OK;
@@ -574,7 +574,7 @@ zr_status_t zr_store_poll(zr_store_t *store, zr_store_ticket_t ticket, bool *don
     zr_store_transfer_t *transfer = NULL;
     if (done_p == NULL)
         return zr_fail(store != NULL ? &store->options.log : NULL, ZR_ERR_ARGUMENT,
-                       "poll: nowhere to say whether it has ended (NULL)");
+                       "poll: the output pointer is NULL");
     if (ticket == ZR_STORE_NO_TICKET) {
         *done_p = true;
         return ZR_OK;

@@ -18,7 +18,7 @@ typedef struct sim_store {
     zr_store_memory_t bounce_memory;
     double *ends;                          /* [options.max_transfers] of those in flight */
     zr_store_transfer_t *oldest, **newest; /* in flight, in the order of their starts */
-    size_t n_parts; /* of buffers that are registered, at most so far */
+    size_t n_parts;                        /* of buffers that are registered, at most so far */
 } sim_store_t;
 
 static uint64_t round_up(uint64_t size_bytes, uint64_t unit) {
@@ -41,7 +41,7 @@ static zr_status_t reserve(zr_store_t *store) {
         return ZR_OK;
     return zr_fail(&store->options.log, ZR_ERR_BUDGET,
                    "store: drives of the machine \"%s\" have no room for %s: a rank's share of "
-                   "them is %s; name more folders or larger drives, or keep less there",
+                   "them is %s; name more folders or larger drives, or store less there",
                    sim->hardware->name, zr_size_text(store->info.reserved_bytes).text,
                    zr_size_text(sim->hardware->disk_bytes).text);
 }
@@ -64,8 +64,8 @@ static zr_status_t open_sim(zr_store_t *store, bool has_drives) {
     sim->clock = device != NULL ? zr_sim_clock_of(device) : NULL;
     if (sim->clock == NULL)
         return zr_fail(&store->options.log, ZR_ERR_ARGUMENT,
-                       "store: \"sim\" keeps nothing and needs a simulated device in its options, "
-                       "whose time it takes; use \"uring\"");
+                       "store: \"sim\" stores no data and requires a simulated device in its "
+                       "options; use \"uring\"");
     sim->hardware = zr_sim_hardware_of(device);
     store->info.request_bytes = store->options.request_bytes;
     store->info.depth = store->options.depth;
@@ -81,9 +81,8 @@ static zr_status_t open_sim(zr_store_t *store, bool has_drives) {
     ZR_TRY(reserve(store));
     if (!has_drives)
         return ZR_OK;
-    zr_heap_count_absent(store->heap,
-                         zr_store_uring_table_bytes(store) - sizeof(*sim) -
-                             store->options.max_transfers * sizeof(*sim->ends));
+    zr_heap_count_absent(store->heap, zr_store_uring_table_bytes(store) - sizeof(*sim) -
+                                          store->options.max_transfers * sizeof(*sim->ends));
     ZR_TRY(register_buffers(store));
     return zr_store_bounce_allocate(store, &sim->bounce_memory);
 }

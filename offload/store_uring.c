@@ -36,8 +36,8 @@ static const char *ring_advice(int error) {
                "docker: --security-opt seccomp=...)";
     case EPERM:
     case EACCES:
-        return "it is forbidden here: sysctl kernel.io_uring_disabled has to be 0, and a "
-               "container's seccomp profile has to allow it";
+        return "it is forbidden here: sysctl kernel.io_uring_disabled must be 0, and a container's "
+               "seccomp profile must allow it";
     case ENOMEM:
         return "raise RLIMIT_MEMLOCK (ulimit -l), or lower depth";
     case EMFILE:
@@ -49,7 +49,7 @@ static const char *ring_advice(int error) {
 
 static zr_status_t fail_ring(const zr_store_t *store, int error) {
     return zr_fail(&store->options.log, ZR_ERR_UNSUPPORTED,
-                   "store: io_uring for %s cannot be had: %s (errno %d); %s",
+                   "store: io_uring for %s is not available: %s (errno %d); %s",
                    zr_count_text(store->options.depth, "request").text, strerror(error), error,
                    ring_advice(error));
 }
@@ -99,8 +99,8 @@ static void open_polling(zr_store_t *store) {
     }
     zr_ring_close(&ring);
     zr_log_write(&store->options.log, ZR_LOG_WARNING,
-                 "store: no polling for completions at %s: %s (errno %d); it goes on with "
-                 "interrupts (drives poll with the kernel's option nvme.poll_queues)",
+                 "store: no polling for completions at %s: %s (errno %d); using interrupts "
+                 "(polling requires the kernel option nvme.poll_queues)",
                  uring->files[0].name, strerror(error), error);
 }
 
@@ -128,7 +128,7 @@ static zr_status_t open_files(zr_store_t *store) {
     const zr_store_options_t *o = &store->options;
     if (o->paths == NULL || o->n_paths < 1 || o->n_paths > ZR_STORE_MAX_PATHS)
         return zr_fail(&o->log, ZR_ERR_ARGUMENT,
-                       "store: %zu paths; 1 to %d folders are possible (--nvme-path)",
+                       "store: %zu paths; 1 to %d folders are allowed (--nvme-path)",
                        o->paths == NULL ? (size_t)0 : o->n_paths, ZR_STORE_MAX_PATHS);
     if (o->file_name != NULL && o->n_paths != 1)
         return zr_fail(&o->log, ZR_ERR_ARGUMENT, "store: %zu paths for the one file \"%s\"",
@@ -150,8 +150,8 @@ static zr_status_t open_files(zr_store_t *store) {
     }
     if (o->chunk_bytes % store->info.block_bytes != 0)
         return zr_fail(&o->log, ZR_ERR_ARGUMENT,
-                       "store: chunk_bytes is %zu, but has to be a multiple of the block size that "
-                       "was found, %zu",
+                       "store: chunk_bytes is %zu, but must be a multiple of the block size of the "
+                       "drives, %zu",
                        o->chunk_bytes, store->info.block_bytes);
     return ZR_OK;
 }
@@ -311,11 +311,11 @@ static void warn_unregistered(zr_uring_store_t *uring, size_t n_parts, int error
                              ? "raise RLIMIT_MEMLOCK (ulimit -l; \"memlock\" in "
                                "/etc/security/limits.conf; LimitMEMLOCK= of a systemd unit)"
                              : "use plain host memory for them";
-    zr_log_write(&store->options.log, ZR_LOG_WARNING,
-                 "store: %s of buffers cannot be registered: %s (errno %d), RLIMIT_MEMLOCK is %s; "
-                 "it goes on, but pins them anew at every request, which costs processor time; %s",
-                 zr_size_text(size_bytes).text, strerror(error), error, memlock_limit().text,
-                 advice);
+    zr_log_write(
+        &store->options.log, ZR_LOG_WARNING,
+        "store: %s of buffers cannot be registered: %s (errno %d), RLIMIT_MEMLOCK is %s; "
+        "continuing without: they are pinned again at every request, which costs CPU time; %s",
+        zr_size_text(size_bytes).text, strerror(error), error, memlock_limit().text, advice);
 }
 
 int zr_uring_find_registered(const zr_uring_store_t *uring, const void *memory, size_t size_bytes) {
@@ -417,8 +417,8 @@ const char *zr_store_drive_backend(const zr_log_t *log) {
         return zr_store_uring_backend.name;
     if (log != NULL)
         zr_log_write(log, ZR_LOG_WARNING,
-                     "store: io_uring cannot be had: %s (errno %d); it goes on with pread and "
-                     "pwrite, one request at a time, while nothing else is done; %s",
+                     "store: io_uring is not available: %s (errno %d); using pread and pwrite, one "
+                     "blocking request at a time; %s",
                      strerror(error), error, ring_advice(error));
     return zr_store_posix_backend.name;
 }

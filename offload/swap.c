@@ -97,7 +97,7 @@ static zr_status_t check(const zr_swap_options_t *o, const zr_store_t *store) {
     if (o->allocator == NULL || store == NULL)
         return zr_fail(&o->log, ZR_ERR_ARGUMENT, "swap: needs a store and an allocator");
     if (o->n_buffers == 0 || o->n_buffers > ZR_SWAP_MAX_BUFFERS)
-        return zr_fail(&o->log, ZR_ERR_ARGUMENT, "swap: %zu buffers; 1 to %zu are possible",
+        return zr_fail(&o->log, ZR_ERR_ARGUMENT, "swap: %zu buffers; 1 to %zu are allowed",
                        o->n_buffers, ZR_SWAP_MAX_BUFFERS);
     return ZR_OK;
 }
@@ -357,7 +357,7 @@ static zr_status_t hash_chunk(zr_swap_t *swap, size_t number) {
 static zr_status_t check_slice(const zr_swap_t *swap, size_t offset_bytes, size_t size_bytes) {
     const zr_log_t *log = &swap->options.log;
     if (!swap->is_open || swap->pass != ZR_SWAP_SLICES || swap->n_given == swap->n_done)
-        return zr_fail(log, ZR_ERR_STATE, "swap: no item is being worked on in slices");
+        return zr_fail(log, ZR_ERR_STATE, "swap: no item is processed in slices");
     size_t item_bytes = swap->items[swap->n_done].size_bytes;
     if (offset_bytes <= item_bytes && size_bytes <= item_bytes - offset_bytes)
         return ZR_OK;
@@ -379,8 +379,8 @@ static zr_status_t close_chunk(zr_swap_t *swap, size_t number, size_t size_bytes
     chunk_bytes_t bytes = bytes_of_chunk(swap, number);
     if (chunk->state != CHUNK_OPEN || size_bytes > bytes.size_bytes - chunk->closed_bytes)
         return zr_fail(&swap->options.log, ZR_ERR_STATE,
-                       "swap: closing %s of the chunk at %zu of the item, not opened, or closed "
-                       "before",
+                       "swap: closing %s of the chunk at %zu of the item, which was not opened or "
+                       "was closed before",
                        zr_count_text(size_bytes, "byte").text, bytes.begin);
     chunk->closed_bytes += size_bytes;
     return chunk->closed_bytes == bytes.size_bytes ? hash_chunk(swap, number) : ZR_OK;
@@ -527,7 +527,7 @@ zr_status_t zr_swap_seek(zr_swap_t *swap, const zr_swap_item_t *item) {
 
 static zr_status_t check_given(const zr_swap_t *swap) {
     if (!swap->is_open || swap->n_given == swap->n_returned)
-        return zr_fail(&swap->options.log, ZR_ERR_STATE, "swap: no item is being worked on");
+        return zr_fail(&swap->options.log, ZR_ERR_STATE, "swap: no item is being processed");
     return ZR_OK;
 }
 
@@ -603,7 +603,7 @@ static zr_status_t load(zr_swap_t *swap, slot_t *slot, const zr_swap_item_t *ite
 
 zr_status_t zr_swap_load(zr_swap_t *swap, const zr_swap_item_t *item, const void **buffer_p) {
     if (swap->is_open)
-        return zr_fail(&swap->options.log, ZR_ERR_STATE, "swap: a pass is under way");
+        return zr_fail(&swap->options.log, ZR_ERR_STATE, "swap: a pass is in progress");
     if (item->size_bytes > swap->options.buffer_bytes)
         return zr_fail(&swap->options.log, ZR_ERR_ARGUMENT, "swap: %s, a buffer has %zu",
                        zr_count_text(item->size_bytes, "byte").text, swap->options.buffer_bytes);

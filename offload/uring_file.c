@@ -135,10 +135,9 @@ static zr_status_t fall_back(zr_uring_file_t *file, int error, const zr_log_t *l
     file->is_direct = false;
     file->block_bytes = file->align_bytes = 1;
     zr_log_write(log, ZR_LOG_WARNING,
-                 "store: no direct transfers to %s: %s (errno %d); it goes on through the page "
-                 "cache, which copies every byte once more, takes host memory beyond every "
-                 "budget, and about halves the bandwidth of a fast drive; give a path on ext4 or "
-                 "XFS on a local drive",
+                 "store: no direct transfers to %s: %s (errno %d); using the page cache, which "
+                 "copies every byte again, uses host memory beyond all budgets, and about halves "
+                 "the bandwidth of a fast drive; give a path on ext4 or XFS on a local drive",
                  file->name, strerror(error), error);
     return ZR_OK;
 }

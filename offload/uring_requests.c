@@ -192,11 +192,11 @@ static void advance(zr_uring_store_t *uring, uint32_t number, size_t moved_bytes
     }
     size_t whole_blocks = moved_bytes - moved_bytes % uring->base.info.block_bytes;
     if (moved_bytes == 0 && is_get) {
-        fail_request(uring, number, "the file ends there: it was made shorter by somebody else", 0);
+        fail_request(uring, number, "unexpected end of file: another process truncated it", 0);
     } else if (whole_blocks == 0) {
         retry(uring, number,
-              is_get ? "less than a block is left of the file: it was made shorter by somebody else"
-                     : "no whole block is written",
+              is_get ? "less than a block is left in the file: another process truncated it"
+                     : "less than a whole block was written",
               0);
     } else {
         request->done_bytes += whole_blocks;
@@ -240,10 +240,10 @@ static void take_back(zr_uring_store_t *uring) {
     zr_ring_completion_t completion;
     while (uring->n_handed > 0) {
         if (wait_for_completion(uring, &completion) != 1) {
-            zr_log_write(&uring->base.options.log, ZR_LOG_ERROR,
-                         "store: %s cannot be waited for; the system may still write to their "
-                         "buffers",
-                         zr_count_text(uring->n_handed, "request").text);
+            zr_log_write(
+                &uring->base.options.log, ZR_LOG_ERROR,
+                "store: %s are still in flight; the system may still write to their buffers",
+                zr_count_text(uring->n_handed, "request").text);
             return;
         }
         uring->n_handed--;

@@ -76,7 +76,7 @@ static const char *nearest(const char *name) {
 
 static void refuse_name(reader_t *reader, const char *name) {
     const char *near = nearest(name);
-    report(reader, "there is no figure \"%.64s\"%s%s%s", name, near != NULL ? "; is it \"" : "",
+    report(reader, "unknown figure \"%.64s\"%s%s%s", name, near != NULL ? "; is it \"" : "",
            near != NULL ? near : "", near != NULL ? "\"?" : "");
 }
 
@@ -94,17 +94,17 @@ static void read_figure(reader_t *reader, const char *name, const json_t *value)
     }
     double number = json_number_value(value);
     if (!json_is_number(value)) {
-        report(reader, "%s has to be a number: %s", name, figure->what);
+        report(reader, "%s must be a number: %s", name, figure->what);
         return;
     }
     if (is_whole(figure->type) && (number != floor(number) ||
                                    number < (figure->may_be_zero ? 0.0 : 1.0) || number > 0x1p52)) {
-        report(reader, "%s is %.17g; it has to be a whole number, at least %d and at most 2^52",
-               name, number, figure->may_be_zero ? 0 : 1);
+        report(reader, "%s is %.17g; it must be a whole number, at least %d and at most 2^52", name,
+               number, figure->may_be_zero ? 0 : 1);
         return;
     }
     if (figure->type == ZR_FIGURE_COUNT && number > 1 << 20) {
-        report(reader, "%s is %.17g; 1 to 1048576 are possible", name, number);
+        report(reader, "%s is %.17g; 1 to 1048576 are allowed", name, number);
         return;
     }
     zr_hardware_set_figure(&reader->hardware, figure, number);
@@ -115,7 +115,7 @@ static void read_section(reader_t *reader, const char *section, json_t *values) 
     json_t *value;
     char name[128];
     if (!json_is_object(values)) {
-        report(reader, "%s has to be an object with its figures", section);
+        report(reader, "%s must be an object with its figures", section);
         return;
     }
     json_object_foreach(values, key, value) {
@@ -128,7 +128,7 @@ static void read_name(reader_t *reader, const json_t *value) {
     size_t room = sizeof(reader->hardware.name);
     if (!json_is_string(value) || json_string_length(value) == 0 ||
         json_string_length(value) >= room)
-        report(reader, "name has to be a text of 1 to %zu bytes", room - 1);
+        report(reader, "name must be a text of 1 to %zu bytes", room - 1);
     else
         snprintf(reader->hardware.name, room, "%s", json_string_value(value));
 }
@@ -139,21 +139,21 @@ static void read_kind(reader_t *reader, const json_t *value) {
     if (strcmp(text, "cuda") == 0)
         reader->hardware.kind = ZR_HARDWARE_CUDA;
     else if (strcmp(text, "host") != 0)
-        report(reader, "kind has to be \"host\" or \"cuda\"");
+        report(reader, "kind must be \"host\" or \"cuda\"");
 }
 
 static void check_sources(reader_t *reader, json_t *sources) {
     const char *key;
     json_t *value;
     if (!json_is_object(sources)) {
-        report(reader, "sources has to be an object with a text for each figure");
+        report(reader, "sources must be an object with a text for each figure");
         return;
     }
     json_object_foreach(sources, key, value) {
         if (find_figure(key) == NULL && !is_section(key))
             refuse_name(reader, key);
         else if (!json_is_string(value))
-            report(reader, "the source of %s has to be a text", key);
+            report(reader, "the source of %s must be a text", key);
     }
 }
 
@@ -209,7 +209,7 @@ static zr_status_t load(const char *path, const zr_log_t *log, json_t **root_p) 
                        error.column, error.text);
     if (!json_is_object(root)) {
         json_decref(root);
-        return zr_fail(log, ZR_ERR_FORMAT, "%s: it has to be an object, { ... }", path);
+        return zr_fail(log, ZR_ERR_FORMAT, "%s: it must be an object, { ... }", path);
     }
     *root_p = root;
     return ZR_OK;
@@ -220,7 +220,7 @@ zr_status_t zr_hardware_read_json(const char *path, const zr_log_t *log,
     json_t *root = NULL;
     if (path == NULL || hardware_p == NULL)
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "reading a hardware description needs a path and a place for it");
+                       "reading a hardware description needs a path and an output pointer");
     ZR_TRY(load(path, log, &root));
     reader_t reader = {.path = path, .log = log, .hardware = zr_hardware_default()};
     reader.hardware.name[0] = '\0';

@@ -126,7 +126,7 @@ zr_status_t zr_param_read(zr_param_t *param, size_t first, size_t n_elems, float
     ZR_TRY(zr_rt_check_param(param, "zr_param_read", first, n_elems));
     if (values == NULL && n_elems > 0)
         return zr_fail(&runtime->base.log, ZR_ERR_ARGUMENT,
-                       "no place (NULL) for %s of parameter \"%s\"",
+                       "no output pointer (NULL) for %s of parameter \"%s\"",
                        zr_count_text(n_elems, "element").text, param->name);
     return zr_rt_note(runtime, read_param(param, first, n_elems, values));
 }
@@ -139,11 +139,11 @@ zr_status_t zr_runtime_share(zr_runtime_t *runtime, const double *values, size_t
     const double *shared = NULL;
     ZR_TRY(zr_rt_check_ready(runtime, "zr_runtime_share"));
     if (n_values < 1 || n_values > ZR_MAX_SHARED_VALUES)
-        return zr_fail(&base->log, ZR_ERR_ARGUMENT, "zr_runtime_share: %s; 1 to %d are possible",
+        return zr_fail(&base->log, ZR_ERR_ARGUMENT, "zr_runtime_share: %s; 1 to %d are allowed",
                        zr_count_text(n_values, "value").text, ZR_MAX_SHARED_VALUES);
     if (values == NULL || all == NULL)
         return zr_fail(&base->log, ZR_ERR_ARGUMENT,
-                       "zr_runtime_share: %s at %p, a place for those of all at %p",
+                       "zr_runtime_share: %s at %p, the output for all ranks' values at %p",
                        zr_count_text(n_values, "value").text, (const void *)values, (void *)all);
     ZR_TRY(zr_rt_note(runtime, zr_exchange_values(&runtime->exchange, values, n_values, &shared)));
     memcpy(all, shared, (size_t)base->n_ranks * n_values * sizeof(double));
@@ -202,7 +202,7 @@ static zr_status_t check_replicas(zr_runtime_t *runtime, uint64_t xxh3) {
         if (all[2 * rank] != all[0] || all[2 * rank + 1] != all[1])
             return zr_fail(&base->log, ZR_ERR_STATE,
                            "rank %d has other weights than rank 0: the copies of the model that "
-                           "groups of %s hold have come apart; go on from a checkpoint",
+                           "groups of %s hold have diverged; resume from a checkpoint",
                            rank, zr_count_text((uint64_t)base->sharding.n_shards, "rank").text);
     return ZR_OK;
 }
@@ -211,7 +211,7 @@ zr_status_t zr_runtime_weights(zr_runtime_t *runtime, zr_weights_t *weights_p) {
     ZR_TRY(zr_rt_check_outside(runtime, "zr_runtime_weights"));
     if (!zr_base_has_data(&runtime->base))
         return zr_fail(&runtime->base.log, ZR_ERR_UNSUPPORTED,
-                       "the weights have no hash: device \"%s\" simulates, and holds none",
+                       "the weights have no hash: device \"%s\" is simulated and stores no data",
                        zr_device_info(runtime->base.device)->backend);
     XXH3_state_t *state = XXH3_createState();
     if (state == NULL)

@@ -21,10 +21,10 @@ static zr_status_t check_desc(const zr_nvme_t *nvme, const zr_extents_desc_t *de
             return zr_fail(log, ZR_ERR_ARGUMENT, "%s: extent %zu of %zu has no name", desc->name, i,
                            desc->n_extents);
     if (desc->unit_bytes == 0 || desc->unit_bytes % ZR_STORE_CHUNK_ALIGN_BYTES != 0)
-        return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "%s: transfers begin at multiples of %zu bytes, which has to be a multiple "
-                       "of %zu",
-                       desc->name, desc->unit_bytes, ZR_STORE_CHUNK_ALIGN_BYTES);
+        return zr_fail(
+            log, ZR_ERR_ARGUMENT,
+            "%s: transfers begin at multiples of %zu bytes, which must be a multiple of %zu",
+            desc->name, desc->unit_bytes, ZR_STORE_CHUNK_ALIGN_BYTES);
     if (nvme->n_parts == ZR_STORE_MAX_ACCOUNTS)
         return zr_fail(log, ZR_ERR_ARGUMENT, "%s: the store has %d users already", desc->name,
                        ZR_STORE_MAX_ACCOUNTS);

@@ -37,11 +37,10 @@ static zr_status_t limit_parts(zr_params_t *params) {
     params->part_bytes = most / unit * unit;
     if (params->part_bytes != 0)
         return ZR_OK;
-    return zr_fail(
-        &base->log, ZR_ERR_ARGUMENT,
-        "--param-buffer: %s hold no whole blocks of the frozen parameters' encoding; the "
-        "least are %zu elements",
-        zr_size_text(most).text, zr_encoding_elems(zr_base_encoding(base), least));
+    return zr_fail(&base->log, ZR_ERR_ARGUMENT,
+                   "--param-buffer: %s are less than one block of the frozen parameters' encoding; "
+                   "the minimum is %zu elements",
+                   zr_size_text(most).text, zr_encoding_elems(zr_base_encoding(base), least));
 }
 
 /* Spread what stays on the device over the order of the shards. */

@@ -122,12 +122,11 @@ static zr_status_t choose_comm(run_t *run, bool *are_processes_p) {
     *are_processes_p = strcmp(comm, "processes") == 0 || strcmp(comm, "mpi") == 0;
     if (!run->is_nccl && !*are_processes_p && strcmp(comm, "threads") != 0)
         return zr_fail(&o->log, ZR_ERR_ARGUMENT,
-                       "run: there is no communicator \"%s\"; there are threads, nccl, processes",
-                       comm);
+                       "run: unknown communicator \"%s\"; allowed: threads, nccl, processes", comm);
     if (run->is_launched && strcmp(comm, "threads") == 0)
         return zr_fail(&o->log, ZR_ERR_ARGUMENT,
                        "run: this process is rank %d of %d processes, which cannot exchange data "
-                       "by \"threads\"; there are nccl, processes",
+                       "by \"threads\"; allowed: nccl, processes",
                        run->launch.rank, run->launch.n_ranks);
     if (!run->is_launched && *are_processes_p && run->n_ranks > 1)
         return zr_fail(&o->log, ZR_ERR_ARGUMENT,
@@ -226,7 +225,7 @@ static zr_status_t find_ranks(run_t *run, int n_ranks) {
     run->n_ranks = run->is_launched ? run->launch.n_ranks : n_ranks;
     run->n_here = run->is_launched ? 1 : n_ranks;
     if (run->n_here < 1 || run->n_here > ZR_MAX_SUM_SOURCES)
-        return zr_fail(log, ZR_ERR_ARGUMENT, "run: %d ranks; 1 to %d are possible", n_ranks,
+        return zr_fail(log, ZR_ERR_ARGUMENT, "run: %d ranks; 1 to %d are allowed", n_ranks,
                        ZR_MAX_SUM_SOURCES);
     return ZR_OK;
 }

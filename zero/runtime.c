@@ -57,8 +57,9 @@ static zr_status_t check_config(const zr_config_t *config, int n_ranks, const zr
     zr_config_t resolved = *config;
     ZR_TRY(zr_config_resolve(&resolved, n_ranks, log));
     if (resolved.micro_batch != config->micro_batch || resolved.grad_accum != config->grad_accum)
-        return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "the configuration has open batch sizes: call zr_config_resolve first");
+        return zr_fail(
+            log, ZR_ERR_ARGUMENT,
+            "the configuration has unresolved batch sizes: call zr_config_resolve first");
     return ZR_OK;
 }
 
@@ -86,8 +87,8 @@ zr_status_t zr_runtime_create(const zr_config_t *config, zr_comm_t *comm, zr_dev
     zr_log_t own_log = log ? *log : zr_log_default();
     if (config == NULL || comm == NULL || device == NULL || runtime_p == NULL)
         return zr_fail(&own_log, ZR_ERR_ARGUMENT,
-                       "zr_runtime_create needs a configuration, a communicator, a device and a "
-                       "place for the result");
+                       "zr_runtime_create needs a configuration, a communicator, a device and an "
+                       "output pointer");
     own_log.rank = zr_comm_rank(comm);
     ZR_TRY(check_config(config, zr_comm_n_ranks(comm), &own_log));
     zr_heap_t *heap = zr_heap_create(NULL);
@@ -228,7 +229,7 @@ static zr_status_t refuse_config(zr_runtime_t *runtime, const uint64_t *words, s
         if (all[i] != all[i % n])
             status = zr_fail(&base->log, ZR_ERR_COMM,
                              "rank %zu has another configuration than rank 0, in %s: start all "
-                             "ranks alike",
+                             "ranks with the same options",
                              i / n, agreed_option(i % n));
     zr_heap_free(base->heap, all);
     return status;
@@ -253,7 +254,7 @@ static zr_status_t agree(zr_runtime_t *runtime) {
         if (all[2 * rank + 1] != all[1])
             status = zr_fail(&base->log, ZR_ERR_COMM,
                              "rank %d has another model than rank 0 (hash %016" PRIx64
-                             ", rank 0 has %016" PRIx64 "): start all ranks alike",
+                             ", rank 0 has %016" PRIx64 "): start all ranks with the same options",
                              rank, all[2 * rank + 1], all[1]);
     zr_heap_free(base->heap, all);
     return status;

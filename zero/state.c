@@ -96,7 +96,8 @@ static zr_status_t cut(zr_state_t *state) {
     if (options.group_elems == 0)
         return zr_fail(&state->base->log, ZR_ERR_UNSUPPORTED,
                        "optimizer state of \"%s\" or its gradients on NVMe: sub-groups of %zu "
-                       "elements are no whole blocks of %zu bytes there; use a larger --sub-group",
+                       "elements are not multiples of the drives' block size, %zu bytes; use a "
+                       "larger --sub-group",
                        state->rule->name, config->sub_group_elems, ZR_STORE_CHUNK_ALIGN_BYTES);
     for (size_t i = 0; i < options.n_arrays; i++)
         options.encodings[i] = state->rule->arrays[i].encoding;
@@ -219,7 +220,7 @@ zr_status_t zr_state_prepare(zr_state_t *state) {
         if (block == 0 || ZR_LAYOUT_MOST_ALIGN_ELEMS % block != 0)
             return zr_fail(&state->base->log, ZR_ERR_UNSUPPORTED,
                            "optimizer array \"%s\": encoding %s has blocks of %zu elements; powers "
-                           "of two up to %zu are possible",
+                           "of two up to %zu are allowed",
                            array->name, array->encoding->name, block, ZR_LAYOUT_MOST_ALIGN_ELEMS);
         align_to(state, array->encoding);
     }

@@ -18,12 +18,12 @@
 static zr_status_t allocate_stage(const zr_state_t *state, zr_state_stage_t *stage, size_t n_elems,
                                   bool has_grads) {
     ZR_TRY(zr_base_allocate(state->base, zr_state_bytes(state->rule, n_elems), ZR_TAG_STAGING,
-                            ZR_LIFETIME_PERSISTENT, "optimizer state on its way", NULL,
+                            ZR_LIFETIME_PERSISTENT, "optimizer state in transit", NULL,
                             &stage->state));
     if (!has_grads)
         return ZR_OK;
     return zr_base_allocate(state->base, zr_base_bytes(state->base, n_elems), ZR_TAG_STAGING,
-                            ZR_LIFETIME_PERSISTENT, "gradients on their way", NULL, &stage->grads);
+                            ZR_LIFETIME_PERSISTENT, "gradients in transit", NULL, &stage->grads);
 }
 
 zr_status_t zr_state_create_stages(zr_state_t *state) {

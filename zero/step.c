@@ -68,10 +68,9 @@ static zr_status_t update_all(zr_runtime_t *runtime, double lr, double grad_scal
 static void count_seconds(zr_runtime_t *runtime, double start, const zr_runtime_time_t *before) {
     zr_runtime_time_t after;
     zr_runtime_time(runtime, &after);
-    runtime->optimizer_seconds += zr_base_now(&runtime->base) - start -
-                                  (after.comm_seconds - before->comm_seconds) -
-                                  (after.stall_seconds - before->stall_seconds) -
-                                  (after.io_seconds - before->io_seconds);
+    runtime->optimizer_seconds +=
+        zr_base_now(&runtime->base) - start - (after.comm_seconds - before->comm_seconds) -
+        (after.stall_seconds - before->stall_seconds) - (after.io_seconds - before->io_seconds);
 }
 
 static zr_status_t begin_in_backward(zr_runtime_t *runtime) {
@@ -150,11 +149,10 @@ static double clip_factor(double clip, double norm) {
 /* Without check_overflow a norm that is not finite ends the run, wherever updates are made: when it
  * is known, some may have been. */
 static zr_status_t refuse_norm(const zr_base_t *base, double norm) {
-    return zr_fail(
-        &base->log, ZR_ERR_STATE,
-        "step %zu: the norm of its gradients is %s, which ends the run, because overflow "
-        "is not checked for; --check-overflow on skips such steps",
-        base->progress.n_steps + 1, isnan(norm) ? "not a number" : "infinite");
+    return zr_fail(&base->log, ZR_ERR_STATE,
+                   "step %zu: the norm of its gradients is %s, which ends the run; "
+                   "--check-overflow on skips such steps",
+                   base->progress.n_steps + 1, isnan(norm) ? "not a number" : "infinite");
 }
 
 /* The norm, and with it whether to update, and by how much. */

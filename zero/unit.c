@@ -299,7 +299,7 @@ static zr_status_t check_sole_use(const zr_unit_t *unit) {
         return ZR_OK;
     return zr_fail(&unit->base->log, ZR_ERR_STATE,
                    "unit \"%s\" is reduced while it is acquired %d times: --update-at backward "
-                   "changes its parameters from now on",
+                   "updates its parameters from now on",
                    unit->name, unit->n_acquired);
 }
 
@@ -359,11 +359,12 @@ static zr_status_t progress_update(zr_runtime_t *runtime) {
 
 static zr_status_t acquire(zr_runtime_t *runtime, zr_unit_t *unit, zr_pass_t pass) {
     if (runtime->base.progress.in_micro_batch && unit->is_updated)
-        return zr_fail(&runtime->base.log, ZR_ERR_STATE,
-                       "unit \"%s\" is acquired after its last reduction in the step: its "
-                       "parameters are new by now (--update-at backward); reduce it after its last "
-                       "use, or update at the end",
-                       unit->name);
+        return zr_fail(
+            &runtime->base.log, ZR_ERR_STATE,
+            "unit \"%s\" is acquired after its last reduction in the step: its parameters are "
+            "updated already (--update-at backward); reduce it after its last "
+            "use, or update at the end",
+            unit->name);
     if (runtime->base.progress.in_micro_batch) {
         mark(&runtime->base, unit, pass);
         ZR_TRY(zr_grads_drive_progress(&runtime->grads.drive));
@@ -446,7 +447,7 @@ static zr_status_t check_begin(const zr_runtime_t *runtime, size_t n) {
     if (!zr_base_keeps_grads(base) && n < n_left)
         return zr_fail(&base->log, ZR_ERR_ARGUMENT,
                        "%s of %zu: with --update-at backward and --order block no gradients are "
-                       "kept between them; begin all micro-batches of a step together",
+                       "kept between micro-batches; begin all micro-batches of a step together",
                        zr_count_text(n, "micro-batch").text, n_left);
     for (size_t i = 0; i < runtime->model.n_units && n_begun > 0; i++)
         ZR_TRY(zr_unit_check_reduced(runtime->model.units[i]));
@@ -560,7 +561,8 @@ zr_status_t zr_param_grad(zr_param_t *param, void **grad_p, bool *accumulate_p) 
             param->layout.frozen ? "it is frozen" : "its unit is not acquired with gradients");
     if (grad_p == NULL)
         return zr_fail(&runtime->base.log, ZR_ERR_ARGUMENT,
-                       "no place (NULL) for the gradient of parameter \"%s\"", param->name);
+                       "no output pointer (NULL) for the gradient of parameter \"%s\"",
+                       param->name);
     ZR_TRY(zr_rt_note(runtime, progress_update(runtime)));
     size_t first = param->layout.offset_elems;
     if (accumulate_p == NULL && !param->grad_written)

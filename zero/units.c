@@ -22,11 +22,10 @@ static bool is_factor(double value) {
 
 static zr_status_t check_factors(const zr_base_t *base, const zr_group_t *group) {
     if (!is_factor(group->weight_decay) || !is_factor(group->lr_scale))
-        return zr_fail(
-            &base->log, ZR_ERR_ARGUMENT,
-            "parameter group \"%s\": weight_decay %g and lr_scale %g; both have to be at "
-            "least 0, and finite in fp32",
-            group->name, group->weight_decay, group->lr_scale);
+        return zr_fail(&base->log, ZR_ERR_ARGUMENT,
+                       "parameter group \"%s\": weight_decay %g and lr_scale %g; both must be at "
+                       "least 0, and finite in fp32",
+                       group->name, group->weight_decay, group->lr_scale);
     return ZR_OK;
 }
 
@@ -34,7 +33,7 @@ zr_status_t zr_units_add_group(zr_units_t *model, const zr_base_t *base, const z
                                int *group_p) {
     if (group == NULL || group->name == NULL || group_p == NULL)
         return zr_fail(&base->log, ZR_ERR_ARGUMENT,
-                       "a parameter group needs a name and a place for its number");
+                       "a parameter group needs a name and an output pointer for its number");
     ZR_TRY(check_factors(base, group));
     zr_group_t copy = *group;
     copy.name = zr_heap_text(base->heap, group->name);
@@ -84,10 +83,9 @@ static void clear_unit(zr_unit_t *unit) {
 static zr_status_t check_unit(const zr_units_t *model, const zr_base_t *base, const char *name,
                               zr_unit_t *const *unit_p) {
     if (name == NULL || name[0] == '\0' || unit_p == NULL)
-        return zr_fail(&base->log, ZR_ERR_ARGUMENT,
-                       "a unit needs a name and a place for the result");
+        return zr_fail(&base->log, ZR_ERR_ARGUMENT, "a unit needs a name and an output pointer");
     if (zr_names_find(&model->unit_names, name) != ZR_NO_NAME)
-        return zr_fail(&base->log, ZR_ERR_ARGUMENT, "there is a unit \"%s\" already", name);
+        return zr_fail(&base->log, ZR_ERR_ARGUMENT, "a unit \"%s\" exists already", name);
     return ZR_OK;
 }
 
@@ -155,10 +153,10 @@ static zr_status_t check_param(const zr_units_t *model, const zr_base_t *base,
                                const zr_param_desc_t *desc, zr_param_t *const *param_p) {
     if (desc == NULL || desc->name == NULL || desc->name[0] == '\0' || param_p == NULL)
         return zr_fail(&base->log, ZR_ERR_ARGUMENT,
-                       "a parameter needs a name and a place for the result");
+                       "a parameter needs a name and an output pointer");
     if (desc->n_dims < 0 || desc->n_dims > 4)
         return zr_fail(&base->log, ZR_ERR_ARGUMENT,
-                       "parameter \"%s\" has %d dimensions; allowed are 0 to 4", desc->name,
+                       "parameter \"%s\" has %d dimensions; allowed: 0 to 4", desc->name,
                        desc->n_dims);
     if (desc->group < 0 || desc->group >= model->n_groups)
         return zr_fail(&base->log, ZR_ERR_ARGUMENT,
@@ -167,7 +165,7 @@ static zr_status_t check_param(const zr_units_t *model, const zr_base_t *base,
     size_t same = zr_names_find(&model->param_names, desc->name);
     if (same != ZR_NO_NAME)
         return zr_fail(&base->log, ZR_ERR_ARGUMENT,
-                       "there is a parameter \"%s\" already, in unit \"%s\"", desc->name,
+                       "a parameter \"%s\" exists already, in unit \"%s\"", desc->name,
                        model->params[same]->unit->name);
     return ZR_OK;
 }
@@ -226,7 +224,7 @@ static zr_status_t lay_out_unit(zr_unit_t *unit, size_t align_elems) {
     if (status != ZR_OK)
         return zr_fail(&base->log, status,
                        "unit \"%s\": its parameters are too large: with padding for shards of %s "
-                       "it may have %zu elements; make several units of it",
+                       "it may have %zu elements; split it into several units",
                        unit->name, zr_count_text((uint64_t)base->sharding.n_shards, "rank").text,
                        ZR_LAYOUT_MAX_ELEMS);
     return ZR_OK;

@@ -43,7 +43,7 @@ static zr_status_t check_asked(const zr_updater_t *updater) {
     ZR_TRY(zr_update_rule_check(updater->rule, log));
     if (updater->dtype != ZR_DTYPE_F32 && updater->dtype != ZR_DTYPE_BF16)
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "updater: parameters are %s; fp32 and bf16 are possible",
+                       "updater: parameters are %s; fp32 and bf16 are allowed",
                        zr_dtype_name(updater->dtype));
     if (!info->computes_on_host || info->stores_nothing)
         return zr_fail(log, ZR_ERR_UNSUPPORTED,
@@ -54,7 +54,7 @@ static zr_status_t check_asked(const zr_updater_t *updater) {
     for (size_t i = 0; i < updater->rule->n_arrays; i++)
         if (updater->rule->arrays[i].encoding != &zr_encoding_fp32)
             return zr_fail(log, ZR_ERR_UNSUPPORTED,
-                           "updater: array \"%s\" of optimizer \"%s\" is %s; only fp32 is possible",
+                           "updater: array \"%s\" of optimizer \"%s\" is %s; only fp32 is allowed",
                            updater->rule->arrays[i].name, updater->rule->name,
                            updater->rule->arrays[i].encoding->name);
     return ZR_OK;
@@ -198,8 +198,8 @@ zr_status_t zr_updater_create(const zr_config_t *config, zr_device_t *device, co
     zr_log_t own_log = log != NULL ? *log : zr_log_default();
     if (config == NULL || device == NULL || n_elems == NULL || n_tensors == 0 || updater_p == NULL)
         return zr_fail(&own_log, ZR_ERR_ARGUMENT,
-                       "zr_updater_create needs a configuration, a device, sizes of tensors and a "
-                       "place for the result");
+                       "zr_updater_create needs a configuration, a device, sizes of tensors and an "
+                       "output pointer");
     zr_heap_t *heap = zr_heap_create(NULL);
     zr_updater_t *updater = heap != NULL ? zr_heap_alloc(heap, 1, sizeof(*updater)) : NULL;
     if (updater == NULL) {
@@ -332,8 +332,8 @@ zr_status_t zr_updater_update(zr_updater_t *updater, const zr_tensor_update_t *u
         ZR_TRY(check_update(updater, &updates[i]));
         if (i > 0 && updates[i].tensor <= updates[i - 1].tensor)
             return zr_fail(&updater->base.log, ZR_ERR_ARGUMENT,
-                           "zr_updater_update: tensor %zu comes behind tensor %zu; they have to be "
-                           "in order, each once",
+                           "zr_updater_update: tensor %zu comes after tensor %zu; tensors must be "
+                           "in ascending order, each once",
                            updates[i].tensor, updates[i - 1].tensor);
     }
     zr_status_t status = update_all(updater, updates, n_updates);

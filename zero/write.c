@@ -149,7 +149,7 @@ static zr_status_t check_write(const zr_param_t *param, const float *values, siz
     if (!zr_base_has_data(base))
         return zr_fail(
             &base->log, ZR_ERR_UNSUPPORTED,
-            "parameter \"%s\" cannot be written: device \"%s\" simulates, and holds none",
+            "parameter \"%s\" cannot be written: device \"%s\" is simulated and stores no data",
             param->name, zr_device_info(base->device)->backend);
     return ZR_OK;
 }

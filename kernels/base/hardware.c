@@ -27,7 +27,7 @@ static const zr_figure_t figures[] = {
     RATE(device.matrix_fp32_ops_per_s, false, "matrix products with fp32 operands; fma is two"),
     RATE(device.matrix_bf16_ops_per_s, false, "matrix products with bf16 operands"),
     RATE(device.matrix_fp32_bytes_per_s, false,
-         "bytes of products with fp32 operands that operations do not hide"),
+         "bytes of products with fp32 operands, not overlapped by operations"),
     RATE(device.matrix_bf16_bytes_per_s, false, "the same with bf16 operands"),
     {FIELD(device.attention_fraction), .type = ZR_FIGURE_FRACTION,
      .what = "part of these rates that attention reaches"},
@@ -48,7 +48,7 @@ static const zr_figure_t figures[] = {
     RATE(host.memory_bytes_per_s, true, "the same"),
     RATE(host.update_bytes_per_s, true, "the same"),
     SECONDS(host.kernel_latency_s, true, "the same"),
-    RATE(launch_s, false, "seconds of the processor to queue a piece of work"),
+    RATE(launch_s, false, "CPU time to queue a piece of work"),
     RATE(checksum_bytes_per_s, false, "checksums on one core"),
     RATE(disk_core_bytes_per_s, false, "transfers that one core starts and ends"),
     RATE(to_device.bytes_per_s, true, "copies from host memory to the device"),
@@ -64,13 +64,13 @@ static const zr_figure_t figures[] = {
     SECONDS(within_node.latency_s, false, "of one step of a collective"),
     RATE(between_nodes.bytes_per_s, false, "of a node to others, one direction"),
     SECONDS(between_nodes.latency_s, false, "of one step of a collective"),
-    RATE(reduce_bytes_per_s, false, "what a rank takes in and adds up within a collective"),
+    RATE(reduce_bytes_per_s, false, "data that a rank receives and adds in a collective"),
     COUNT(ranks_per_node, "ranks that share a machine"),
-    BYTES(disk_block_bytes, false, true, "unit of what is moved to and from a drive"),
-    BYTES(disk_align_bytes, false, true, "of memory that is moved without a copy"),
+    BYTES(disk_block_bytes, false, true, "unit of transfers to and from a drive"),
+    BYTES(disk_align_bytes, false, true, "alignment of memory for transfers without a copy"),
     BYTES(device_memory_bytes, true, false, "of a rank's device"),
     {FIELD(device_in_use_bytes), .type = ZR_FIGURE_BYTES, .is_of_cuda = true, .may_be_zero = true,
-     .what = "of it, by context and libraries"},
+     .what = "part of it used by context and libraries"},
     BYTES(host_memory_bytes, false, false, "a rank's share"),
     BYTES(disk_bytes, false, false, "a rank's share"),
 };
@@ -186,11 +186,11 @@ static zr_status_t check_figure(const zr_hardware_t *hardware, const zr_figure_t
     if (figure->is_of_cuda && hardware->kind == ZR_HARDWARE_HOST)
         return ZR_OK;
     if (!(value >= range.least && value <= range.most))
-        return zr_fail(log, ZR_ERR_ARGUMENT, "%s: %s is %g; it has to be %s", whose, figure->name,
+        return zr_fail(log, ZR_ERR_ARGUMENT, "%s: %s is %g; it must be %s", whose, figure->name,
                        value, range.text);
     size_t bytes = figure->is_power_of_two ? (size_t)value : 1;
     if ((bytes & (bytes - 1)) != 0)
-        return zr_fail(log, ZR_ERR_ARGUMENT, "%s: %s is %zu; it has to be a power of two", whose,
+        return zr_fail(log, ZR_ERR_ARGUMENT, "%s: %s is %zu; it must be a power of two", whose,
                        figure->name, bytes);
     return ZR_OK;
 }
@@ -199,16 +199,15 @@ zr_status_t zr_hardware_check_of(const zr_hardware_t *hardware, const char *whos
                                  const zr_log_t *log) {
     zr_status_t first = ZR_OK;
     if (hardware->kind != ZR_HARDWARE_HOST && hardware->kind != ZR_HARDWARE_CUDA)
-        first = zr_fail(log, ZR_ERR_ARGUMENT, "%s: kind %d; it has to be host or cuda", whose,
+        first = zr_fail(log, ZR_ERR_ARGUMENT, "%s: kind %d; it must be host or cuda", whose,
                         (int)hardware->kind);
     for (size_t i = 0; i < N_FIGURES; i++) {
         zr_status_t status = check_figure(hardware, &figures[i], whose, log);
         first = first == ZR_OK ? status : first;
     }
     if (hardware->granule_bytes < 4096)
-        first =
-            zr_fail(log, ZR_ERR_ARGUMENT, "%s: granule_bytes is %zu; it has to be at least 4096",
-                    whose, hardware->granule_bytes);
+        first = zr_fail(log, ZR_ERR_ARGUMENT, "%s: granule_bytes is %zu; it must be at least 4096",
+                        whose, hardware->granule_bytes);
     return first;
 }
 

@@ -38,8 +38,8 @@ static zr_status_t read_rest(int fd, const char *path, size_t max_bytes, const z
             break;
         *n_bytes_p += (size_t)n;
         if (*n_bytes_p > max_bytes)
-            return zr_fail(log, ZR_ERR_FORMAT, "%s: has more than %s; at most so many are read",
-                           path, zr_count_text(max_bytes, "byte").text);
+            return zr_fail(log, ZR_ERR_FORMAT, "%s: is larger than the limit of %s", path,
+                           zr_count_text(max_bytes, "byte").text);
     }
     (*text_p)[*n_bytes_p] = '\0';
     return ZR_OK;
@@ -50,7 +50,7 @@ zr_status_t zr_text_file_read(const char *path, size_t max_bytes, const zr_log_t
     char *text = NULL;
     size_t n_bytes = 0;
     if (path == NULL || text_p == NULL || n_bytes_p == NULL)
-        return zr_fail(log, ZR_ERR_ARGUMENT, "reading a file needs a path, and a place for it");
+        return zr_fail(log, ZR_ERR_ARGUMENT, "reading a file needs a path, and an output pointer");
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return zr_fail(log, ZR_ERR_IO, "%s: cannot open it: %s", path, strerror(errno));

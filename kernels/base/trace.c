@@ -27,8 +27,8 @@ zr_trace_options_t zr_trace_options_default(void) {
 static zr_status_t check_options(const zr_trace_options_t *o) {
     if (o->process < 1 || o->process_name == NULL)
         return zr_fail(&o->log, ZR_ERR_ARGUMENT,
-                       "trace: process %d, named %s; it is at least 1, and has a name", o->process,
-                       o->process_name != NULL ? o->process_name : "(NULL)");
+                       "trace: process %d, named %s; must be at least 1 and have a name",
+                       o->process, o->process_name != NULL ? o->process_name : "(NULL)");
     if (o->first_step < 1 || o->last_step < o->first_step)
         return zr_fail(&o->log, ZR_ERR_ARGUMENT,
                        "trace: steps %zu to %zu; the first is at least 1, the last not before it",
@@ -43,7 +43,7 @@ zr_status_t zr_trace_create(const zr_trace_options_t *options, zr_trace_t **trac
     zr_trace_options_t o = options != NULL ? *options : zr_trace_options_default();
     ZR_TRY(check_options(&o));
     if (trace_p == NULL)
-        return zr_fail(&o.log, ZR_ERR_ARGUMENT, "creating a trace needs a place for the result");
+        return zr_fail(&o.log, ZR_ERR_ARGUMENT, "creating a trace needs an output pointer");
     zr_trace_t *trace = calloc(1, sizeof(*trace));
     char *name = strdup(o.process_name);
     if (trace == NULL || name == NULL || pthread_mutex_init(&trace->lock, NULL) != 0) {
@@ -118,8 +118,8 @@ static zr_trace_event_t *append(zr_trace_t *trace, zr_trace_event_kind_t kind, d
 static void end_recording(zr_trace_t *trace) {
     if (!trace->is_full)
         zr_log_write(&trace->options.log, ZR_LOG_WARNING,
-                     "trace of %s: in step %zu there is no memory for more than %s (%s): "
-                     "what comes later is left out; record fewer steps",
+                     "trace of %s: in step %zu the memory for %s (%s) is used up: later events are "
+                     "dropped; record fewer steps",
                      trace->options.process_name, trace->newest_step,
                      zr_count_text(trace->n_events, "event").text,
                      zr_size_text(trace->memory_bytes).text);

@@ -431,10 +431,10 @@ static zr_status_t put_process(const zr_trace_t *trace, double origin, zr_trace_
 
 /* What a viewer shows of the whole: what times are, and what is not there. */
 static json_t *about(zr_trace_t *const *traces, size_t n_traces) {
-    static const char *const times[] = {
-        "measured: when work ran",
-        "queued: when the rank's thread queued work; it ran later, for this device tells no times",
-        "virtual: of a simulation's clock"};
+    static const char *const times[] = {"measured: when work ran",
+                                        "queued: when the rank's thread queued work; it ran later, "
+                                        "as this device does not report times",
+                                        "virtual: of a simulation's clock"};
     json_t *all = json_object();
     for (size_t i = 0; i < n_traces && all != NULL; i++) {
         const zr_trace_t *trace = traces[i];

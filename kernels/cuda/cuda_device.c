@@ -68,8 +68,8 @@ zr_status_t zr_cuda_fail(zr_device_t *device, cudaError_t error, const char *wha
     (void)cudaGetLastError(); /* said here; the next launch must not find it again */
     return zr_fail(&device->log, ZR_ERR_DEVICE, "cuda:%d: %s: %s (%s)%s%s%s", cuda->index, action,
                    cudaGetErrorString(error), cudaGetErrorName(error),
-                   work[0] != '\0' ? "; not known to have passed before that: " : "", work,
-                   work[0] != '\0' ? "; CUDA_LAUNCH_BLOCKING=1 finds the one" : "");
+                   work[0] != '\0' ? "; queued before and not known to be complete: " : "", work,
+                   work[0] != '\0' ? "; CUDA_LAUNCH_BLOCKING=1 shows which one" : "");
 }
 
 zr_status_t zr_cuda_launched(zr_stream_t *stream, const char *name) {
@@ -93,7 +93,7 @@ zr_status_t zr_cuda_enter(zr_device_t *device) {
 static zr_status_t check_options(const zr_device_options_t *options) {
     int n_devices = 0;
     if (options->index < 0)
-        return zr_fail(&options->log, ZR_ERR_ARGUMENT, "cuda device: index %d; they count from 0",
+        return zr_fail(&options->log, ZR_ERR_ARGUMENT, "cuda device: index %d; must be at least 0",
                        options->index);
     cudaError_t error = cudaGetDeviceCount(&n_devices);
     if (error == cudaSuccess && n_devices == 0)
@@ -109,8 +109,8 @@ static zr_status_t check_options(const zr_device_options_t *options) {
     }
     if (options->index >= n_devices)
         return zr_fail(&options->log, ZR_ERR_ARGUMENT,
-                       "cuda device: index %d; here are %d, which count from 0", options->index,
-                       n_devices);
+                       "cuda device: index %d; this machine has %d, numbered from 0",
+                       options->index, n_devices);
     return ZR_OK;
 }
 

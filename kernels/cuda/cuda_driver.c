@@ -23,7 +23,8 @@ zr_status_t zr_cuda_driver_find(const zr_log_t *log, zr_cuda_driver_t *driver) {
     driver->call##_p = (__typeof__(driver->call##_p))find(#call);                                  \
     if (driver->call##_p == NULL)                                                                  \
         return zr_fail(log, ZR_ERR_UNSUPPORTED,                                                    \
-                       "device \"cuda\": the driver has no %s; a newer one is needed", #call);
+                       "device \"cuda\": the driver has no %s; a newer driver is required",        \
+                       #call);
     ZR_CUDA_DRIVER_CALLS(FIND)
 #undef FIND
     return ZR_OK;

@@ -109,8 +109,8 @@ static zr_status_t find_granule(zr_cuda_device_t *cuda) {
     cuda->base.info.granule_bytes = ZR_CUDA_PLAIN_GRANULE_BYTES;
     if (!cuda->has_virtual_memory) {
         zr_log_write(&cuda->base.log, ZR_LOG_WARNING,
-                     "cuda:%d: no virtual memory management here: memory of the device stays with "
-                     "the class of tensors that it was reserved for",
+                     "cuda:%d: no virtual memory management here: device memory cannot be moved "
+                     "between classes of tensors",
                      cuda->index);
         return ZR_OK;
     }

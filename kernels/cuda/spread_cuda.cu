@@ -159,9 +159,8 @@ zr_status_t zr_cuda_spread(zr_stream_t *stream, const zr_spread_t *args, const c
     ZR_TRY(zr_cuda_enter(stream->device));
     if (args->n_sources + args->n_dsts > ZR_CUDA_MAX_ARRAYS)
         return zr_fail(&stream->device->log, ZR_ERR_UNSUPPORTED,
-                       "%s: %s and %s; on cuda, in this build, %d together are "
-                       "possible",
-                       name, zr_count_text((uint64_t)args->n_sources, "source").text,
+                       "%s: %s and %s; on cuda, in this build, %d together are allowed", name,
+                       zr_count_text((uint64_t)args->n_sources, "source").text,
                        zr_count_text((uint64_t)args->n_dsts, "place").text, ZR_CUDA_MAX_ARRAYS);
     return args->n_sources > 1 ? sum_to_places(stream, args, name)
                                : copy_to_places(stream, args, name);

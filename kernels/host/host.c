@@ -59,11 +59,11 @@ static void host_close(zr_device_t *device) {
 
 static zr_status_t check_options(const zr_device_options_t *options) {
     if (options->index != 0)
-        return zr_fail(&options->log, ZR_ERR_ARGUMENT,
-                       "host device: index %d; there is one host, with index 0", options->index);
+        return zr_fail(&options->log, ZR_ERR_ARGUMENT, "host device: index %d; must be 0",
+                       options->index);
     if (options->n_threads < 0 || options->n_threads > ZR_HOST_MAX_THREADS)
         return zr_fail(&options->log, ZR_ERR_ARGUMENT,
-                       "host device: %d threads; 0 (all cores) to %d are possible",
+                       "host device: %d threads; 0 (all cores) to %d are allowed",
                        options->n_threads, ZR_HOST_MAX_THREADS);
     return ZR_OK;
 }
@@ -223,8 +223,9 @@ static zr_status_t host_range_map(zr_device_t *device, zr_tier_t tier, void *bas
     if (error != ENOMEM)
         return zr_fail(&device->log, ZR_ERR_DEVICE, "%s memory: mapping %zu bytes: %s",
                        zr_tier_name(tier), size_bytes, strerror(error));
-    zr_log_write(&device->log, ZR_LOG_INFO, "%s memory: the machine has no %zu bytes more: %s",
-                 zr_tier_name(tier), size_bytes, strerror(error));
+    zr_log_write(&device->log, ZR_LOG_INFO,
+                 "%s memory: the machine cannot provide %zu more bytes: %s", zr_tier_name(tier),
+                 size_bytes, strerror(error));
     return ZR_ERR_BUDGET;
 }
 

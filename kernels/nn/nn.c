@@ -81,7 +81,7 @@ static zr_status_t find_backend(const zr_device_t *device, const char *kernel,
 
 static zr_status_t check_dtype(nn_call_t call, const char *what, zr_dtype_t dtype) {
     if (dtype != ZR_DTYPE_F32 && dtype != ZR_DTYPE_BF16)
-        return zr_fail(call.log, ZR_ERR_ARGUMENT, "%s: %s are %s; only fp32 and bf16 are possible",
+        return zr_fail(call.log, ZR_ERR_ARGUMENT, "%s: %s are %s; only fp32 and bf16 are allowed",
                        call.name, what, zr_dtype_name(dtype));
     return ZR_OK;
 }
@@ -121,8 +121,9 @@ static zr_status_t check_product(nn_call_t call, const char *what, size_t rows, 
 static zr_status_t check_rows(nn_call_t call, const char *what, size_t rows, size_t columns,
                               size_t ld) {
     if (ld < columns)
-        return zr_fail(call.log, ZR_ERR_ARGUMENT, "%s: rows of %s are %s apart, but have %zu",
-                       call.name, what, zr_count_text(ld, "element").text, columns);
+        return zr_fail(call.log, ZR_ERR_ARGUMENT,
+                       "%s: rows of %s have a stride of %s, but %zu columns", call.name, what,
+                       zr_count_text(ld, "element").text, columns);
     return check_product(call, what, rows, ld);
 }
 
@@ -204,13 +205,12 @@ static zr_status_t check_matmul_epilogue(nn_call_t call, const zr_nn_matmul_t *a
     bool plain = args->epilogue == ZR_NN_EPILOGUE_NONE;
     if (args->accumulate && (!plain || args->bias != NULL || args->addend != NULL))
         return zr_fail(call.log, ZR_ERR_ARGUMENT,
-                       "%s: accumulate goes with no bias, addend or epilogue", call.name);
+                       "%s: accumulate excludes bias, addend and epilogue", call.name);
     if (zr_nn_matmul_ldc(args) != args->n && (!plain || args->k == 0))
         return zr_fail(call.log, ZR_ERR_ARGUMENT,
-                       "%s: rows of c that are apart go with no epilogue, and with k above 0",
-                       call.name);
+                       "%s: strided rows of c exclude an epilogue and require k > 0", call.name);
     if (!plain && args->addend != NULL)
-        return zr_fail(call.log, ZR_ERR_ARGUMENT, "%s: an addend goes with no epilogue", call.name);
+        return zr_fail(call.log, ZR_ERR_ARGUMENT, "%s: an addend excludes an epilogue", call.name);
     switch (args->epilogue) {
     case ZR_NN_EPILOGUE_NONE:
         return args->pre_gelu == NULL ? ZR_OK
@@ -440,7 +440,7 @@ static zr_status_t check_qkv_shape(nn_call_t call, const zr_nn_qkv_shape_t *shap
     ZR_TRY(check_product(call, "a row of qkv", row_heads, shape->head_size));
     ZR_TRY(check_product(call, "qkv", shape->batch * shape->seq, row_heads * shape->head_size));
     if (shape->seq > INT32_MAX)
-        return zr_fail(call.log, ZR_ERR_ARGUMENT, "%s: sequences of %zu; at most %d are possible",
+        return zr_fail(call.log, ZR_ERR_ARGUMENT, "%s: sequences of %zu; at most %d are allowed",
                        call.name, shape->seq, INT32_MAX);
     return ZR_OK;
 }
@@ -470,7 +470,7 @@ static zr_status_t check_rotary(nn_call_t call, const zr_nn_qkv_shape_t *shape,
     ZR_TRY(check_qkv_shape(call, shape));
     if (shape->head_size % 2 != 0 || shape->head_size > ZR_NN_ROTARY_MAX_HEAD_SIZE)
         return zr_fail(call.log, ZR_ERR_ARGUMENT,
-                       "%s: heads of %zu channels; even numbers up to %d are possible", call.name,
+                       "%s: heads of %zu channels; even numbers up to %d are allowed", call.name,
                        shape->head_size, ZR_NN_ROTARY_MAX_HEAD_SIZE);
     if ((q_weight == NULL) != (k_weight == NULL))
         return zr_fail(call.log, ZR_ERR_ARGUMENT,
@@ -611,7 +611,7 @@ static zr_status_t check_embedding_sizes(nn_call_t call, size_t batch, size_t se
                        zr_count_text(n_positions, "position").text);
     if (vocab > INT32_MAX || batch * seq > INT32_MAX)
         return zr_fail(call.log, ZR_ERR_ARGUMENT,
-                       "%s: %s of %zu kinds; at most %d of each are possible", call.name,
+                       "%s: %s of %zu kinds; at most %d of each are allowed", call.name,
                        zr_count_text(batch * seq, "token").text, vocab, INT32_MAX);
     return ZR_OK;
 }
@@ -714,7 +714,7 @@ static zr_status_t check_lm_head(nn_call_t call, const zr_nn_lm_head_t *args) {
     ZR_TRY(check_product(call, "x", args->n_rows, args->channels));
     ZR_TRY(check_product(call, "weight", args->vocab, args->channels));
     if (args->vocab > INT32_MAX || (args->vocab == 0 && args->n_rows != 0))
-        return zr_fail(call.log, ZR_ERR_ARGUMENT, "%s: a vocabulary of %zu; 1 to %d are possible",
+        return zr_fail(call.log, ZR_ERR_ARGUMENT, "%s: a vocabulary of %zu; 1 to %d are allowed",
                        call.name, args->vocab, INT32_MAX);
     if (args->vocab_chunk == 0)
         return zr_fail(call.log, ZR_ERR_ARGUMENT, "%s: vocab_chunk is 0", call.name);

@@ -8,10 +8,10 @@ static const double two_pi = 6.283185307179586;
 static zr_status_t check_positions(const zr_nn_rotary_positions_t *p, size_t head_size,
                                    const zr_log_t *log) {
     if (head_size % 2 != 0 || head_size == 0 || head_size > ZR_NN_ROTARY_MAX_HEAD_SIZE)
-        return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "rotary positions: heads of %zu channels; even numbers from 2 to %d are "
-                       "possible",
-                       head_size, ZR_NN_ROTARY_MAX_HEAD_SIZE);
+        return zr_fail(
+            log, ZR_ERR_ARGUMENT,
+            "rotary positions: heads of %zu channels; even numbers from 2 to %d are allowed",
+            head_size, ZR_NN_ROTARY_MAX_HEAD_SIZE);
     if (!(p->theta > 0) || !isfinite(p->theta))
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "rotary positions: theta is %g; must be greater than 0", p->theta);

@@ -19,12 +19,12 @@ static zr_sim_device_t *sim_of(const zr_stream_t *stream) {
 
 static zr_status_t check_options(const zr_device_options_t *options) {
     if (options->index != 0)
-        return zr_fail(&options->log, ZR_ERR_ARGUMENT,
-                       "sim device: index %d; a rank has one, with index 0", options->index);
+        return zr_fail(&options->log, ZR_ERR_ARGUMENT, "sim device: index %d; must be 0",
+                       options->index);
     if (options->isa != NULL)
         return zr_fail(&options->log, ZR_ERR_ARGUMENT,
-                       "sim device: instruction set \"%s\"; it has none, its hardware description "
-                       "says how fast it is",
+                       "sim device: instruction set \"%s\"; not supported, as its speed follows "
+                       "from the hardware description",
                        options->isa);
     return options->hardware == NULL ? ZR_OK : zr_hardware_check(options->hardware, &options->log);
 }

@@ -91,7 +91,7 @@ zr_status_t zr_sim_range_map(zr_device_t *device, zr_tier_t tier, void *base, si
     (void)offset_bytes;
     if (size_bytes > room(sim, tier)) {
         zr_log_write(&device->log, ZR_LOG_INFO,
-                     "%s memory: the simulated machine has no %zu bytes more: %zu are left",
+                     "%s memory: the simulated machine cannot provide %zu more bytes: %zu are left",
                      zr_tier_name(tier), size_bytes, room(sim, tier));
         return ZR_ERR_BUDGET;
     }

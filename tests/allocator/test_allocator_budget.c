@@ -206,7 +206,8 @@ TEST_WITH(test_message_when_granules_are_the_cause, setup, teardown) {
     wall = allocate(fixture, GRANULE + 256, ZR_LIFETIME_MICRO_BATCH);
     assert_int_equal(try_allocate(fixture, 256, ZR_LIFETIME_STEP, ZR_TAG_OTHER, &more),
                      ZR_ERR_BUDGET);
-    assert_says(fixture, "each for one class of lifetimes, and none is left for class \"step\"");
+    assert_says(fixture,
+                "each for one class of lifetimes, and no granule is left for class \"step\"");
     zr_free(fixture->allocator, &wall, NULL);
 }
 
@@ -238,7 +239,7 @@ TEST_WITH(test_creation_without_addresses_fails, setup, teardown) {
     assert_int_equal(zr_allocator_create(fixture->fake->device, &options, &fixture->allocator),
                      ZR_ERR_BUDGET);
     assert_null(fixture->allocator);
-    assert_says(fixture, "device memory: the process has no addresses left");
+    assert_says(fixture, "device memory: the process has no address space left");
 }
 
 /* ---- a machine with less than the budget ---------------------------------------------------- */

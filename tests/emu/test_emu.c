@@ -379,7 +379,7 @@ static void machines_without_a_gpu_say_so(void **state) {
     machine.n_devices = 0;
     assert_no_device(&machine, 0, ZR_ERR_UNSUPPORTED, "cudaErrorNoDevice");
     machine.n_devices = 2;
-    assert_no_device(&machine, 2, ZR_ERR_ARGUMENT, "index 2; here are 2");
+    assert_no_device(&machine, 2, ZR_ERR_ARGUMENT, "index 2; this machine has 2");
     machine.major = 7;
     assert_no_device(&machine, 1, ZR_ERR_UNSUPPORTED, "compute capability 7.0");
     machine = emu_options_default();

@@ -265,7 +265,7 @@ TEST(test_device) {
     assert_ran(0, TINY "--steps 1 --device cuda:1 --json");
     assert_has(out, "emulated device 1");
     assert_ran(2, TINY "--steps 1 --device cuda:2");
-    assert_said("cuda:2", "here are 2, which count from 0");
+    assert_said("cuda:2", "this machine has 2, numbered from 0");
     assert_int_equal(setenv("EMU_DEVICES", "0", 1), 0);
     assert_ran(0, TINY "--steps 1");
     assert_said("auto", "device: host (auto; device \"cuda\": no GPU can be used here");

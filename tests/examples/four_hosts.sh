@@ -180,7 +180,7 @@ one_moment() {
         [ $code -eq 1 ] || fail "rank $host: exit status $code: $message"
         grep -a -q -E "rank ${victim}([^0-9]|\$)|have not come to [^ ]*: ${victim}\$" <<<"${message#*rank $host:}" ||
             fail "rank $host does not name rank $victim: $message"
-        [ "$kind" != cut ] || grep -a -q -E "has not been heard|connection has ended|connection .* is lost|has lost the connection" <<<"$message" ||
+        [ "$kind" != cut ] || grep -a -q -E "has not been heard from|connection has ended|connection .* is lost|has lost the connection" <<<"$message" ||
             fail "rank $host was not told by the connection, but by the time limit: $message"
     done
     local took=$(((${EPOCHREALTIME/./} - ${begin/./}) / 1000))

@@ -49,7 +49,7 @@ TEST(wrong_sizes) {
         {"1.5GiB", "not a whole number; use a smaller unit"},
         {"512MB!", "nearest is MB"},
         {"512parsecs",
-         "unknown unit \"parsecs\"; allowed are B, KiB, MiB, GiB, TiB, kB, MB, GB, TB\n"},
+         "unknown unit \"parsecs\"; allowed: B, KiB, MiB, GiB, TiB, kB, MB, GB, TB\n"},
         {"512Mi", "nearest is MiB"},
         {"16777216TiB", "overflows"},
         {"18446744073709551615", "overflows"}, /* would mean: no budget */
@@ -96,11 +96,11 @@ TEST(counts_and_numbers) {
     assert_string_equal(captured.text, "");
 
     assert_int_equal(args_count("--ranks", "0", 1, 1024, &log, &count), ZR_ERR_ARGUMENT);
-    assert_has(captured.text, "--ranks 0: allowed are 1 to 1024; the nearest is 1\n");
+    assert_has(captured.text, "--ranks 0: allowed: 1 to 1024; the nearest is 1\n");
     assert_int_equal(args_count("--ranks", "-3", 1, 1024, &log, &count), ZR_ERR_ARGUMENT);
-    assert_has(captured.text, "--ranks -3: allowed are 1 to 1024; the nearest is 1\n");
+    assert_has(captured.text, "--ranks -3: allowed: 1 to 1024; the nearest is 1\n");
     assert_int_equal(args_count("--ranks", "1025", 1, 1024, &log, &count), ZR_ERR_ARGUMENT);
-    assert_has(captured.text, "--ranks 1025: allowed are 1 to 1024; the nearest is 1024\n");
+    assert_has(captured.text, "--ranks 1025: allowed: 1 to 1024; the nearest is 1024\n");
     assert_int_equal(args_count("--ranks", "99999999999999999999", 1, 1024, &log, &count),
                      ZR_ERR_ARGUMENT);
     assert_has(captured.text, "--ranks 99999999999999999999: allowed");
@@ -109,7 +109,7 @@ TEST(counts_and_numbers) {
     assert_int_equal(set_number("--lr", "nan", &log, &number), ZR_ERR_ARGUMENT);
     assert_has(captured.text, "--lr nan: not a number");
     assert_int_equal(set_number("--lr", "2", &log, &number), ZR_ERR_ARGUMENT);
-    assert_has(captured.text, "--lr 2: allowed are 0 to 1; the nearest is 1\n");
+    assert_has(captured.text, "--lr 2: allowed: 0 to 1; the nearest is 1\n");
     assert_int_equal(set_u64("--seed", "-1", &log, &value), ZR_ERR_ARGUMENT);
     assert_has(captured.text, "--seed -1: not a whole number");
     assert_int_equal(set_u64("--seed", "99999999999999999999", &log, &value), ZR_ERR_ARGUMENT);
@@ -124,11 +124,11 @@ TEST(choices) {
     assert_ok(args_choice("--stage", "2", stages, 5, &log, &choice));
     assert_int_equal(choice, 2);
     assert_int_equal(args_choice("--stage", "4", stages, 5, &log, &choice), ZR_ERR_ARGUMENT);
-    assert_has(captured.text, "--stage 4: allowed are 0, 1, 2, 3, auto; the nearest is 3\n");
+    assert_has(captured.text, "--stage 4: allowed: 0, 1, 2, 3, auto; the nearest is 3\n");
     assert_int_equal(args_choice("--dtype", "b16", dtypes, 2, &log, &choice), ZR_ERR_ARGUMENT);
-    assert_has(captured.text, "--dtype b16: allowed are fp32, bf16; the nearest is bf16\n");
+    assert_has(captured.text, "--dtype b16: allowed: fp32, bf16; the nearest is bf16\n");
     assert_int_equal(args_choice("--dtype", "float", dtypes, 2, &log, &choice), ZR_ERR_ARGUMENT);
-    assert_has(captured.text, "--dtype float: allowed are fp32, bf16\n");
+    assert_has(captured.text, "--dtype float: allowed: fp32, bf16\n");
 }
 
 TEST(nearest_name) {

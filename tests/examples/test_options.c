@@ -66,7 +66,7 @@ TEST(it_is_parsed_and_has_its_range) {
     assert_int_equal(options.config.nvme.submit_batch, 7);
     train_options_free(&options);
     assert_int_equal(parse("--stage 3 --fathoms 65", &options), ZR_ERR_ARGUMENT);
-    assert_has(kept.text, "--fathoms 65: allowed are 2 to 64; the nearest is 64");
+    assert_has(kept.text, "--fathoms 65: allowed: 2 to 64; the nearest is 64");
     assert_int_equal(parse("--stage 3 --fathom=7x", &options), ZR_ERR_ARGUMENT);
     assert_has(kept.text, "--fathoms 7x: not a whole number");
     assert_int_equal(parse("--stage 3 --fatohms 7", &options), ZR_ERR_ARGUMENT);
@@ -124,7 +124,7 @@ static void expect_refused(const options_row_t *row, const char *value, void *ob
                      ZR_ERR_ARGUMENT);
     snprintf(said, sizeof(said), "--%s %s: ", row->option.name, value);
     assert_has(kept.text, said);
-    assert_has(kept.text, strstr(kept.text, "unknown unit") != NULL ? "allowed are B" : "allowed");
+    assert_has(kept.text, strstr(kept.text, "unknown unit") != NULL ? "allowed: B" : "allowed");
     if (row->option.choices == NULL && row->option.type != ZR_OPTION_BYTES &&
         row->option.type != ZR_OPTION_SWITCH && row->option.type != ZR_OPTION_U64 &&
         strcmp(value, "fast") != 0)
@@ -223,7 +223,7 @@ TEST(files_have_it) {
     assert_ok(read_file("{\"aio\": {\"fathoms\": 9}}", &config));
     assert_int_equal(config.nvme.submit_batch, 9);
     assert_int_equal(read_file("{\"aio\": {\"fathoms\": 1}}", &config), ZR_ERR_ARGUMENT);
-    assert_has(kept.text, "aio.fathoms is 1, has to be 2 to 64");
+    assert_has(kept.text, "aio.fathoms is 1, must be 2 to 64");
     assert_int_equal(read_file("{\"aio\": {\"fathom\": 9}}", &config), ZR_ERR_ARGUMENT);
     assert_has(kept.text, "aio.fathom is not a key of DeepSpeed's; did you mean aio.fathoms?");
     config.stage = 3;
@@ -236,7 +236,7 @@ TEST(files_have_it) {
     config.nvme.submit_batch = 65;
     zr_log_t log = kept_log(&kept, ZR_LOG_WARNING);
     assert_int_equal(zr_config_resolve(&config, 1, &log), ZR_ERR_ARGUMENT);
-    assert_has(kept.text, "fathoms (aio.fathoms, --fathoms) is 65, has to be 2 to 64");
+    assert_has(kept.text, "fathoms (aio.fathoms, --fathoms) is 65, must be 2 to 64");
 }
 
 /* Rank 1 has another value. */

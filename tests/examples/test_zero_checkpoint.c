@@ -70,8 +70,8 @@ TEST(test_verify) {
     assert_string_equal(out, "c/step-00000000 is whole: step 0, 2 tensors, 781.3 KiB\n");
     assert_string_equal(err, "");
     expect("verify c", 0, "c/step-00000000 is whole",
-           "passed over c/step-00000003, which is not complete"
-           "|passed over c/.step-00000007.partial, which was never finished");
+           "skipped c/step-00000003, which is not complete"
+           "|skipped c/.step-00000007.partial, which was never finished");
     expect("verify c/step-00000003", 1, "",
            "cannot open c/step-00000003/rank-00000.sums: No such file"
            "|c/step-00000003 is not whole");
@@ -130,7 +130,7 @@ TEST(test_damage) {
     object = program_json(ZERO_CHECKPOINT, 1, "verify d");
     expect_fields(object, "step=absent");
     expect_parts("problems", json_string_value(json_array_get(field(object, "problems"), 0)),
-                 "d/manifest.json: it is not as it was saved");
+                 "d/manifest.json: it was changed");
 }
 
 TEST(test_usage) {

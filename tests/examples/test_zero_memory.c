@@ -58,7 +58,7 @@ TEST(a_process_has_a_budget) {
         json_t *lack = field(json_array_get(field(planned, "plans"), 0), "lack");
         expect_fields(lack, "of_process=true needed=%.0f there=%.0f", needed, needed - 1);
     }
-    expect_said(ZERO_TRAIN, 2, RUN "--memory 64MiB", "--memory|allowed is more than 67108864");
+    expect_said(ZERO_TRAIN, 2, RUN "--memory 64MiB", "--memory|allowed: more than 67108864");
 }
 
 /* Tensors alone are too many: the run is refused where memory ends. */

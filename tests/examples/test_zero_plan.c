@@ -330,7 +330,7 @@ TEST(bad_input_is_refused) {
         {"--hardware 8x-h200", "8x-h100"},
         {"--hardware ./none.json", "--hardware ./none.json: cannot open it"},
         {"--hardware ./", "--hardware ./: cannot read it: Is a directory"},
-        {"--hardware ./drive.json", "--hardware ./drive.json: there is no figure"},
+        {"--hardware ./drive.json", "--hardware ./drive.json: unknown figure"},
         {"--hardware h200 --device host", "--hardware this"},
         {"--stage 1 --offload-params auto", "--stage 3"},
         {"--offload-optimizer auto --offload-ratio 0.5", "leave them out"},

@@ -389,8 +389,8 @@ TEST(a_damaged_one_is_passed_over) {
                      " --ranks %d", n_ranks);
             assert_ran(0, "%s", arguments);
         }
-        assert_said("passed over", "warning: passed over ckpt/step-00000004, which is not whole: |"
-                                   "is kept as step-00000004.damaged");
+        assert_said("passed over", "warning: skipped ckpt/step-00000004, which is damaged: |"
+                                   "was renamed to step-00000004.damaged");
         read_file("out", out, sizeof(out));
         expect_out("\"name\": \"step-00000004\"|\"kept_as\": \"step-00000004.damaged\"");
         expect_fields(kept_json(out), "checkpoint.resumed_at=2 weights_xxh3=%s", weights);
@@ -410,14 +410,14 @@ TEST(all_may_be_damaged) {
     assert_ran(0, "%s--steps 4", on);
     damage(damages[1], 4);
     assert_ran(0, "%s--steps 4", on);
-    assert_said("again", "is kept as step-00000004.damaged.2");
+    assert_said("again", "was renamed to step-00000004.damaged.2");
     expect_said(ZERO_CHECKPOINT, 1, "verify ckpt/step-00000004.damaged", "damaged: ");
     damage(damages[3], 4);
     damage(damages[2], 2);
     expect_said(ZERO_TRAIN, 1,
                 "--model layers=2,channels=16,heads=2,seq=16,vocab=256 --data text "
                 "--steps 6 --checkpoint-dir ckpt --resume --resume-damaged previous",
-                "ckpt has no older checkpoint to go on from: the data of all is damaged");
+                "ckpt has no older checkpoint to resume from: all have damaged data");
     assert_int_equal(system("test -d ckpt/step-00000004 -a -d ckpt/step-00000002 -a ! -e "
                             "ckpt/step-00000002.damaged -a \"$(cat ckpt/latest)\" = step-00000004"),
                      0);
@@ -442,7 +442,7 @@ TEST(processes_take_the_same_one) {
     assert_int_equal(system("rm -r other/step-00000002"), 0);
     assert_int_equal(system("mkdir other/step-00000002"), 0);
     assert_int_equal(run_shell(command), 1);
-    assert_said("nothing there", "rank 1 cannot open a checkpoint there: see its message");
+    assert_said("nothing there", "rank 1 cannot open a checkpoint there: see that rank's message");
     assert_int_equal(system("test -d ckpt/step-00000004 -a -d ckpt/step-00000002"), 0);
     empty("ckpt");
     empty("other");
@@ -457,16 +457,16 @@ TEST(who_does_not_know_the_secret_saves_nothing) {
     expect_said(ZERO_TRAIN, 2, TINY "--steps 2 --checkpoint-dir ckpt --checkpoint-sign write",
                 "--checkpoint-sign write: there is no secret to sign with; give --comm-secret");
     assert_ran(0, SAVED "--comm-secret secret --checkpoint-sign write");
-    expect_said(ZERO_CHECKPOINT, 0, "verify ckpt", "is signed, and no secret is given");
+    expect_said(ZERO_CHECKPOINT, 0, "verify ckpt", "is signed, but no secret was given");
     expect_said(ZERO_CHECKPOINT, 1, "verify ckpt --comm-secret other",
-                "is not signed with the secret that is given|was not verified");
+                "its signature does not match the secret|was not verified");
     assert_int_equal(run_by_hand(2, TINY "--steps 6 --stage 1 --checkpoint-dir ckpt --resume "
                                          "--comm-secret secret --checkpoint-sign require"),
                      0);
     expect_said(ZERO_TRAIN, 1,
                 TINY "--steps 8 --checkpoint-dir ckpt --resume --comm-secret other "
                      "--checkpoint-sign require --resume-damaged previous",
-                "is not signed with the secret that is given");
+                "its signature does not match the secret");
     assert_ran(0, TINY "--steps 8 --checkpoint-dir ckpt --resume");
     for (int i = 0; i < 2; i++)
         expect_said(ZERO_TRAIN, 1,

@@ -401,7 +401,7 @@ TEST(what_cannot_be_evaluated_is_refused) {
         {TINY "--val-data short", "--val-data: the data has 10 tokens"},
         {TINY "--eval-every 2", "--eval-every 2|--val-data"},
         {TINY "--val-data val --patience 2", "--patience 2|--eval-every"},
-        {TINY "--eval-every 0 --val-data val", "--eval-every 0: allowed are 1 to"},
+        {TINY "--eval-every 0 --val-data val", "--eval-every 0: allowed: 1 to"},
         {TINY "--val-data val --keep-best", "--keep-best requires --checkpoint-dir"},
         {SIZES "--eval-only", "--eval-only|--val-data"},
         {SIZES "--eval-only --val-data val --checkpoint-dir saved", "add --resume to evaluate"},

@@ -157,7 +157,7 @@ TEST(by_mpirun_as_threads) {
         assert_same_hash(run_by_mpirun, n_ranks, SAME "--stage 3 " OFFLOAD, expected);
     }
     assert_int_equal(run_by_mpirun(2, TINY "--stage 4"), 2);
-    assert_said("--stage 4", "--stage 4: allowed are");
+    assert_said("--stage 4", "--stage 4: allowed:");
     assert_int_equal(run_by_mpirun(2, TINY "--ranks 3"), 2);
     assert_said("--ranks 3", "--ranks 3: mpirun or srun has started 2 processes");
     assert_int_equal(run_by_mpirun(2, TINY "--steps 2 --device-memory 100KiB"), 1);
@@ -204,7 +204,7 @@ TEST(a_stopped_rank_that_wakes) {
     for (int i = 0; i < 10 && code == HAVE_ENDED_BEFORE; i++)
         code = stop_a_rank_and_wake_it();
     assert_int_equal(code, 1);
-    assert_said("the other", "rank 1 has not been heard for 3000 ms");
+    assert_said("the other", "rank 1 has not been heard from for 3000 ms");
     read_file("err.1", err, sizeof(err));
     assert_said("woken", "error: rank 1:|; this process itself was stopped, or did not run, for ");
 }
@@ -273,7 +273,7 @@ TEST(refusals) {
     assert_ran(2, TINY "--comm mpi --ranks 2"); /* its former name */
     assert_said("--comm mpi", "--comm processes: ranks are processes, and this one was started");
     assert_ran(2, TINY "--comm process");
-    assert_said("--comm process", "allowed are threads, nccl, processes");
+    assert_said("--comm process", "allowed: threads, nccl, processes");
     assert_ran(2, TINY "--comm processes --device cuda");
     assert_said("--comm processes",
                 "--comm processes: it is for host memory, and --device is cuda");
@@ -310,7 +310,7 @@ TEST(without_module) {
              ZERO_TRAIN);
     assert_int_equal(run_shell(command), 2);
     assert_said("no module",
-                "started by MPI's launcher, and no module for MPI is here|Install Open MPI");
+                "started by MPI's launcher, but no module for MPI was found|Install Open MPI");
 }
 
 const test_group_t test_group = {make_folder, leave_test_folder};

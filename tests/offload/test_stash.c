@@ -554,7 +554,7 @@ TEST(what_is_refused) {
     f.options.n_buffers = 2;
     f.options.tier = ZR_TIER_DEVICE;
     assert_refused(&f.store, ZR_ERR_ARGUMENT, zr_stash_create(&f.options, &f.stash),
-                   "allowed are host and nvme");
+                   "allowed: host and nvme");
     f.options.tier = ZR_TIER_NVME;
     f.options.first_extent = 3;
     assert_refused(&f.store, ZR_ERR_ARGUMENT, zr_stash_create(&f.options, &f.stash),

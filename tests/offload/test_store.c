@@ -243,7 +243,7 @@ TEST_WITH(test_many_in_flight, setup, teardown) {
     for (size_t i = 0; i < MANY; i++)
         assert_ok(zr_store_put(f->store, 0, i * part, part, from + i * part, &tickets[i]));
     assert_refused(f, ZR_ERR_STATE, zr_store_put(f->store, 0, 0, part, from, &one_more),
-                   "as many as max_transfers, 32, have been started and not waited for");
+                   "max_transfers, 32, have been started and not waited for");
     assert_int_equal(one_more, 99);
     for (size_t i = 0; i < MANY; i++) /* not in the order of the calls */
         assert_ok(zr_store_wait(f->store, tickets[(i * 11 + 5) % MANY]));
@@ -252,12 +252,12 @@ TEST_WITH(test_many_in_flight, setup, teardown) {
     assert_ok(zr_store_wait_all(f->store));
     expect_bytes(from, to, size);
     for (size_t i = 0; i < MANY; i++)
-        assert_refused(f, ZR_ERR_STATE, zr_store_wait(f->store, tickets[i]), "is of no transfer");
+        assert_refused(f, ZR_ERR_STATE, zr_store_wait(f->store, tickets[i]), "is invalid");
     assert_ok(put_now(f->store, 0, 0, part, from));
     for (size_t i = 0; i < MANY; i++) /* nor when its place in the table is used again */
         assert_ok(zr_store_get(f->store, 0, i * part, part, to + i * part, &one_more));
     for (size_t i = 0; i < MANY; i++)
-        assert_refused(f, ZR_ERR_STATE, zr_store_wait(f->store, tickets[i]), "is of no transfer");
+        assert_refused(f, ZR_ERR_STATE, zr_store_wait(f->store, tickets[i]), "is invalid");
     assert_ok(zr_store_wait_all(f->store));
     free_buffer(to);
     free_buffer(from);
@@ -275,7 +275,7 @@ TEST_WITH(test_poll, setup, teardown) {
     assert_ok(zr_store_put(f->store, 0, 0, size, from, &ticket));
     for (done = false; !done;)
         assert_ok(zr_store_poll(f->store, ticket, &done));
-    assert_refused(f, ZR_ERR_STATE, zr_store_poll(f->store, ticket, &done), "is of no transfer");
+    assert_refused(f, ZR_ERR_STATE, zr_store_poll(f->store, ticket, &done), "is invalid");
     assert_ok(zr_store_get(f->store, 0, 0, size, to, &ticket));
     while (statistics(f).count[ZR_STORE_GET].n_transfers + statistics(f).n_failed == 0)
         zr_store_progress(f->store);
@@ -492,21 +492,21 @@ TEST_WITH(test_refused_transfers, setup, teardown) {
     assert_refused(f, ZR_ERR_ARGUMENT, zr_store_put(s, 0, 4 * CHUNK, 0, buffer, &t), "0 bytes at");
     assert_refused(f, ZR_ERR_ARGUMENT, zr_store_put(s, 0, CHUNK, SIZE_MAX, buffer, &t),
                    "the extent has");
-    assert_refused(f, ZR_ERR_ARGUMENT, zr_store_put(s, 0, 1, CHUNK, buffer, &t), "no whole chunks");
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_store_put(s, 0, 1, CHUNK, buffer, &t),
+                   "not whole chunks");
     assert_refused(f, ZR_ERR_ARGUMENT, zr_store_put(s, 0, 0, CHUNK + 1, buffer, &t),
                    "begin at a multiple of chunk_bytes, 8192");
     assert_refused(f, ZR_ERR_ARGUMENT, zr_store_put(s, 0, 0, CHUNK, NULL, &t), "no buffer (NULL)");
     assert_refused(f, ZR_ERR_ARGUMENT, zr_store_put(s, 0, 0, CHUNK, buffer, NULL), "ticket");
-    assert_refused(f, ZR_ERR_STATE, zr_store_get(s, 1, 0, 10, buffer, &t), "holds nothing");
+    assert_refused(f, ZR_ERR_STATE, zr_store_get(s, 1, 0, 10, buffer, &t), "has no data");
     assert_ok(put_now(s, 0, CHUNK, CHUNK, buffer));
     assert_refused(f, ZR_ERR_STATE, zr_store_get(s, 0, CHUNK, 2 * CHUNK, buffer, &t),
-                   "the chunk at 16384 holds nothing");
+                   "the chunk at 16384 has no data");
     assert_ok(get_now(s, 0, CHUNK, CHUNK, buffer));
     assert_int_equal(t, 99);
-    assert_refused(f, ZR_ERR_STATE, zr_store_wait(s, 12345678),
-                   "ticket 12345678 is of no transfer");
-    assert_refused(f, ZR_ERR_STATE, zr_store_wait(s, UINT64_MAX), "is of no transfer");
-    assert_refused(f, ZR_ERR_ARGUMENT, zr_store_poll(s, 1, NULL), "nowhere to say");
+    assert_refused(f, ZR_ERR_STATE, zr_store_wait(s, 12345678), "ticket 12345678 is invalid");
+    assert_refused(f, ZR_ERR_STATE, zr_store_wait(s, UINT64_MAX), "is invalid");
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_store_poll(s, 1, NULL), "the output pointer is NULL");
     free_buffer(buffer);
 }
 
@@ -590,14 +590,14 @@ TEST_WITH(test_refused_checksums, setup, teardown) {
     assert_ok(fixture_create(f, &later_bytes, 1));
     fixture_log_clear(f);
     zr_store_t *s = f->store;
-    assert_refused(f, ZR_ERR_STATE, zr_store_verify(s, 0, 0, CHUNK, buffer), "holds nothing");
+    assert_refused(f, ZR_ERR_STATE, zr_store_verify(s, 0, 0, CHUNK, buffer), "has no data");
     assert_refused(f, ZR_ERR_STATE, zr_store_get_unverified(s, 0, 0, CHUNK, buffer, &ticket),
-                   "holds nothing");
+                   "has no data");
     assert_refused(f, ZR_ERR_ARGUMENT, zr_store_verify(s, 1, 0, CHUNK, buffer),
                    "declared: 1 extent");
-    assert_refused(f, ZR_ERR_ARGUMENT, zr_store_verify(s, 0, 1, CHUNK, buffer), "no whole chunks");
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_store_verify(s, 0, 1, CHUNK, buffer), "not whole chunks");
     assert_refused(f, ZR_ERR_ARGUMENT, zr_store_hash(s, 0, 0, CHUNK + 1, buffer, sums),
-                   "hashing of \"extent 0\": 8193 bytes at 0: no whole chunks");
+                   "hashing of \"extent 0\": 8193 bytes at 0: not whole chunks");
     assert_refused(f, ZR_ERR_ARGUMENT, zr_store_hash(s, 0, 0, CHUNK, NULL, sums), "no buffer");
     if (zr_store_info(s)->has_checksums)
         assert_refused(f, ZR_ERR_ARGUMENT,
@@ -626,7 +626,7 @@ TEST_WITH(test_refused_stores, setup, teardown) {
                   "multiple of chunk_bytes, 8192; the next is 16384");
     refuse_option(f, &o->request_bytes, (size_t)1 << 31, "the nearest is 1073741824");
     refuse_option(f, &o->depth, 0, "depth is 0; 1 to 1024");
-    refuse_option(f, &o->depth, 1025, "depth is 1025; 1 to 1024 are possible, the nearest is 1024");
+    refuse_option(f, &o->depth, 1025, "depth is 1025; 1 to 1024 are allowed, the nearest is 1024");
     refuse_option(f, &o->submit_batch, 0, "submit_batch is 0");
     refuse_option(f, &o->submit_batch, o->depth + 1, "submit_batch is ");
     refuse_option(f, &o->n_bounce_buffers, 0, "n_bounce_buffers is 0");
@@ -643,7 +643,7 @@ TEST_WITH(test_refused_stores, setup, teardown) {
     assert_refused(f, ZR_ERR_ARGUMENT, zr_store_create(f->backend, o, &nobodys, 1, &f->store),
                    "is of account 8; there are 0 to 7");
     assert_refused(f, ZR_ERR_ARGUMENT, zr_store_create("floppy", o, NULL, 0, &f->store),
-                   "no backend \"floppy\"; there are memory, uring, posix, sim");
+                   "unknown backend \"floppy\"; allowed: memory, uring, posix, sim");
     assert_refused(f, ZR_ERR_ARGUMENT, zr_store_create(f->backend, o, NULL, 0, NULL), "NULL");
     assert_null(f->store);
 }

@@ -146,7 +146,7 @@ TEST_WITH(test_messages, setup, teardown) {
                    ", offset 32768, length 32768: Input/output error (errno 5)");
     fault_arm(FAULT_NONE, 0, 0, 0);
     assert_refused(f, ZR_ERR_STATE, get_now(f->store, 0, 0, one_size, buffer),
-                   "the chunk at 32768 holds nothing");
+                   "the chunk at 32768 has no data");
     assert_ok(put_now(f->store, 0, 0, one_size, buffer));
     fault_arm(FAULT_FLIP, 0, 1, 1);
     assert_refused(f, ZR_ERR_FORMAT, get_now(f->store, 0, 0, one_size, buffer),
@@ -162,9 +162,10 @@ TEST_WITH(test_patience_ends, setup, teardown) {
     assert_refused(f, ZR_ERR_IO, get_now(f->store, 0, 0, CHUNK, buffer), "(errno 11)");
     fault_arm(FAULT_RESULT, 5, 1, SIZE_MAX / 2);
     assert_refused(f, ZR_ERR_IO, put_now(f->store, 0, 0, CHUNK, buffer),
-                   "no whole block is written");
+                   "less than a whole block was written");
     fault_arm(FAULT_RESULT, 0, 1, 1);
-    assert_refused(f, ZR_ERR_IO, get_now(f->store, 0, CHUNK, CHUNK, buffer), "the file ends there");
+    assert_refused(f, ZR_ERR_IO, get_now(f->store, 0, CHUNK, CHUNK, buffer),
+                   "unexpected end of file");
     fault_arm(FAULT_RESULT, 0, 1, 2); /* nothing was written, twice */
     assert_ok(put_now(f->store, 0, 0, CHUNK, buffer));
     zr_store_statistics_t s;
@@ -222,7 +223,7 @@ TEST_WITH(test_the_ring_fails, setup, teardown) {
             assert_true(result.n_ended[-ZR_ERR_IO] > 0);
             fixture_log_clear(f);
             assert_refused(f, ZR_ERR_IO, zr_store_put(f->store, 0, 0, CHUNK, byte, &ticket),
-                           "the store takes nothing more since ");
+                           "the store is unusable since ");
         }
     }
 }
@@ -233,7 +234,7 @@ TEST_WITH(test_the_ring_fails_twice, setup, teardown) {
     unsigned char *buffer = put_one(f);
     fault_arm(FAULT_NEXT, -EBADF, 1, 2);
     assert_int_equal(put_now(f->store, 0, 0, one_size, buffer), ZR_ERR_IO);
-    assert_logged(f, "cannot be waited for");
+    assert_logged(f, "still in flight");
     zr_store_destroy(&f->store);
     free_buffer(buffer);
 }
@@ -263,7 +264,7 @@ TEST_WITH(test_refused_creations, setup, teardown) {
     fixture_t *f = *state;
     static const creation_t cases[] = {
         {FAULT_OPEN_RING, -ENOSYS, 1, ZR_ERR_UNSUPPORTED, "this kernel has no io_uring"},
-        {FAULT_OPEN_RING, -EPERM, 1, ZR_ERR_UNSUPPORTED, "kernel.io_uring_disabled has to be 0"},
+        {FAULT_OPEN_RING, -EPERM, 1, ZR_ERR_UNSUPPORTED, "kernel.io_uring_disabled must be 0"},
         {FAULT_OPEN_RING, -ENOMEM, 1, ZR_ERR_UNSUPPORTED, "raise RLIMIT_MEMLOCK"},
         {FAULT_OPEN_RING, -EMFILE, 1, ZR_ERR_UNSUPPORTED, "raise RLIMIT_NOFILE"},
         {FAULT_OPEN, ENOENT, 1, ZR_ERR_IO, "No such file or directory (errno 2)"},
@@ -274,8 +275,7 @@ TEST_WITH(test_refused_creations, setup, teardown) {
         {FAULT_FALLOCATE, EDQUOT, 4, ZR_ERR_BUDGET, "is free there"},
         {FAULT_FALLOCATE, EIO, 4, ZR_ERR_IO, "reserving the room of rank 3's file in "},
         {FAULT_PWRITE, EIO, 1, ZR_ERR_IO, "a first transfer of rank 3's file in "},
-        {FAULT_BLOCK, 16384, 1, ZR_ERR_ARGUMENT,
-         "multiple of the block size that was found, 16384"},
+        {FAULT_BLOCK, 16384, 1, ZR_ERR_ARGUMENT, "multiple of the block size of the drives, 16384"},
     };
     for (size_t i = 0; i < N_OF(cases); i++) {
         fault_arm(cases[i].kind, cases[i].result, cases[i].at, 1);
@@ -299,7 +299,7 @@ TEST_WITH(test_forbidden, setup, teardown) {
         fault_arm(cases[i].error == 0 ? FAULT_NONE : FAULT_OPEN_RING, cases[i].error, 1, 1);
         assert_string_equal(zr_store_drive_backend(&f->options.log), cases[i].backend);
         if (strcmp(cases[i].backend, "posix") == 0)
-            assert_logged(f, "it goes on with pread and pwrite");
+            assert_logged(f, "using pread and pwrite");
         else
             assert_int_equal(f->n_logged[ZR_LOG_WARNING], 0);
         assert_int_equal(count_descriptors(), f->n_files_before);
@@ -338,7 +338,7 @@ TEST_WITH(test_lesser_creations, setup, teardown) {
     fault_arm(FAULT_REGISTER_BUFFERS, -EFAULT, 1, 1);
     use(f, "use plain host memory for them");
     fault_arm(FAULT_SET_FLAGS, EINVAL, 1, 1); /* of two files, one is not direct */
-    use(f, "it goes on through the page cache");
+    use(f, "using the page cache");
     assert_false(zr_store_info(f->store)->is_direct);
     fault_arm(FAULT_BLOCK, (long)1 << 30, 1, 1);
     use(f, "no direct transfers to rank 3's file in ");

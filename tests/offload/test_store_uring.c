@@ -98,10 +98,10 @@ TEST_WITH(test_truncated_file, setup, teardown) {
         close(fd);
         zr_status_t status = get_now(f->store, 0, 0, sizes[0], buffer);
         assert_true(status == ZR_ERR_IO || status == ZR_ERR_FORMAT);
-        assert_logged(f, status == ZR_ERR_IO ? "made shorter by somebody else" : "are not those");
+        assert_logged(f, status == ZR_ERR_IO ? "another process truncated it" : "are not those");
         fixture_log_clear(f);
         assert_refused(f, ZR_ERR_IO, get_now(f->store, 1, 0, sizes[1], buffer),
-                       "the file ends there");
+                       "unexpected end of file");
     }
     put_all(f, buffer);
     assert_right(f, 0, buffer);

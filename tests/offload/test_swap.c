@@ -216,7 +216,7 @@ static void flip_one(swap_fixture_t *f, size_t n, size_t at, flip_t flip) {
     zr_status_t status =
         flip == NOT_OPENED ? zr_swap_done(f->swap) : zr_swap_open_slice(f->swap, at + size / 2, 1);
     assert_refused(&f->store, ZR_ERR_FORMAT, status, "not those that were put");
-    assert_refused(&f->store, ZR_ERR_STATE, zr_swap_done(f->swap), "no item is being worked on");
+    assert_refused(&f->store, ZR_ERR_STATE, zr_swap_done(f->swap), "no item is being processed");
 }
 
 TEST(each_chunk_is_verified) {
@@ -247,7 +247,7 @@ static void refuse_slice(swap_fixture_t *f, size_t n_opened, size_t n_closed,
     bool is_beyond = offset_bytes > BUFFER - 16;
     assert_refused(&f->store, is_beyond ? ZR_ERR_ARGUMENT : ZR_ERR_STATE,
                    call(f->swap, offset_bytes, 16),
-                   is_beyond ? "the item has 16384" : "not opened, or closed before");
+                   is_beyond ? "the item has 16384" : "not opened or was closed before");
 }
 
 TEST(wrong_slices_are_refused) {
@@ -449,11 +449,11 @@ TEST(wrong_calls_are_refused) {
     create(&f);
     fixture_t *log = &f.store;
     assert_refused(log, ZR_ERR_STATE, zr_swap_next(f.swap, &buffer), "no next item");
-    assert_refused(log, ZR_ERR_STATE, zr_swap_done(f.swap), "no item is being worked on");
+    assert_refused(log, ZR_ERR_STATE, zr_swap_done(f.swap), "no item is being processed");
     assert_refused(log, ZR_ERR_STATE, zr_swap_end(f.swap), "cannot end");
     assert_ok(zr_swap_begin(f.swap, ZR_SWAP_FILL, f.items, 2));
     assert_refused(log, ZR_ERR_STATE, zr_swap_begin(f.swap, ZR_SWAP_FILL, f.items, 2), "not ended");
-    assert_refused(log, ZR_ERR_STATE, zr_swap_load(f.swap, &f.items[0], &loaded), "under way");
+    assert_refused(log, ZR_ERR_STATE, zr_swap_load(f.swap, &f.items[0], &loaded), "in progress");
     assert_ok(zr_swap_next(f.swap, &buffer));
     assert_refused(log, ZR_ERR_STATE, zr_swap_next(f.swap, &buffer), "1 of 2 are given");
     assert_refused(log, ZR_ERR_STATE, zr_swap_end(f.swap), "0 of 2 items are done");

@@ -125,7 +125,7 @@ static const kind_t kinds[] = {
      .event = truncate_file,
      .end = ENDS_OR_ON,
      .status = ZR_ERR_IO,
-     .said = "was made shorter by somebody else"},
+     .said = "another process truncated it"},
     {.name = "a folder that moves", .kind = FAULT_EVENT, .event = move_folders},
     {.name = "a folder that vanishes", .kind = FAULT_EVENT, .event = remove_folders},
     {.name = "submissions fail",
@@ -182,8 +182,7 @@ static void expect_error(const kind_t *kind, const gpt_run_t *run) {
         fail_msg("\"%s\" does not say \"%s\"", said, kind->said);
     expect_place(run, said);
     /* A store that takes nothing more says so, with what has made it useless. */
-    if (kind->end == ENDS && !kind->for_ever &&
-        strstr(said, "the store takes nothing more") == NULL)
+    if (kind->end == ENDS && !kind->for_ever && strstr(said, "the store is unusable") == NULL)
         assert_int_equal(ranks->n_errors[run->bad_rank], 1);
     if (ranks->status[run->bad_rank] != ZR_OK)
         assert_int_equal(ranks->status[run->bad_rank], is_changed ? ZR_ERR_FORMAT : kind->status);

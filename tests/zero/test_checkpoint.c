@@ -290,7 +290,7 @@ TEST(another_model_is_refused) {
     toy_train(&options, &result);
     for (int r = 0; r < 2; r++) {
         assert_int_equal(result.status[r], ZR_ERR_ARGUMENT);
-        assert_has(result.last_error[r], "another model");
+        assert_has(result.last_error[r], "a different model");
     }
     empty(saved);
 }

@@ -135,19 +135,19 @@ static void too_many_paths(zr_config_t *c) {
 
 static const wrong_case_t wrong_cases[] = {
     {cosine_without_end, "schedule.total_steps (scheduler.params.total_num_steps) is not set"},
-    {decay_shorter_than_warmup, "is 11, has to be at most schedule.total_steps"},
+    {decay_shorter_than_warmup, "is 11, must be at most schedule.total_steps"},
     {sub_group_too_small,
-     "--sub-group) is 1023; with an offloaded optimizer allowed are at least 1024"},
+     "--sub-group) is 1023; with an offloaded optimizer allowed: at least 1024"},
     {sub_group_too_small_for_codes, "--sub-group) is 65536; with optimizer state in fewer bits on "
-                                    "nvme (--state) allowed are at least 131072"},
+                                    "nvme (--state) allowed: at least 131072"},
     {sub_group_too_small_for_gradients, "--sub-group) is 2047; with gradients of bf16 on nvme "
-                                        "(--offload-gradients nvme) allowed are at least 2048"},
+                                        "(--offload-gradients nvme) allowed: at least 2048"},
     {updated_before_it_is_sharded, "(--update-at) is backward at stage 1"},
-    {buffer_too_small, "--param-buffer) is 1; allowed are at least 1024 (4096 bytes of fp32)"},
-    {nvme_without_path, "no path is named: set nvme.paths"},
-    {odd_requests, "nvme.request_bytes (aio.block_size) is 5000, has to be a multiple of 4096"},
+    {buffer_too_small, "--param-buffer) is 1; allowed: at least 1024 (4096 bytes of fp32)"},
+    {nvme_without_path, "no path is given: set nvme.paths"},
+    {odd_requests, "nvme.request_bytes (aio.block_size) is 5000, must be a multiple of 4096"},
     {endless_paths, "nvme.paths is not NUL-terminated"},
-    {empty_path, "is \"/a,,/b\": a folder between its commas has no name"},
+    {empty_path, "is \"/a,,/b\": a folder name is empty"},
     {too_many_files, "nvme.files_per_path is 6, with 3 paths; 1 to 16 files"},
     {too_many_paths, "nvme.files_per_path is 1, with 17 paths"},
 };
@@ -193,7 +193,7 @@ static void expect_refused(const zr_option_t *option, double value) {
     assert_true(configs_equal(&config, &before));
 }
 
-/** Each field is named, with what files and options call it, and what it has to be. */
+/** Each field is named, with what files and options call it, and what it must be. */
 TEST(test_fields_have_the_range_of_their_row) {
     size_t n = 0, n_ranges = 0;
     const zr_option_t *options = zr_options(&n);
@@ -231,10 +231,9 @@ TEST(test_all_wrong_fields_are_reported) {
     cosine_without_end(&config);
     assert_int_equal(zr_config_resolve(&config, 0, &log), ZR_ERR_ARGUMENT);
     assert_int_equal(messages.n_messages, 5);
-    assert_has(
-        messages.text,
-        "0 ranks, has to be at least 1|stage (zero_optimization.stage, --stage) is 4, has to be "
-        "0, 1, 2 or 3");
+    assert_has(messages.text,
+               "0 ranks, must be at least 1|stage (zero_optimization.stage, --stage) is 4, must be "
+               "0, 1, 2 or 3");
 }
 
 TEST(test_zero_ranks_and_null) {

@@ -182,10 +182,9 @@ static void print_section(FILE *out, const zr_key_section_t *section) {
 static void print_off_sections(FILE *out) {
     size_t n = 0;
     const zr_key_section_t *sections = zr_key_sections(&n);
-    fprintf(out, "\n### Sections that are not supported\n\n"
-                 "They may be there while they are off, with these keys, which have no effect "
-                 "then.\n\n"
-                 "| section | has to be | why | its other keys |\n|---|---|---|---|\n");
+    fprintf(out, "\n### Sections that are not supported\n\nThey may be there while they are off, "
+                 "with these keys, which have no effect then.\n\n| section | must be | why | its "
+                 "other keys |\n|---|---|---|---|\n");
     for (size_t i = 0; i < n; i++) {
         if (sections[i].off == NULL)
             continue;

@@ -87,11 +87,11 @@ typedef struct wrong_file {
 static const wrong_file_t wrong_files[] = {
     {"", ZR_ERR_FORMAT, "is empty"},
     {" \n\t ", ZR_ERR_FORMAT, "is empty"},
-    {"[]", ZR_ERR_FORMAT, "is [], has to be an object"},
-    {"3", ZR_ERR_FORMAT, "is 3, has to be an object"},
-    {"\"auto\"", ZR_ERR_FORMAT, "has to be an object"},
-    {"null", ZR_ERR_FORMAT, "has to be an object"},
-    {"{", ZR_ERR_FORMAT, "is the file cut off?"},
+    {"[]", ZR_ERR_FORMAT, "is [], must be an object"},
+    {"3", ZR_ERR_FORMAT, "is 3, must be an object"},
+    {"\"auto\"", ZR_ERR_FORMAT, "must be an object"},
+    {"null", ZR_ERR_FORMAT, "must be an object"},
+    {"{", ZR_ERR_FORMAT, "is the file truncated?"},
     {"{\"bf16\": {\"enabled\": tr", ZR_ERR_FORMAT, "line 1, column"},
     {"{\n \"stage\": 1,\n}", ZR_ERR_FORMAT, "JSON has no comma after the last item"},
     {"{\"a\": [1, 2, ]}", ZR_ERR_FORMAT, "JSON has no comma after the last item"},
@@ -99,7 +99,7 @@ static const wrong_file_t wrong_files[] = {
     {"{\n // stage\n}", ZR_ERR_FORMAT, "JSON has no comments"},
     {"{\"bf16\": /* no */ {}}", ZR_ERR_FORMAT, "JSON has no comments"},
     {"# ds_config\n{}", ZR_ERR_FORMAT, "JSON has no comments"},
-    {"{'bf16': {}}", ZR_ERR_FORMAT, "JSON's strings stand in double quotes"},
+    {"{'bf16': {}}", ZR_ERR_FORMAT, "JSON strings need double quotes"},
     {"{\"bf16\": {\"enabled\": True}}", ZR_ERR_FORMAT, "invalid token near 'True'"},
     {"\xef\xbb\xbf{}", ZR_ERR_FORMAT, "byte order mark"},
     {"{} {}", ZR_ERR_FORMAT, "end of file expected"},
@@ -114,8 +114,8 @@ static const wrong_file_t wrong_files[] = {
     {"{\"optimizer\": {\"params\": {\"lr\": 1e999}}}", ZR_ERR_ARGUMENT, "real number overflow"},
     {"{\"train_batch_size\": 1e19}", ZR_ERR_ARGUMENT, "train_batch_size is 1"},
     {"{\"train_batch_size\": -9223372036854775808}", ZR_ERR_ARGUMENT, "at least 1"},
-    {"{\"zero_optimization\": true}", ZR_ERR_ARGUMENT, "zero_optimization is true, has to be an"},
-    {"{\"optimizer\": \"AdamW\"}", ZR_ERR_ARGUMENT, "optimizer is \"AdamW\", has to be an object"},
+    {"{\"zero_optimization\": true}", ZR_ERR_ARGUMENT, "zero_optimization is true, must be an"},
+    {"{\"optimizer\": \"AdamW\"}", ZR_ERR_ARGUMENT, "optimizer is \"AdamW\", must be an object"},
     {"{\"optimizer\": {\"type\": \"Lamb\"}}", ZR_ERR_UNSUPPORTED,
      "optimizer.type is \"Lamb\", which is not supported; write \"AdamW\" or \"Lion\" "
      "or \"SGD\" or \"Adam\""},
@@ -143,7 +143,7 @@ static const wrong_file_t wrong_files[] = {
     {"{\"fp16\": {\"enabled\": false, \"los_scale\": 0}}", ZR_ERR_ARGUMENT, "fp16.loss_scale?"},
     {"{\"fp16\": {\"enabled\": true, \"loss_scale\": 0}}", ZR_ERR_UNSUPPORTED,
      "fp16.enabled is true, only false is supported: there is no fp16; use bf16"},
-    {"{\"wall_clock_breakdown\": \"auto\"}", ZR_ERR_ARGUMENT, "\"auto\" is not known for this"},
+    {"{\"wall_clock_breakdown\": \"auto\"}", ZR_ERR_ARGUMENT, "\"auto\" is not supported for this"},
     {"{\"scheduler\": {\"params\": {\"warmup_num_steps\": 3}}}", ZR_ERR_ARGUMENT,
      "scheduler.params.warmup_num_steps has no effect without scheduler.type"},
     {"{\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"total_num_steps\": 3}}}",
@@ -242,7 +242,7 @@ TEST(test_zero_byte) {
     messages_t messages;
     zr_config_t config = zr_config_default();
     assert_int_equal(read_bytes(text, sizeof(text) - 1, &config, &messages), ZR_ERR_FORMAT);
-    assert_has(messages.text, "its byte 22 is 0, which no text has");
+    assert_has(messages.text, "its byte 22 is 0, which is not allowed in text");
 }
 
 /* ---- the file system --------------------------------------------------------------- */
@@ -265,7 +265,7 @@ TEST(test_unreadable_files) {
     check_path("", ZR_ERR_IO, "No such file");
     check_path(NULL, ZR_ERR_ARGUMENT, "no file");
     check_path("/dev/null", ZR_ERR_FORMAT, "is empty");
-    check_path("/dev/zero", ZR_ERR_FORMAT, "more than 16777216 bytes");
+    check_path("/dev/zero", ZR_ERR_FORMAT, "larger than the limit of 16777216 bytes");
     check_path("/proc/self/mem", ZR_ERR_IO, "cannot read it");
     zr_log_t log = zr_log_default();
     log.level = ZR_LOG_ERROR;
@@ -378,6 +378,6 @@ TEST(test_a_path_has_to_fit) {
         if (fits)
             assert_string_equal(config.nvme.paths, path);
         else
-            assert_has(messages.text, "has 1024 bytes, has to have less than 1024");
+            assert_has(messages.text, "has 1024 bytes, must have less than 1024");
     }
 }

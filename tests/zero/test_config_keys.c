@@ -184,7 +184,7 @@ static bool has_its_range(void *context, const zr_key_t *key) {
         expect(key, value, ZR_ERR_ARGUMENT, range.text);
     }
     if (zr_option_json_kind(option) == ZR_JSON_INTEGER) {
-        expect(key, "1.5", ZR_ERR_ARGUMENT, "is 1.5, has to be an integer");
+        expect(key, "1.5", ZR_ERR_ARGUMENT, "is 1.5, must be an integer");
         expect(key, "1e300", ZR_ERR_ARGUMENT, "without point and exponent");
         expect(key, "9007199254740994e1", ZR_ERR_ARGUMENT, "without point and exponent");
     }

@@ -91,7 +91,7 @@ TEST(test_impossible) {
     write_text(whole);
     free(whole);
     assert_int_equal(read_back(&kept, &hardware), ZR_ERR_ARGUMENT);
-    snprintf(expected, sizeof(expected), "%s: granule_bytes is 2048; it has to be at least 4096\n",
+    snprintf(expected, sizeof(expected), "%s: granule_bytes is 2048; it must be at least 4096\n",
              path);
     assert_string_equal(kept.text, expected);
 }
@@ -119,7 +119,7 @@ TEST(test_missing) {
         place[1] ^= 1;
         kept_log_t kept;
         assert_int_equal(read_back(&kept, &hardware), ZR_ERR_ARGUMENT);
-        assert_has(kept.text, "there is no figure");
+        assert_has(kept.text, "unknown figure");
         assert_has(kept.text, figures[i].name); /* the nearest */
     }
     free(whole);
@@ -153,18 +153,18 @@ TEST(test_refusals) {
     refuse("[1]", ZR_ERR_FORMAT, "an object");
     refuse("{\"name\": 1,}", ZR_ERR_FORMAT, "line 1, column");
     refuse("{\"kind\": \"host\", \"kind\": \"cuda\"}", ZR_ERR_FORMAT, "duplicate");
-    refuse("{\"name\": \"\"}", ZR_ERR_ARGUMENT, "name has to be a text of 1 to 63 bytes");
+    refuse("{\"name\": \"\"}", ZR_ERR_ARGUMENT, "name must be a text of 1 to 63 bytes");
     refuse("{\"kind\": \"gpu\"}", ZR_ERR_ARGUMENT, "\"host\" or \"cuda\"");
     refuse("{\"knid\": \"host\"}", ZR_ERR_ARGUMENT, "\"knid\"; is it \"kind\"?");
     refuse("{\"launch\": 1}", ZR_ERR_ARGUMENT, "is it \"launch_s\"?");
     refuse("{\"device\": {\"vector_op_per_s\": 1}}", ZR_ERR_ARGUMENT,
            "is it \"device.vector_ops_per_s\"?");
-    refuse("{\"device\": 3}", ZR_ERR_ARGUMENT, "device has to be an object");
-    refuse("{\"launch_s\": \"fast\"}", ZR_ERR_ARGUMENT, "launch_s has to be a number");
+    refuse("{\"device\": 3}", ZR_ERR_ARGUMENT, "device must be an object");
+    refuse("{\"launch_s\": \"fast\"}", ZR_ERR_ARGUMENT, "launch_s must be a number");
     refuse("{\"ranks_per_node\": 1.5}", ZR_ERR_ARGUMENT, "ranks_per_node is 1.5");
     refuse("{\"ranks_per_node\": 3000000000}", ZR_ERR_ARGUMENT, "ranks_per_node is 3000000000");
     refuse("{\"disk_bytes\": -1}", ZR_ERR_ARGUMENT, "disk_bytes is -1");
-    refuse("{\"sources\": 1}", ZR_ERR_ARGUMENT, "sources has to be");
+    refuse("{\"sources\": 1}", ZR_ERR_ARGUMENT, "sources must be");
     refuse("{\"sources\": {\"launch_s\": 1}}", ZR_ERR_ARGUMENT, "source of launch_s");
     refuse("{\"sources\": {\"lunch_s\": \"x\"}}", ZR_ERR_ARGUMENT, "is it \"launch_s\"?");
     zr_hardware_t hardware = unusual(ZR_HARDWARE_CUDA);

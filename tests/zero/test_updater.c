@@ -216,7 +216,7 @@ TEST(what_is_wrong_is_refused) {
     assert_ok(zr_updater_create(&config, device, NULL, ZR_DTYPE_F32, sizes, N_TENSORS, &updater));
     updates[1].update = (zr_update_t){.param = values, .grad = values};
     assert_int_equal(zr_updater_update(updater, updates, 2), ZR_ERR_ARGUMENT);
-    assert_non_null(strstr(zr_last_error(), "tensor 0 comes behind tensor 1"));
+    assert_non_null(strstr(zr_last_error(), "tensor 0 comes after tensor 1"));
     updates[0] = (zr_tensor_update_t){.tensor = 0};
     assert_int_equal(zr_updater_update(updater, updates, 1), ZR_ERR_ARGUMENT);
     assert_non_null(strstr(zr_last_error(), "tensor 0 has no parameters"));

@@ -91,8 +91,7 @@ zr_status_t zr_checkpoint_read_carried(const zr_checkpoint_t *checkpoint, size_t
                                        const zr_log_t *log, void *bytes) {
     if (index >= checkpoint->found.manifest.n_carried || bytes == NULL)
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "%s carries %s; there is no number %zu, or no memory "
-                       "for it",
+                       "%s carries %s; index %zu is out of range, or there is no memory for it",
                        checkpoint->found.path,
                        zr_count_text(checkpoint->found.manifest.n_carried, "file").text, index);
     return read_file(checkpoint, index, log, bytes);
@@ -130,11 +129,11 @@ zr_status_t zr_carried_describe(const char *name, const void *bytes, size_t n_by
                                 const zr_log_t *log, zr_manifest_carried_t *about_p) {
     const char *problem = NULL;
     if (name == NULL || !zr_manifest_is_carried_name(name))
-        problem = "it needs a name of 1 to 63 letters, digits, '-', '_' and '.', no dot in front, "
+        problem = "its name must have 1 to 63 letters, digits, '-', '_' and '.', no leading dot, "
                   "not rank-..., nor " ZR_MANIFEST_NAME;
     for (size_t i = 0; i < n_others && problem == NULL; i++)
         if (strcmp(others[i].name, name) == 0)
-            problem = "there is one of this name already";
+            problem = "this name exists already";
     if (problem == NULL &&
         (n_others >= ZR_MANIFEST_MAX_CARRIED || n_bytes > ZR_MANIFEST_MAX_CARRIED_BYTES))
         problem = "a checkpoint carries at most 64 files of 1 GiB each";
@@ -183,7 +182,7 @@ static zr_status_t write_file(const struct zr_carried_source *source,
                               const zr_manifest_carried_t *about, int folder_fd, const char *folder,
                               const zr_log_t *log) {
     zr_file_t from = source->file, to = {.fd = -1};
-    from.folder = "the checkpoint that the run went on from";
+    from.folder = "the checkpoint that the run resumed from";
     from.name = about->name;
     ZR_TRY(zr_file_create(folder_fd, folder, about->name, log, &to));
     zr_status_t status = source->bytes != NULL

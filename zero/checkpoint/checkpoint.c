@@ -48,7 +48,7 @@ zr_status_t zr_checkpoint_open_signed(const char *path, const zr_secret_t *secre
                                       const zr_log_t *log, zr_checkpoint_t **checkpoint_p) {
     if (path == NULL || checkpoint_p == NULL)
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "opening a checkpoint needs a path and a place for it");
+                       "opening a checkpoint needs a path and an output pointer");
     return zr_checkpoint_open_below(path, SIZE_MAX, secret, log, checkpoint_p);
 }
 
@@ -72,8 +72,8 @@ zr_status_t zr_checkpoint_open_below(const char *path, size_t below, const zr_se
         checkpoint->data_bytes += manifest->files[i].data_bytes;
     if (manifest->is_signed && (secret == NULL || !secret->is_given))
         zr_log_write(log, ZR_LOG_INFO,
-                     "%s is signed, and no secret is given to check that: whoever can write there "
-                     "may have changed it",
+                     "%s is signed, but no secret was given to verify it: anybody with write "
+                     "access may have changed it",
                      checkpoint->found.path);
     *checkpoint_p = checkpoint;
     return ZR_OK;
@@ -172,17 +172,18 @@ static zr_status_t describe(int folder_fd, const zr_folder_item_t *items, size_t
     snprintf(entry->name, sizeof(entry->name), "%s", item->name);
     entry->step = item->step;
     if (item->kind == ZR_FOLDER_PARTIAL) {
-        snprintf(entry->problem, sizeof(entry->problem), "it was never finished, or is being made");
+        snprintf(entry->problem, sizeof(entry->problem),
+                 "it was never finished, or is being written");
         return ZR_OK;
     }
     if (item->kind == ZR_FOLDER_DAMAGED) {
         snprintf(entry->problem, sizeof(entry->problem),
-                 "its data was found damaged, and it was set aside; nothing removes it");
+                 "its data is damaged; it was renamed and is kept");
         return ZR_OK;
     }
     if (!zr_folder_is_checkpoint(items, index)) {
         snprintf(entry->problem, sizeof(entry->problem),
-                 "it has been replaced or was too many, and the next save removes it");
+                 "it was replaced or exceeds the number to keep; the next save removes it");
         return ZR_OK;
     }
     zr_status_t status =

@@ -44,7 +44,7 @@ static zr_status_t check_regular(const zr_file_t *file, const zr_log_t *log, uin
     if (fstat(file->fd, &about) != 0)
         return zr_file_fail("look at", file->folder, file->name, errno, log);
     if (!S_ISREG(about.st_mode))
-        return zr_fail(log, ZR_ERR_FORMAT, "%s/%s is no regular file", file->folder, file->name);
+        return zr_fail(log, ZR_ERR_FORMAT, "%s/%s is not a regular file", file->folder, file->name);
     *n_bytes_p = (uint64_t)about.st_size;
     return ZR_OK;
 }
@@ -54,8 +54,8 @@ zr_status_t zr_file_open(int folder_fd, const char *folder, const char *name, co
     /* Without O_NONBLOCK a pipe would wait for its writer. */
     int fd = openat(folder_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0 && errno == ELOOP)
-        return zr_fail(log, ZR_ERR_FORMAT, "%s/%s is a symbolic link, which is not followed",
-                       folder, name);
+        return zr_fail(log, ZR_ERR_FORMAT,
+                       "%s/%s is a symbolic link; symbolic links are not followed", folder, name);
     if (fd < 0)
         return zr_file_fail("open", folder, name, errno, log);
     zr_file_t file = {.fd = fd, .folder = folder, .name = name};
@@ -111,7 +111,7 @@ zr_status_t zr_file_write(const zr_file_t *file, uint64_t offset, const void *by
         if (n <= 0)
             return zr_fail(log, ZR_ERR_IO, "cannot write %s of %s/%s at offset %" PRIu64 ": %s",
                            zr_count_text(left, "byte").text, file->folder, file->name,
-                           offset + done, n < 0 ? strerror(errno) : "nothing is taken");
+                           offset + done, n < 0 ? strerror(errno) : "no bytes were written");
         done += (size_t)n;
     }
     return ZR_OK;

@@ -184,8 +184,8 @@ zr_status_t zr_folder_lock(const char *folder, const zr_log_t *log, int *lock_p)
     if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
         close(fd);
         return zr_fail(log, ZR_ERR_IO,
-                       "%s: another run is saving into this folder now; give each run one of its "
-                       "own, or wait until the other has ended",
+                       "%s: another run is saving into this folder; give each run its own folder, "
+                       "or wait until the other run has ended",
                        folder);
     }
     *lock_p = fd;

@@ -140,7 +140,7 @@ zr_status_t zr_folder_read(int folder_fd, const char *name, const zr_secret_t *s
     reason[0] = '\0';
     int fd = openat(folder_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0 && (errno == ENOTDIR || errno == ELOOP))
-        return zr_fail(&log, ZR_ERR_FORMAT, "%s is no folder", name);
+        return zr_fail(&log, ZR_ERR_FORMAT, "%s is not a folder", name);
     if (fd < 0)
         return zr_file_fail("open", name, NULL, errno, &log);
     zr_status_t status = zr_manifest_read_at(fd, name, secret, &log, manifest_p);
@@ -188,7 +188,7 @@ static zr_status_t take_first(const search_t *search, const zr_folder_item_t *it
             return zr_fail(search->log, status, "%s: %s", search->folder, reason);
         if (status == ZR_ERR_ARGUMENT) /* of another secret; what is older is no better */
             return zr_fail(search->log, status, "%s/%s", search->folder, reason);
-        zr_log_write(search->log, ZR_LOG_WARNING, "passed over %s/%s, which is not complete: %s",
+        zr_log_write(search->log, ZR_LOG_WARNING, "skipped %s/%s, which is not complete: %s",
                      search->folder, item->name, reason);
     }
     return ZR_OK;
@@ -198,7 +198,7 @@ static void tell_unfinished(const char *folder, const zr_log_t *log, const zr_fo
                             size_t n_items) {
     for (size_t i = 0; i < n_items; i++)
         if (items[i].kind == ZR_FOLDER_PARTIAL)
-            zr_log_write(log, ZR_LOG_WARNING, "passed over %s/%s, which was never finished", folder,
+            zr_log_write(log, ZR_LOG_WARNING, "skipped %s/%s, which was never finished", folder,
                          items[i].name);
 }
 
@@ -218,8 +218,8 @@ static void tell_latest(int folder_fd, const char *folder, const zr_log_t *log, 
     if (read_name(text, &item) && strcmp(text, taken) != 0 &&
         faccessat(folder_fd, text, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
         zr_log_write(log, ZR_LOG_WARNING,
-                     "%s: %s is taken, and \"%s\" says %s; if they are of two runs, name one of "
-                     "them, or remove what is of the other",
+                     "%s: uses %s, although \"%s\" says %s; if they belong to two runs, name one "
+                     "of them, or remove the other's checkpoints",
                      folder, taken, ZR_FOLDER_LATEST, text);
 }
 
@@ -235,11 +235,12 @@ static zr_status_t find_newest(const search_t *search, zr_folder_found_t *found)
     if (status == ZR_OK && index == n_items && below != SIZE_MAX)
         status =
             zr_fail(log, ZR_ERR_FORMAT,
-                    "%s has no older checkpoint to go on from: the data of all is damaged", folder);
+                    "%s has no older checkpoint to resume from: all have damaged data", folder);
     else if (status == ZR_OK && index == n_items)
-        status = zr_fail(log, ZR_ERR_IO,
-                         "%s has no complete checkpoint, and is none itself: it has no %s", folder,
-                         ZR_MANIFEST_NAME);
+        status =
+            zr_fail(log, ZR_ERR_IO,
+                    "%s has no complete checkpoint and is not a checkpoint itself: it has no %s",
+                    folder, ZR_MANIFEST_NAME);
     else if (status == ZR_OK && asprintf(&found->path, "%s/%s", folder, items[index].name) < 0) {
         found->path = NULL;
         status = zr_fail(log, ZR_ERR_MEMORY, "%s: no memory for a path", folder);

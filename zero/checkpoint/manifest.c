@@ -100,8 +100,9 @@ static zr_status_t read_text(int folder_fd, const char *folder, const zr_log_t *
     zr_status_t status = ZR_OK;
     char *text = NULL;
     if (n_bytes > ZR_MANIFEST_MAX_BYTES)
-        status = zr_fail(log, ZR_ERR_FORMAT, "%s/%s: %s, which no manifest has; %s are possible",
-                         folder, file.name, zr_size_text(n_bytes).text,
+        status = zr_fail(log, ZR_ERR_FORMAT,
+                         "%s/%s: %s, too large for a manifest; at most %s are allowed", folder,
+                         file.name, zr_size_text(n_bytes).text,
                          zr_size_text(ZR_MANIFEST_MAX_BYTES).text);
     if (status == ZR_OK && (text = malloc((size_t)n_bytes + 1)) == NULL)
         status = no_memory(folder, log);
@@ -125,13 +126,13 @@ static zr_status_t check_signature(const char *text, size_t n_bytes, const char 
         return ZR_OK;
     if (zr_manifest_signature(text, n_bytes) == NULL)
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "%s: it is not signed, and a secret is given to check that it is; where you "
-                       "know who has written it, leave the secret out (zero-train: "
+                       "%s: it is not signed, but a secret was given to verify it; if you trust "
+                       "its origin, leave the secret out (zero-train: "
                        "--checkpoint-sign write)",
                        where);
     return zr_fail(log, ZR_ERR_ARGUMENT,
-                   "%s: it is not signed with the secret that is given: it was saved with another "
-                   "one, or somebody who does not know it has changed it",
+                   "%s: its signature does not match the secret: it was saved with another secret, "
+                   "or changed by somebody without the secret",
                    where);
 }
 
@@ -209,7 +210,7 @@ zr_status_t zr_manifest_write(const zr_manifest_t *manifest, const char *folder,
     zr_status_t status = zr_manifest_check(manifest, where, log);
     ZR_THEN(status, zr_manifest_print(manifest, where, log, &text));
     if (status == ZR_OK && strlen(text) > ZR_MANIFEST_MAX_BYTES)
-        status = zr_fail(log, ZR_ERR_FORMAT, "%s: it would have %s; %s are possible", where,
+        status = zr_fail(log, ZR_ERR_FORMAT, "%s: it would have %s; at most %s are allowed", where,
                          zr_size_text(strlen(text)).text, zr_size_text(ZR_MANIFEST_MAX_BYTES).text);
     ZR_THEN(status, write_text(folder, text, log));
     free(text);

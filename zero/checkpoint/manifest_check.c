@@ -45,11 +45,11 @@ static zr_status_t check_head(const checker_t *c) {
         return refuse(c, "%s in %s", zr_count_text(m->n_updates, "update").text,
                       zr_count_text(m->step, "step").text);
     if (m->n_ranks < 1 || m->n_ranks > ZR_MANIFEST_MAX_RANKS)
-        return refuse(c, "ranks is %d; 1 to %d are possible", m->n_ranks, ZR_MANIFEST_MAX_RANKS);
+        return refuse(c, "ranks is %d; 1 to %d are allowed", m->n_ranks, ZR_MANIFEST_MAX_RANKS);
     if (m->stage < 0 || m->stage > 3)
-        return refuse(c, "stage is %d; 0 to 3 are possible", m->stage);
+        return refuse(c, "stage is %d; 0 to 3 are allowed", m->stage);
     if (m->dtype != ZR_DTYPE_F32 && m->dtype != ZR_DTYPE_BF16)
-        return refuse(c, "dtype is %s; fp32 and bf16 are possible", zr_dtype_name(m->dtype));
+        return refuse(c, "dtype is %s; fp32 and bf16 are allowed", zr_dtype_name(m->dtype));
     if (m->trainer_json == NULL)
         return refuse(c, "it has no trainer");
     return ZR_OK;
@@ -79,7 +79,7 @@ static zr_status_t check_tensor(const checker_t *c, size_t index) {
         return refuse(c, "tensors[%zu].unit is %zu, and there are %s", index, t->unit,
                       zr_count_text(c->manifest->n_units, "unit").text);
     if (t->tensor.n_dims < 0 || t->tensor.n_dims > 4)
-        return refuse(c, "tensors[%zu].shape has %d dimensions; 0 to 4 are possible", index,
+        return refuse(c, "tensors[%zu].shape has %d dimensions; 0 to 4 are allowed", index,
                       t->tensor.n_dims);
     if (!zr_manifest_count_elems(t->tensor.n_dims, t->tensor.dims, ZR_MANIFEST_MAX_ROW_ELEMS,
                                  &n_elems))
@@ -108,12 +108,12 @@ static zr_status_t check_file(const checker_t *c, size_t index) {
     for (int i = 0; i < 2; i++)
         if (!is_file_name(names[i], sizeof(f->data)))
             return refuse(c,
-                          "files[%zu].%s is no name of a file in the checkpoint's folder: 1 to %zu "
-                          "letters, digits, '-', '_' and '.', no dot in front",
+                          "files[%zu].%s is not a name of a file in the checkpoint's folder: 1 to "
+                          "%zu letters, digits, '-', '_' and '.', no leading dot",
                           index, i == 0 ? "data" : "sums", sizeof(f->data) - 1);
     if (f->chunk_bytes == 0 || f->chunk_bytes % 4096 != 0 ||
         f->chunk_bytes > ZR_MANIFEST_MAX_CHUNK_BYTES)
-        return refuse(c, "files[%zu].chunk_bytes is %zu; multiples of 4096 up to %zu are possible",
+        return refuse(c, "files[%zu].chunk_bytes is %zu; multiples of 4096 up to %zu are allowed",
                       index, f->chunk_bytes, ZR_MANIFEST_MAX_CHUNK_BYTES);
     if (f->data_bytes > INT64_MAX || f->n_chunks > f->data_bytes)
         return refuse(c, "files[%zu] has %s in %s", index, zr_count_text(f->n_chunks, "chunk").text,
@@ -130,17 +130,17 @@ bool zr_manifest_is_carried_name(const char *name) {
 static zr_status_t check_carried(const checker_t *c) {
     const zr_manifest_t *m = c->manifest;
     if (m->n_carried > ZR_MANIFEST_MAX_CARRIED)
-        return refuse(c, "carried has %s; at most %zu are possible",
+        return refuse(c, "carried has %s; at most %zu are allowed",
                       zr_count_text(m->n_carried, "file").text, ZR_MANIFEST_MAX_CARRIED);
     for (size_t i = 0; i < m->n_carried; i++) {
         if (!zr_manifest_is_carried_name(m->carried[i].name))
             return refuse(
                 c,
-                "carried[%zu].name is no name of a file to carry along: 1 to %zu letters, "
-                "digits, '-', '_' and '.', no dot in front, not rank-..., nor " ZR_MANIFEST_NAME,
+                "carried[%zu].name is not a name of a file to carry along: 1 to %zu letters, "
+                "digits, '-', '_' and '.', no leading dot, not rank-..., nor " ZR_MANIFEST_NAME,
                 i, sizeof(m->carried[i].name) - 1);
         if (m->carried[i].n_bytes > ZR_MANIFEST_MAX_CARRIED_BYTES)
-            return refuse(c, "carried[%zu] has %s; at most %" PRIu64 " are possible", i,
+            return refuse(c, "carried[%zu] has %s; at most %" PRIu64 " are allowed", i,
                           zr_count_text(m->carried[i].n_bytes, "byte").text,
                           ZR_MANIFEST_MAX_CARRIED_BYTES);
     }
@@ -162,7 +162,7 @@ static zr_status_t check_aligned(const checker_t *c, size_t index) {
                      e->offset_bytes % ZR_LAYOUT_ALIGN_ELEMS != 0))
         return refuse(c,
                       "extents[%zu] has %zu elements in groups of %zu at offset %" PRIu64
-                      "; with several encodings they have to be multiples of %zu, %zu and %zu",
+                      "; with several encodings they must be multiples of %zu, %zu and %zu",
                       index, e->n_elems, e->group_elems, e->offset_bytes, align, align,
                       ZR_LAYOUT_ALIGN_ELEMS);
     return ZR_OK;
@@ -174,24 +174,20 @@ static zr_status_t check_content(const checker_t *c, size_t index) {
         return refuse(c, "extents[%zu].unit is %zu, and there are %s", index, e->unit,
                       zr_count_text(c->manifest->n_units, "unit").text);
     if (e->n_elems == 0 || !is_in_row(e->first, e->n_elems))
-        return refuse(c,
-                      "extents[%zu] has %s from %zu on; 1 or more, up to %zu, are "
-                      "possible",
+        return refuse(c, "extents[%zu] has %s from %zu on; 1 or more, up to %zu, are allowed",
                       index, zr_count_text(e->n_elems, "element").text, e->first,
                       ZR_MANIFEST_MAX_ROW_ELEMS);
     if (e->group_elems == 0 || e->group_elems > ZR_MANIFEST_MAX_ROW_ELEMS)
-        return refuse(c, "extents[%zu].group_elems is %zu; 1 to %zu are possible", index,
+        return refuse(c, "extents[%zu].group_elems is %zu; 1 to %zu are allowed", index,
                       e->group_elems, ZR_MANIFEST_MAX_ROW_ELEMS);
     size_t most = zr_manifest_n_arrays(c->manifest);
     if (e->n_arrays != 1 && (e->n_arrays < 1 || (size_t)e->n_arrays != most || e->frozen))
         return refuse(c,
-                      "extents[%zu].n_arrays is %d; 1 or, of trainable parameters, %zu are "
-                      "possible",
+                      "extents[%zu].n_arrays is %d; 1 or, of trainable parameters, %zu are allowed",
                       index, e->n_arrays, most);
     if (e->dtype != ZR_DTYPE_F32 && (e->dtype != ZR_DTYPE_BF16 || !e->frozen))
         return refuse(c,
-                      "extents[%zu].dtype is %s; fp32 or, of frozen parameters, bf16 are "
-                      "possible",
+                      "extents[%zu].dtype is %s; fp32 or, of frozen parameters, bf16 are allowed",
                       index, zr_dtype_name(e->dtype));
     return check_aligned(c, index);
 }
@@ -221,7 +217,7 @@ static zr_status_t check_arrays(const checker_t *c) {
         return ZR_OK;
     ZR_TRY(check_name(c, "optimizer", 0, m->optimizer));
     if (m->n_arrays < 1 || m->n_arrays > ZR_MAX_STATE_ARRAYS)
-        return refuse(c, "%s of the optimizer; 1 to %d are possible",
+        return refuse(c, "%s of the optimizer; 1 to %d are allowed",
                       zr_count_text(m->n_arrays, "array").text, ZR_MAX_STATE_ARRAYS);
     for (size_t i = 0; i < m->n_arrays; i++)
         ZR_TRY(check_name(c, "arrays", i, m->arrays[i].name));

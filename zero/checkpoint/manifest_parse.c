@@ -1,7 +1,7 @@
 /*
  * Parses a manifest. jansson reads the text; every object is then read by its table: all keys that
- * it has to have, and no others. What values mean together is zr_manifest_check's to say. The text
- * is looked through before, because what jansson makes of "{}" takes seventy times its bytes.
+ * it has to have, and no others. What values mean together is zr_manifest_check's to say. The
+ * text is looked through before, because what jansson makes of "{}" takes seventy times its bytes.
  */
 #include <inttypes.h>
 #include <jansson.h>
@@ -47,12 +47,12 @@ static const char *skip_string(const char *at, const char *end) {
 static zr_status_t check_text(const parser_t *p, const char *text, size_t n_bytes) {
     size_t depth = 0, n_objects = 0;
     if (n_bytes > ZR_MANIFEST_MAX_BYTES)
-        return refuse(p, "%s, which no manifest has; %s are possible", zr_size_text(n_bytes).text,
-                      zr_size_text(ZR_MANIFEST_MAX_BYTES).text);
+        return refuse(p, "%s, too large for a manifest; at most %s are allowed",
+                      zr_size_text(n_bytes).text, zr_size_text(ZR_MANIFEST_MAX_BYTES).text);
     /* jansson passes over some. */
     const char *zero = memchr(text, '\0', n_bytes);
     if (zero != NULL)
-        return refuse(p, "its byte %zu is 0, which no text has", (size_t)(zero - text));
+        return refuse(p, "its byte %zu is 0, which is not allowed in text", (size_t)(zero - text));
     for (const char *at = text, *end = text + n_bytes; at < end; at++) {
         if (*at == '"') {
             at = skip_string(at, end);
@@ -94,7 +94,8 @@ static zr_status_t load(const parser_t *p, const char *text, size_t n_bytes, jso
     if (root == NULL)
         return refuse(
             p, "line %d, column %d: %s%s", error.line, error.column, show(error.text).text,
-            json_error_code(&error) == json_error_premature_end_of_input ? "; it is cut off" : "");
+            json_error_code(&error) == json_error_premature_end_of_input ? "; the file is truncated"
+                                                                         : "");
     if (!zr_config_is_whole(text, root)) {
         json_decref(root);
         return no_memory(p);
@@ -126,7 +127,7 @@ static const char *type_of(const json_t *value) {
 
 static zr_status_t refuse_type(const parser_t *p, const char *name, const json_t *value,
                                const char *wanted) {
-    return refuse(p, "%s%s is %s, and has to be %s", p->object, name, type_of(value), wanted);
+    return refuse(p, "%s%s is %s, and must be %s", p->object, name, type_of(value), wanted);
 }
 
 static zr_status_t read_count(const parser_t *p, const char *name, const json_t *value, size_t most,
@@ -134,7 +135,7 @@ static zr_status_t read_count(const parser_t *p, const char *name, const json_t 
     if (!json_is_integer(value) || json_integer_value(value) < 0)
         return refuse_type(p, name, value, "a whole number, 0 or more");
     if ((size_t)json_integer_value(value) > most)
-        return refuse(p, "%s%s is %" JSON_INTEGER_FORMAT "; at most %zu is possible", p->object,
+        return refuse(p, "%s%s is %" JSON_INTEGER_FORMAT "; at most %zu is allowed", p->object,
                       name, json_integer_value(value), most);
     *count_p = (size_t)json_integer_value(value);
     return ZR_OK;
@@ -156,7 +157,7 @@ static zr_status_t read_dtype(const parser_t *p, const char *name, const json_t 
             return ZR_OK;
         }
     return text == NULL ? refuse_type(p, name, value, "\"fp32\" or \"bf16\"")
-                        : refuse(p, "%s%s is \"%s\", and has to be \"fp32\" or \"bf16\"", p->object,
+                        : refuse(p, "%s%s is \"%s\", and must be \"fp32\" or \"bf16\"", p->object,
                                  name, show(text).text);
 }
 
@@ -167,8 +168,8 @@ static zr_status_t read_encoding(const parser_t *p, const char *name, const json
         return refuse_type(p, name, value, "the name of an encoding");
     *encoding_p = zr_encoding_find(text);
     if (*encoding_p == NULL)
-        return refuse(p, "%s%s is \"%s\", which is no encoding that this library knows", p->object,
-                      name, show(text).text);
+        return refuse(p, "%s%s is \"%s\", which is an unknown encoding", p->object, name,
+                      show(text).text);
     return ZR_OK;
 }
 
@@ -311,9 +312,9 @@ static zr_status_t check_format(const parser_t *p, const json_t *root) {
     const char *format = json_string_value(json_object_get(root, "format"));
     const json_t *version = json_object_get(root, "version");
     if (!json_is_object(root))
-        return refuse(p, "it is no object, { ... }");
+        return refuse(p, "it is not an object, { ... }");
     if (format == NULL || strcmp(format, ZR_MANIFEST_FORMAT) != 0)
-        return refuse(p, "it is no manifest: its \"format\" is not \"%s\"", ZR_MANIFEST_FORMAT);
+        return refuse(p, "it is not a manifest: its \"format\" is not \"%s\"", ZR_MANIFEST_FORMAT);
     if (!json_is_integer(version))
         return refuse(p, "it has no \"version\", which is a whole number");
     if (json_integer_value(version) != ZR_MANIFEST_VERSION)
@@ -340,14 +341,14 @@ static zr_status_t check_top_keys(const parser_t *p, json_t *root) {
         names[n++] = zr_manifest_lists[i].name;
     ZR_TRY(check_keys(p, root, names, n));
     if (!json_is_string(json_object_get(root, "library")))
-        return refuse(p, "library is missing, or is no text");
+        return refuse(p, "library is missing, or is not a text");
     return ZR_OK;
 }
 
 static zr_status_t read_trainer(const parser_t *p, const json_t *root, zr_manifest_t *manifest) {
     const json_t *trainer = json_object_get(root, "trainer");
     if (!json_is_object(trainer))
-        return refuse(p, "trainer is missing, or is no object");
+        return refuse(p, "trainer is missing, or is not an object");
     manifest->trainer_json = json_dumps(trainer, JSON_COMPACT | JSON_REAL_PRECISION(17));
     return manifest->trainer_json != NULL ? ZR_OK : no_memory(p);
 }
@@ -361,8 +362,8 @@ static zr_status_t read_signature(const parser_t *p, const json_t *root, const c
         return ZR_OK;
     if (digits == NULL || strspn(digits, "0123456789abcdef") != ZR_MANIFEST_SIGNATURE_DIGITS)
         return refuse(p,
-                      ZR_MANIFEST_SIGNATURE " has to be a text of %d hexadecimal digits, the "
-                                            "last but xxh3",
+                      ZR_MANIFEST_SIGNATURE
+                      " must be a text of %d hexadecimal digits, before the final xxh3",
                       ZR_MANIFEST_SIGNATURE_DIGITS);
     manifest->is_signed = true;
     return ZR_OK;
@@ -420,8 +421,7 @@ zr_status_t zr_manifest_parse(const char *text, size_t n_bytes, const char *wher
     ZR_TRY(load(&parser, text, n_bytes, &root));
     zr_status_t status = check_format(&parser, root);
     if (status == ZR_OK && !zr_manifest_is_sealed(text, n_bytes))
-        status = refuse(&parser, "it is not as it was saved: its text does not have the checksum "
-                                 "that stands at its end");
+        status = refuse(&parser, "it was changed: its text does not match the checksum at its end");
     ZR_THEN(status, read_all(&parser, root, &manifest));
     ZR_THEN(status, read_signature(&parser, root, text, n_bytes, &manifest));
     json_decref(root);

@@ -209,8 +209,8 @@ zr_status_t zr_manifest_print(const zr_manifest_t *manifest, const char *where, 
     json_t *trainer = json_loads(manifest->trainer_json, JSON_REJECT_DUPLICATES, &error);
     if (!json_is_object(trainer)) {
         json_decref(trainer);
-        return zr_fail(log, ZR_ERR_FORMAT, "%s: trainer has to be an object of JSON: %s", where,
-                       trainer != NULL ? "it is something else" : error.text);
+        return zr_fail(log, ZR_ERR_FORMAT, "%s: trainer must be an object of JSON: %s", where,
+                       trainer != NULL ? "it is not an object" : error.text);
     }
     json_t *root = json_object();
     char *text = put_all(root, manifest, trainer) ? print(root, manifest->secret) : NULL;

@@ -15,7 +15,7 @@
 /* ---- files and checksums --------------------------------------------------------------------- */
 
 /* The entry of a cache that was used longest ago, or never; `used` is the first member of each. */
-#define ANOTHER "an older checkpoint may be whole: --resume-damaged previous goes on from it"
+#define ANOTHER "an older checkpoint may be intact: --resume-damaged previous resumes from it"
 
 static void *least_used(void *entries, size_t n, size_t entry_bytes) {
     char *least = entries;
@@ -287,11 +287,11 @@ zr_status_t zr_checkpoint_read(zr_checkpoint_reader_t *reader, size_t tensor, si
                                size_t first, size_t n_elems, float *values) {
     if (reader == NULL || (values == NULL && n_elems > 0))
         return zr_fail(reader != NULL ? &reader->log : NULL, ZR_ERR_ARGUMENT,
-                       "reading a checkpoint needs a reader and a place for values");
+                       "reading a checkpoint needs a reader and an output pointer for values");
     const zr_manifest_t *manifest = &reader->checkpoint->found.manifest;
     if (tensor >= manifest->n_tensors || array >= zr_manifest_n_arrays(manifest))
         return zr_fail(&reader->log, ZR_ERR_ARGUMENT,
-                       "%s has %s of up to %zu arrays; there is no array %zu of number %zu",
+                       "%s has %s with up to %zu arrays; there is no array %zu of tensor %zu",
                        reader->checkpoint->found.path,
                        zr_count_text(manifest->n_tensors, "tensor").text,
                        zr_manifest_n_arrays(manifest), array, tensor);
@@ -310,7 +310,7 @@ zr_status_t zr_checkpoint_read(zr_checkpoint_reader_t *reader, size_t tensor, si
 zr_status_t zr_checkpoint_reader_create(const zr_checkpoint_t *checkpoint, const zr_log_t *log,
                                         zr_checkpoint_reader_t **reader_p) {
     if (checkpoint == NULL || reader_p == NULL)
-        return zr_fail(log, ZR_ERR_ARGUMENT, "a reader needs a checkpoint and a place for it");
+        return zr_fail(log, ZR_ERR_ARGUMENT, "a reader needs a checkpoint and an output pointer");
     zr_checkpoint_reader_t *reader = calloc(1, sizeof(*reader));
     if (reader == NULL)
         return zr_fail(log, ZR_ERR_MEMORY, "%s: no memory to read it", checkpoint->found.path);

@@ -11,9 +11,9 @@ zr_status_t zr_runtime_restore(zr_runtime_t *runtime, const zr_checkpoint_t *che
     if (runtime->committed)
         return zr_fail(&runtime->base.log, ZR_ERR_STATE, "zr_runtime_restore after commit");
     if (runtime->saves.carried.n_files > 0)
-        return zr_fail(&runtime->base.log, ZR_ERR_STATE,
-                       "zr_runtime_restore after zr_runtime_carry: the checkpoint's own files are "
-                       "carried along");
+        return zr_fail(
+            &runtime->base.log, ZR_ERR_STATE,
+            "zr_runtime_restore after zr_runtime_carry: the checkpoint brings its own files");
     runtime->restore.checkpoint = checkpoint;
     return ZR_OK;
 }
@@ -95,15 +95,15 @@ static zr_status_t find_tensor(const zr_checkpoint_t *checkpoint, zr_param_t *pa
         return ZR_OK;
     if (param->is_new)
         return zr_fail(&base->log, ZR_ERR_ARGUMENT,
-                       "checkpoint %s has no tensor \"%s\", which the model has: it is of another "
-                       "model",
+                       "checkpoint %s has no tensor \"%s\", which the model has: it belongs to a "
+                       "different model",
                        info.path, param->name);
     const zr_checkpoint_tensor_t *tensor = zr_checkpoint_tensor(checkpoint, param->tensor);
     is_taken[param->tensor] = true;
     if (!has_shape(param, tensor))
         return zr_fail(&base->log, ZR_ERR_ARGUMENT,
-                       "checkpoint %s has \"%s\" of shape %s, the model of %s: it is of another "
-                       "model",
+                       "checkpoint %s has \"%s\" with shape %s, the model has shape %s: it belongs "
+                       "to a different model",
                        info.path, param->name, describe(tensor->n_dims, tensor->dims).text,
                        describe(param->n_dims, param->dims).text);
     return ZR_OK;
@@ -118,8 +118,7 @@ static void note_new(const zr_units_t *model, const zr_base_t *base,
             first = n++ == 0 ? model->params[i]->name : first;
     if (n > 0)
         zr_log_write(&base->log, ZR_LOG_INFO,
-                     "checkpoint %s lacks %s, the first \"%s\": new ones "
-                     "begin with their first values",
+                     "checkpoint %s lacks %s, the first \"%s\": they start with initial values",
                      info->path, zr_count_text(n, "parameter").text, first);
 }
 
@@ -136,8 +135,8 @@ static zr_status_t find_tensors(const zr_checkpoint_t *checkpoint, const zr_unit
     for (size_t i = 0; i < info->n_tensors && status == ZR_OK; i++)
         if (!is_taken[i])
             status = zr_fail(&base->log, ZR_ERR_ARGUMENT,
-                             "checkpoint %s has a tensor \"%s\", which the model has not: it is of "
-                             "another model",
+                             "checkpoint %s has a tensor \"%s\", which the model does not have: it "
+                             "belongs to a different model",
                              info->path, zr_checkpoint_tensor(checkpoint, i)->name);
     free(is_taken);
     return status;
@@ -179,7 +178,7 @@ static void note_encodings(const zr_checkpoint_t *checkpoint, const zr_base_t *b
             continue;
         zr_log_write(
             &base->log, ZR_LOG_INFO,
-            "checkpoint %s has \"%s\" of the optimizer in %s; it goes on in %s (--state %s)",
+            "checkpoint %s stores \"%s\" of the optimizer in %s; this run uses %s (--state %s)",
             info->path, rule.arrays[i].name, was->name, rule.arrays[i].encoding->name,
             zr_state_form_name(rule.form));
         return;
@@ -196,7 +195,7 @@ static zr_status_t check_optimizer(const zr_checkpoint_t *checkpoint, const zr_b
     if (strcmp(info->optimizer, optimizer->name) != 0)
         return zr_fail(&base->log, ZR_ERR_ARGUMENT,
                        "checkpoint %s has the state of optimizer \"%s\", and this run's is \"%s\": "
-                       "go on with optimizer.type \"%s\" (--optimizer)",
+                       "use optimizer.type \"%s\" (--optimizer)",
                        info->path, info->optimizer, optimizer->name, info->optimizer);
     if (!has_arrays(checkpoint, &rule, info->n_arrays))
         return zr_fail(&base->log, ZR_ERR_ARGUMENT,
@@ -210,8 +209,8 @@ static zr_status_t check_optimizer(const zr_checkpoint_t *checkpoint, const zr_b
 static void note_messages(const zr_base_t *base, const zr_checkpoint_info_t *info) {
     zr_messages_text_t messages = zr_config_messages(&base->config);
     if (base->rank == 0 && strcmp(info->messages, messages.text) != 0)
-        zr_log_write(&base->log, ZR_LOG_INFO, "checkpoint %s is of a run with %s; this one has %s",
-                     info->path,
+        zr_log_write(&base->log, ZR_LOG_INFO,
+                     "checkpoint %s was saved by a run with %s; this run has %s", info->path,
                      info->messages[0] != '\0' ? info->messages : "messages as they are",
                      messages.text[0] != '\0' ? messages.text : "messages as they are");
 }

@@ -71,9 +71,8 @@ static zr_status_t agree(zr_runtime_t *runtime, size_t step, zr_status_t status)
     for (int rank = 0; rank < base->n_ranks; rank++) {
         zr_status_t other = (zr_status_t)(int)all[rank];
         if (other != ZR_OK)
-            return zr_fail(&base->log, other,
-                           "step %zu is not saved, because rank %d could not: %s", step, rank,
-                           zr_status_name(other));
+            return zr_fail(&base->log, other, "step %zu is not saved, because rank %d failed: %s",
+                           step, rank, zr_status_name(other));
     }
     return ZR_OK;
 }
@@ -286,8 +285,8 @@ static zr_status_t check_arrays(const zr_runtime_t *runtime) {
         const zr_encoding_t *encoding = rule->arrays[i].encoding;
         if (zr_encoding_find(encoding->name) != encoding)
             return zr_fail(&runtime->base.log, ZR_ERR_UNSUPPORTED,
-                           "optimizer array \"%s\" cannot be saved: who reads a checkpoint does "
-                           "not know the encoding %s",
+                           "optimizer array \"%s\" cannot be saved: its encoding %s is not one of "
+                           "the library's",
                            rule->arrays[i].name, encoding->name);
     }
     return ZR_OK;
@@ -311,7 +310,7 @@ static zr_status_t check_options(zr_runtime_t *runtime, const zr_save_options_t 
                        "zr_runtime_save: no folder for checkpoints (--checkpoint-dir)");
     if (runtime->saves.saving != NULL)
         return zr_fail(&runtime->base.log, ZR_ERR_STATE,
-                       "zr_runtime_save: a checkpoint is being saved; zr_runtime_save_end it");
+                       "zr_runtime_save: a save is in progress; call zr_runtime_save_end first");
     return ZR_OK;
 }
 
@@ -487,7 +486,7 @@ zr_status_t zr_runtime_save_end(zr_runtime_t *runtime, bool wait, bool *ended_p,
     ZR_TRY(zr_rt_check_outside(runtime, "zr_runtime_save_end"));
     if (ended_p == NULL)
         return zr_fail(&runtime->base.log, ZR_ERR_ARGUMENT,
-                       "zr_runtime_save_end: no place (NULL) for whether it has ended");
+                       "zr_runtime_save_end: no output pointer (NULL) for whether it has ended");
     *ended_p = saving == NULL;
     if (saving == NULL)
         return ZR_OK;

@@ -109,8 +109,8 @@ static zr_status_t check_links(const zr_checkpoint_t *checkpoint, const zr_units
     if (zr_checkpoint_can_be_linked(checkpoint, frozen_of(model)))
         return ZR_OK;
     return zr_fail(&base->log, ZR_ERR_ARGUMENT,
-                   "checkpoint %s has frozen parameters in files with others, or with state of the "
-                   "optimizer: they cannot be linked; export its weights and import them",
+                   "checkpoint %s has frozen parameters in the same files as other data: they "
+                   "cannot be linked; export its weights and import them",
                    checkpoint->found.path);
 }
 
@@ -118,12 +118,11 @@ static zr_status_t check_links(const zr_checkpoint_t *checkpoint, const zr_units
 zr_status_t zr_saves_check_encoded(const zr_units_t *model, const zr_base_t *base) {
     for (size_t i = 0; i < model->n_units && !base->links_frozen; i++)
         if (zr_unit_is_encoded(model->units[i], FLAT_FROZEN))
-            return zr_fail(&base->log, ZR_ERR_UNSUPPORTED,
-                           "unit \"%s\" keeps frozen parameters in %s, which no checkpoint has: a "
-                           "run that saves needs a checkpoint with their values to go on from, and "
-                           "links to it",
-                           model->units[i]->name,
-                           zr_unit_encoding(model->units[i], FLAT_FROZEN)->name);
+            return zr_fail(
+                &base->log, ZR_ERR_UNSUPPORTED,
+                "unit \"%s\" keeps frozen parameters in %s, which checkpoints do not support: to "
+                "save, resume from a checkpoint with their values and link to it",
+                model->units[i]->name, zr_unit_encoding(model->units[i], FLAT_FROZEN)->name);
     return ZR_OK;
 }
 
@@ -138,7 +137,7 @@ zr_status_t zr_saves_prepare(zr_saves_t *saves, const zr_restore_t *restore,
         return ZR_OK;
     if (restore->checkpoint == NULL)
         return zr_fail(&base->log, ZR_ERR_STATE,
-                       "zr_runtime_link_frozen without a checkpoint that values come from");
+                       "zr_runtime_link_frozen without zr_runtime_restore");
     ZR_TRY(check_links(restore->checkpoint, model, base));
     saves->linked = strdup(restore->checkpoint->found.path);
     return saves->linked != NULL ? ZR_OK : zr_base_no_memory(base, "a path");
@@ -174,7 +173,7 @@ static zr_status_t link_file(int folder, const char *name, const char *partial, 
                              const zr_log_t *log) {
     char path[4096];
     if ((size_t)snprintf(path, sizeof(path), "%s/%s", partial, as) >= sizeof(path))
-        return zr_fail(log, ZR_ERR_ARGUMENT, "%s: too long a path", partial);
+        return zr_fail(log, ZR_ERR_ARGUMENT, "%s: the path is too long", partial);
     return linkat(folder, name, AT_FDCWD, path, 0) == 0 ? ZR_OK
                                                         : copy_file(folder, name, path, log);
 }

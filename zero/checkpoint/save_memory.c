@@ -135,8 +135,8 @@ static void say_no_room(zr_saves_t *saves, const zr_slices_t *slices) {
     if (!saves->said_no_room && saves->base->rank == 0)
         zr_log_write(&saves->base->log, ZR_LOG_WARNING,
                      "host memory has no room for a copy of what is saved, %s on rank 0: training "
-                     "waits for checkpoints; give more --host-memory, or leave --checkpoint-async "
-                     "out",
+                     "waits while checkpoints are written; give more --host-memory, or leave "
+                     "--checkpoint-async out",
                      zr_size_text(zr_save_copy_bytes(slices)).text);
     saves->said_no_room = true;
 }

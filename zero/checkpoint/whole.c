@@ -56,14 +56,14 @@ static zr_status_t judge(const search_t *search, const finding_t **damaged_p) {
     for (int rank = 0; rank < search->n_ranks; rank++) {
         if (all[rank].failed != ZR_OK && rank != search->rank)
             return zr_fail(search->log, (zr_status_t)all[rank].failed,
-                           "%s: rank %d cannot open a checkpoint there: see its message",
+                           "%s: rank %d cannot open a checkpoint there: see that rank's message",
                            search->folder, rank);
         if (all[rank].failed != ZR_OK)
             return (zr_status_t)all[rank].failed;
         if (all[rank].step != all[0].step)
             return zr_fail(search->log, ZR_ERR_ARGUMENT,
                            "%s: rank %d finds a checkpoint of step %zu there, rank 0 one of step "
-                           "%zu; ranks need a folder that all of them see",
+                           "%zu; all ranks need the same folder",
                            search->folder, rank, (size_t)all[rank].step, (size_t)all[0].step);
         if (all[rank].damaged != ZR_OK && *damaged_p == NULL)
             *damaged_p = &all[rank];
@@ -86,7 +86,7 @@ static zr_status_t pass_over(search_t *search, const finding_t *damaged) {
     memcpy(passed->reason, damaged->reason, sizeof(damaged->reason));
     passed->reason[sizeof(damaged->reason) - 1] = '\0';
     if (search->rank == 0)
-        zr_log_write(search->log, ZR_LOG_WARNING, "passed over %s/%s, which is not whole: %s",
+        zr_log_write(search->log, ZR_LOG_WARNING, "skipped %s/%s, which is damaged: %s",
                      search->folder, passed->name, passed->reason);
     return ZR_OK;
 }
@@ -143,7 +143,7 @@ static zr_status_t set_aside(search_t *search, const zr_checkpoint_t *taken) {
         zr_checkpoint_passed_t *passed = &search->passed[i];
         ZR_TRY(zr_folder_set_aside(search->folder, passed->step, search->log, passed->kept_as));
         zr_log_write(search->log, ZR_LOG_WARNING,
-                     "%s/%s is kept as %s, which nothing removes, and nothing goes on from",
+                     "%s/%s was renamed to %s; it is kept, and runs do not resume from it",
                      search->folder, passed->name, passed->kept_as);
     }
     return zr_folder_mend_latest(search->folder, step_of(taken), search->log);
@@ -166,8 +166,8 @@ zr_status_t zr_checkpoint_open_whole(const char *folder, zr_comm_t *comm, const 
                                      zr_checkpoint_passed_t **passed_p, size_t *n_passed_p) {
     if (folder == NULL || checkpoint_p == NULL || passed_p == NULL || n_passed_p == NULL)
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "opening a whole checkpoint needs a folder, and places for it and for those "
-                       "passed over");
+                       "opening a whole checkpoint needs a folder, and output pointers for it and "
+                       "for skipped ones");
     search_t search = {.folder = folder, .comm = comm, .n_ranks = 1, .secret = secret, .log = log};
     zr_checkpoint_t *checkpoint = NULL;
     if (comm != NULL) {

@@ -55,8 +55,8 @@ static zr_status_t check_trainer(const char *text, const zr_log_t *log) {
     bool is_object = json_is_object(trainer);
     json_decref(trainer);
     return is_object ? ZR_OK
-                     : zr_fail(log, ZR_ERR_ARGUMENT, "trainer_json has to be an object: %s",
-                               trainer == NULL ? error.text : "it is something else");
+                     : zr_fail(log, ZR_ERR_ARGUMENT, "trainer_json must be an object: %s",
+                               trainer == NULL ? error.text : "it is not an object");
 }
 
 static zr_status_t fill_manifest(zr_checkpoint_writer_t *writer, const char *trainer_json) {
@@ -116,7 +116,7 @@ zr_status_t zr_checkpoint_writer_create(const zr_save_options_t *options, const 
                                         zr_checkpoint_writer_t **writer_p) {
     if (options == NULL || options->folder == NULL || writer_p == NULL)
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "writing a checkpoint needs a folder and a place for the writer");
+                       "writing a checkpoint needs a folder and an output pointer for the writer");
     const char *trainer_json = options->trainer_json != NULL ? options->trainer_json : "{}";
     ZR_TRY(check_trainer(trainer_json, log));
     zr_checkpoint_writer_t *writer = calloc(1, sizeof(*writer));
@@ -178,12 +178,12 @@ static zr_status_t describe(zr_checkpoint_writer_t *writer, const zr_param_desc_
     zr_manifest_t *m = &writer->manifest;
     size_t n_elems = 0, offset = writer->parts[desc->frozen].n_elems;
     if (desc->n_dims < 0 || desc->n_dims > 4)
-        return refuse(writer, desc->name, "0 to 4 dimensions are possible");
+        return refuse(writer, desc->name, "0 to 4 dimensions are allowed");
     if (!zr_manifest_count_elems(desc->n_dims, desc->dims, ZR_MANIFEST_MAX_ROW_ELEMS - offset,
                                  &n_elems))
         return refuse(writer, desc->name, "it has more elements than a checkpoint may have");
     if (json_object_get(writer->names, desc->name) != NULL)
-        return refuse(writer, desc->name, "there is one of this name already");
+        return refuse(writer, desc->name, "this name exists already");
     if (!make_room(&m->tensors, m->n_tensors, sizeof(*m->tensors)) ||
         !make_room(&m->extents, m->n_extents, sizeof(*m->extents)))
         return no_memory(writer);
@@ -266,7 +266,7 @@ static zr_status_t write_extent(zr_checkpoint_writer_t *writer, const zr_param_d
 static zr_status_t check_going_on(const zr_checkpoint_writer_t *writer) {
     if (writer->path == NULL || writer->has_failed)
         return zr_fail(&writer->log, ZR_ERR_STATE, "%s: the checkpoint %s", writer->folder,
-                       writer->has_failed ? "could not be written, and can only be given up"
+                       writer->has_failed ? "could not be written and can only be destroyed"
                                           : "is complete");
     return ZR_OK;
 }

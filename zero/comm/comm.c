@@ -46,11 +46,10 @@ zr_comm_options_t zr_comm_options_default(void) {
 zr_status_t zr_comm_check_options(const zr_comm_options_t *options, int n_ranks) {
     if (n_ranks < 1 || n_ranks > ZR_MAX_SUM_SOURCES)
         return zr_fail(&options->log, ZR_ERR_ARGUMENT,
-                       "communicator: %d ranks; 1 to %d are possible", n_ranks, ZR_MAX_SUM_SOURCES);
+                       "communicator: %d ranks; 1 to %d are allowed", n_ranks, ZR_MAX_SUM_SOURCES);
     if (options->timeout_ms <= 0)
         return zr_fail(&options->log, ZR_ERR_ARGUMENT,
-                       "communicator: a time limit of %d ms; it has to be at least 1 ms",
-                       options->timeout_ms);
+                       "communicator: timeout_ms is %d; must be at least 1", options->timeout_ms);
     return ZR_OK;
 }
 
@@ -234,29 +233,29 @@ static zr_status_t check_call(const zr_comm_t *comm, const zr_comm_call_t *call)
     if (message->tensor == NULL)
         return zr_fail(log, ZR_ERR_ARGUMENT, "%s: the tensor has no name (NULL)", name);
     if (zr_dtype_size(message->dtype) == 0)
-        return zr_fail(log, ZR_ERR_ARGUMENT, "%s of \"%s\": %d is no dtype", name, message->tensor,
-                       (int)message->dtype);
+        return zr_fail(log, ZR_ERR_ARGUMENT, "%s of \"%s\": %d is not a dtype", name,
+                       message->tensor, (int)message->dtype);
     if ((int)message->traffic < 0 || (int)message->traffic >= ZR_N_TRAFFICS)
-        return zr_fail(log, ZR_ERR_ARGUMENT, "%s of \"%s\": %d is no kind of traffic", name,
+        return zr_fail(log, ZR_ERR_ARGUMENT, "%s of \"%s\": %d is not a kind of traffic", name,
                        message->tensor, (int)message->traffic);
     if (call->stream == NULL)
         return zr_fail(log, ZR_ERR_ARGUMENT, "%s of \"%s\": no stream (NULL)", name,
                        message->tensor);
     if (comm->device != NULL && comm->device != zr_stream_device(call->stream))
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "%s of \"%s\": the stream is of another device than in this "
-                       "communicator's earlier calls; a rank uses one device",
+                       "%s of \"%s\": its stream belongs to a different device than this "
+                       "communicator's earlier calls; a rank must use one device",
                        name, message->tensor);
     size_t most_elems = SIZE_MAX / zr_dtype_size(message->dtype) / (size_t)comm->n_ranks;
     if (call->n_elems > most_elems)
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "%s of \"%s\": %s of %s on %s overflow; %zu are possible", name,
+                       "%s of \"%s\": %s of %s on %s overflow; %zu are allowed", name,
                        message->tensor, zr_count_text(call->n_elems, "element").text,
                        zr_dtype_name(message->dtype),
                        zr_count_text((uint64_t)comm->n_ranks, "rank").text, most_elems);
     if (!tensor_is_valid(call->send, call) || !tensor_is_valid(call->recv, call))
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "%s of \"%s\": send %p, recv %p: not set, or not aligned to %s", name,
+                       "%s of \"%s\": send %p, recv %p: NULL, or not aligned to %s", name,
                        message->tensor, call->send, call->recv, zr_dtype_name(message->dtype));
     return ZR_OK;
 }
@@ -267,7 +266,7 @@ static zr_status_t check_summable(const zr_comm_t *comm, const zr_comm_call_t *c
     if (dtype == ZR_DTYPE_F32 || dtype == ZR_DTYPE_BF16)
         return ZR_OK;
     return zr_fail(
-        &comm->options.log, ZR_ERR_ARGUMENT, "%s of \"%s\": sums are of fp32 or bf16, not of %s",
+        &comm->options.log, ZR_ERR_ARGUMENT, "%s of \"%s\": sums support fp32 and bf16, not %s",
         zr_collective_name(call->collective), call->message.tensor,
         call->message.encoding != NULL ? call->message.encoding->name : zr_dtype_name(dtype));
 }
@@ -419,7 +418,7 @@ zr_status_t zr_comm_count_machines(zr_comm_t *comm, int *n_machines_p) {
     ZR_TRY(check_comm(comm, call.collective));
     if (n_machines_p == NULL)
         return zr_fail(&comm->options.log, ZR_ERR_ARGUMENT,
-                       "counting machines: no place (NULL) for the result");
+                       "counting machines: no output pointer (NULL) for the result");
     if (comm->backend->count_machines != NULL && comm->n_ranks > 1)
         ZR_TRY(run_call(comm, &call, comm->backend->count_machines));
     *n_machines_p = n_machines;
@@ -459,8 +458,8 @@ zr_status_t zr_comm_split(zr_comm_t *comm, int color, int key, zr_comm_t **group
     ZR_TRY(check_comm(comm, call.collective));
     if (color < -1 || group_p == NULL)
         return zr_fail(&comm->options.log, ZR_ERR_ARGUMENT,
-                       "split: color %d (a group is 0 or more, none is -1), result at %p", color,
-                       (void *)group_p);
+                       "split: color %d (a group is 0 or more, no group is -1), result at %p",
+                       color, (void *)group_p);
     call.color = color;
     call.key = key;
     call.group_p = group_p;
@@ -476,11 +475,11 @@ zr_status_t zr_comm_split_evenly(zr_comm_t *comm, zr_groups_t groups, int size,
     ZR_TRY(check_comm(comm, call.collective));
     if (size < 1 || comm->n_ranks % size != 0 || group_p == NULL ||
         (!is_near && groups != ZR_GROUPS_ACROSS))
-        return zr_fail(&comm->options.log, ZR_ERR_ARGUMENT,
-                       "split: groups of kind %d in rows of %d, result at %p; a row has to divide "
-                       "the %s",
-                       (int)groups, size, (void *)group_p,
-                       zr_count_text((uint64_t)comm->n_ranks, "rank").text);
+        return zr_fail(
+            &comm->options.log, ZR_ERR_ARGUMENT,
+            "split: groups of kind %d in rows of %d, result at %p; a row must divide the %s",
+            (int)groups, size, (void *)group_p,
+            zr_count_text((uint64_t)comm->n_ranks, "rank").text);
     call.color = is_near ? comm->rank / size : comm->rank % size;
     call.key = comm->rank;
     call.group_ranks = is_near ? size : comm->n_ranks / size;

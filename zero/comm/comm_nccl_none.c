@@ -12,8 +12,8 @@ bool zr_comm_has_nccl(void) {
 
 static zr_status_t refuse(const zr_comm_options_t *options) {
     return zr_fail(options != NULL ? &options->log : NULL, ZR_ERR_UNSUPPORTED,
-                   "communicator \"nccl\" is not part of this build: it was made without NCCL or "
-                   "without CUDA; use ranks that are threads, or build where both are found");
+                   "communicator \"nccl\" is not part of this build: it was built without NCCL or "
+                   "without CUDA; use ranks that are threads, or build with both");
 }
 
 zr_status_t zr_comm_create_nccl_threads(int n_ranks, const zr_comm_options_t *options,

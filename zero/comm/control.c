@@ -158,7 +158,7 @@ zr_status_t zr_control_split(zr_comm_t *comm, const zr_comm_call_t *call,
     if (outcome == ZR_ERR_COMM)
         return zr_control_refuse(comm, call);
     return zr_fail(&comm->options.log, outcome,
-                   "split: no memory for a group on this rank or another; none is made");
+                   "split: no memory for a group on this rank or another; no group was created");
 }
 
 zr_status_t zr_comm_create_in_process(int n_ranks, const zr_comm_options_t *options,
@@ -169,7 +169,7 @@ zr_status_t zr_comm_create_in_process(int n_ranks, const zr_comm_options_t *opti
     ZR_TRY(zr_comm_check_options(options, n_ranks));
     if (comms == NULL)
         return zr_fail(&options->log, ZR_ERR_ARGUMENT,
-                       "communicator: no place (NULL) for the handles of %s",
+                       "communicator: no output pointer (NULL) for the handles of %s",
                        zr_count_text((uint64_t)n_ranks, "rank").text);
     zr_control_t *controls[ZR_MAX_SUM_SOURCES] = {NULL};
     zr_comm_t *made[ZR_MAX_SUM_SOURCES] = {NULL};

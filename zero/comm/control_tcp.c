@@ -54,7 +54,7 @@ static void take_end(zr_tcp_control_t *self, const zr_end_t *end) {
 
 static const char *words_for_loss(int error) {
     if (error == ECONNRESET)
-        return "closed by its process or machine";
+        return "closed by the other process or machine";
     return error == ETIMEDOUT ? "it is not heard: " ZR_WIRE_SILENCE : strerror(error);
 }
 
@@ -162,7 +162,8 @@ static int hear_frame(zr_line_t *line, zr_frame_t *frame, char *why) {
     if (error == 0)
         error = hear(line, line->heard + sizeof(*frame), frame->length + line->seal.tag_bytes);
     if (error == 0 && !zr_seal_is_right(&line->seal, line->heard, sizeof(*frame) + frame->length)) {
-        snprintf(why, ZR_PEER_WHY_BYTES, "it is not sealed with the secret, or not the next");
+        snprintf(why, ZR_PEER_WHY_BYTES,
+                 "it is not authenticated with the secret, or out of order");
         error = EPROTO;
     }
     line->seal.n_received++;
@@ -182,7 +183,7 @@ static void *reader_main(void *argument) {
         pthread_mutex_unlock(&line->lock);
     }
     if (error == EPROTO)
-        snprintf(why, sizeof(why), "what comes from it is no message: %s", wrong);
+        snprintf(why, sizeof(why), "received data that is not a message: %s", wrong);
     else
         snprintf(why, sizeof(why), "%s", words_for_loss(error));
     lose_line(line, why);
@@ -481,8 +482,8 @@ static zr_status_t open_coordinator(const zr_launch_t *launch, int listener, con
     snprintf(options.place, sizeof(options.place), "%s:%d", launch->host, port);
     if (!launch->secret.is_given)
         zr_log_write(log, ZR_LOG_INFO,
-                     "%s is open: whoever reaches this port can join the run, or end it; give all "
-                     "ranks the same --comm-secret FILE (docs/guide/clusters.md)",
+                     "%s is open: anybody who can reach this port can join or end the run; give "
+                     "all ranks the same --comm-secret FILE (docs/guide/clusters.md)",
                      options.place);
     return zr_coordinator_start(&options, &line->coordinator, &line->socket);
 }
@@ -540,8 +541,8 @@ static zr_status_t await_welcome(const zr_launch_t *launch, const zr_log_t *log,
         return zr_fail(log, ZR_ERR_COMM, "%s", text);
     }
     return zr_fail(log, ZR_ERR_COMM,
-                   "%s:%d does not answer as rank 0 of this run would: %s; has its process ended, "
-                   "or is another program there, or another version%s?",
+                   "%s:%d does not answer like rank 0 of this run: %s; has its process ended, or "
+                   "does another program or version listen there%s?",
                    launch->host, launch->port,
                    error != 0 && error != EPROTO ? words_for_loss(error) : why,
                    launch->secret.is_given ? ", or has it another secret" : "");
@@ -567,11 +568,10 @@ static zr_status_t open_line(const zr_launch_t *launch, int socket, const zr_log
 static zr_status_t check_launch(const zr_launch_t *launch, const zr_log_t *log) {
     if (launch->n_ranks < 2 || launch->n_ranks > ZR_MAX_SUM_SOURCES || launch->rank < 0 ||
         launch->rank >= launch->n_ranks || launch->port < 1 || launch->port > 65535)
-        return zr_fail(
-            log, ZR_ERR_ARGUMENT,
-            "launch: rank %d of %d, port %d; there have to be 2 to %d ranks, from 0, and "
-            "a port from 1 to 65535",
-            launch->rank, launch->n_ranks, launch->port, ZR_MAX_SUM_SOURCES);
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "launch: rank %d of %d, port %d; there must be 2 to %d ranks, from 0, and a "
+                       "port from 1 to 65535",
+                       launch->rank, launch->n_ranks, launch->port, ZR_MAX_SUM_SOURCES);
     return ZR_OK;
 }
 

@@ -91,7 +91,7 @@ static zr_status_t read_node_size(const zr_log_t *log, const launcher_t *launche
         if (text == NULL)
             return zr_fail(log, ZR_ERR_ARGUMENT,
                            "%s=\"%.64s\" in the environment: ranks of each node are needed, such "
-                           "as 2(x3),1 for 2 on each of three and 1 on the fourth; %s",
+                           "as 2(x3),1 for 2 ranks on each of three nodes and 1 on the fourth; %s",
                            launcher->node_sizes, getenv(launcher->node_sizes), launcher->way_out);
         if (node >= node_begin && node < node_begin + n_nodes)
             own = n_ranks;

@@ -123,7 +123,7 @@ void zr_membership_kill_for_lateness(zr_membership_t *membership, int waiting, i
     zr_membership_describe_rank(membership, late, name);
     zr_membership_describe_rank(membership, waiting, own);
     describe_post(&membership->seats[late].post, call, sizeof(call));
-    zr_membership_kill(membership, "%s has waited %lld ms for %s to come to the end of %s", own,
+    zr_membership_kill(membership, "%s has waited %lld ms for %s to finish %s", own,
                        (long long)limit_ms, name, call);
 }
 

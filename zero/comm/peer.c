@@ -19,7 +19,7 @@ ZR_PRINTF(2, 3) static bool refuse(char *why, const char *format, ...) {
 
 static bool check_range(const char *name, int64_t value, int64_t least, int64_t most, char *why) {
     return (value >= least && value <= most) ||
-           refuse(why, "%s %lld; %lld to %lld are possible", name, (long long)value,
+           refuse(why, "%s %lld; %lld to %lld are allowed", name, (long long)value,
                   (long long)least, (long long)most);
 }
 
@@ -34,7 +34,7 @@ static size_t control_bytes(const char *text) {
 
 static bool check_text(const char *name, const char *text, size_t text_bytes, char *why) {
     if (memchr(text, '\0', text_bytes) == NULL)
-        return refuse(why, "%s without an end in %zu bytes", name, text_bytes);
+        return refuse(why, "%s without a terminating zero in %zu bytes", name, text_bytes);
     for (; *text != '\0'; text++)
         if (control_bytes(text) > 0)
             return refuse(why, "%s with a control character", name);
@@ -57,7 +57,7 @@ static bool check_address(const char *address, char *why) {
     bool has_interface = *rest == '%';
     while (has_interface && *rest > ' ' && *rest < 127)
         rest++;
-    return *rest == '\0' || refuse(why, "an address that is no number");
+    return *rest == '\0' || refuse(why, "an address that is not a number");
 }
 
 static bool check_card(const zr_card_t *card, const zr_peer_t *peer, char *why) {
@@ -161,7 +161,7 @@ bool zr_peer_check_frame(const zr_frame_t *frame, bool is_to_coordinator, int n_
         if (frame->kind == ZR_FRAME_OUTCOME)
             most += (size_t)n_ranks * ZR_PAYLOAD_BYTES;
         return (frame->length >= least && frame->length <= most) ||
-               refuse(why, "a frame of kind %u and %s; %zu to %zu are possible", frame->kind,
+               refuse(why, "a frame of kind %u and %s; %zu to %zu are allowed", frame->kind,
                       zr_count_text(frame->length, "byte").text, least, most);
     }
     return refuse(why, "a frame of kind %u", frame->kind);
@@ -179,11 +179,11 @@ bool zr_peer_check_challenge(const zr_challenge_t *said, bool has_secret, char *
     if (!check_range("has_secret", said->has_secret, 0, 1, why))
         return false;
     if (has_secret && !said->has_secret)
-        return refuse(why, "it has no secret, and this rank has one: give it to all ranks");
+        return refuse(why, "it has no secret, but this rank has one: give it to all ranks");
     return has_secret || !said->has_secret ||
            refuse(why,
-                  "it asks for a secret, and this rank has none: give all ranks the same, by "
-                  "--comm-secret FILE or %s",
+                  "it requires a secret, but this rank has none: give all ranks the same secret "
+                  "with --comm-secret FILE or %s",
                   ZR_SECRET_VARIABLE);
 }
 

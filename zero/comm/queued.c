@@ -123,7 +123,7 @@ zr_status_t zr_comm_queue_run(zr_comm_t *comm, const zr_comm_call_t *call, zr_co
         return queue_call(comm, call, entry);
     if (failed != ZR_OK && !is_deadly(failed))
         return zr_fail(&comm->options.log, failed,
-                       "%s of \"%s\": a call that was queued before it has failed",
+                       "%s of \"%s\": an earlier queued call has failed",
                        zr_collective_name(call->collective), call->message.tensor);
     return make(comm, call, entry, &queue->own);
 }

@@ -22,8 +22,8 @@ static zr_status_t take_secret(const zr_log_t *log, const char *from, const char
         n_bytes--;
     if (n_bytes < LEAST_BYTES || n_bytes > MOST_BYTES)
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "%s: the secret has %s; %d to %d are needed, so that nobody finds it by "
-                       "trying: head -c 32 /dev/urandom | base64 makes one",
+                       "%s: the secret has %s; %d to %d are required, so that it cannot be "
+                       "guessed: head -c 32 /dev/urandom | base64 creates one",
                        from, zr_count_text(n_bytes, "byte").text, LEAST_BYTES, MOST_BYTES);
     if (sodium_init() < 0)
         return zr_fail(log, ZR_ERR_UNSUPPORTED, "%s: libsodium cannot be used here", from);
@@ -41,8 +41,8 @@ zr_status_t zr_secret_read(const zr_log_t *log, const char *path, zr_secret_t *s
         return zr_fail(log, ZR_ERR_IO, "%s: cannot read it: %s", path, strerror(errno));
     if ((file.st_mode & (S_IWGRP | S_IRWXO)) != 0)
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "%s: others may read or change this secret (mode %04o); chmod 600 %s, and "
-                       "make another secret if somebody has read it",
+                       "%s: other users may read or change this secret (mode %04o); chmod 600 %s, "
+                       "and create another secret if somebody has read it",
                        path, (unsigned)file.st_mode & 07777, path);
     ZR_TRY(zr_text_file_read(path, 2 * MOST_BYTES, log, &text, &n_bytes));
     zr_status_t status = take_secret(log, path, text, n_bytes, secret_p);

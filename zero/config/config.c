@@ -164,7 +164,7 @@ static zr_status_t check_fields(const zr_config_t *config, const zr_log_t *log) 
     for (size_t i = 0; i < n; i++)
         if (options[i].field != NULL && !zr_option_is_allowed(&options[i], config))
             keep_first(&status,
-                       zr_fail(log, ZR_ERR_ARGUMENT, "configuration: %s is %.15g, has to be %s",
+                       zr_fail(log, ZR_ERR_ARGUMENT, "configuration: %s is %.15g, must be %s",
                                names_of(&options[i]).text, zr_option_number(&options[i], config),
                                zr_option_range(&options[i]).text));
     return status;
@@ -175,11 +175,11 @@ static zr_status_t refuse_group_size(int size, int n_ranks, const zr_log_t *log)
     int nearest = size < n_ranks ? size : n_ranks;
     while (n_ranks % nearest != 0)
         nearest--;
-    return zr_fail(log, ZR_ERR_ARGUMENT,
-                   "configuration: shard_group_size (zero_optimization.mics_shard_size, "
-                   "--shard-group-size) is %d, has to divide the number of ranks, %d; the nearest "
-                   "below that does is %d",
-                   size, n_ranks, nearest);
+    return zr_fail(
+        log, ZR_ERR_ARGUMENT,
+        "configuration: shard_group_size (zero_optimization.mics_shard_size, --shard-group-size) "
+        "is %d, must divide the number of ranks, %d; the next smaller divisor is %d",
+        size, n_ranks, nearest);
 }
 
 /** What depends on the number of ranks. */
@@ -187,7 +187,7 @@ static zr_status_t check_ranks(const zr_config_t *config, int n_ranks, const zr_
     zr_status_t status = ZR_OK;
     if (n_ranks < 1)
         keep_first(&status, zr_fail(log, ZR_ERR_ARGUMENT,
-                                    "configuration: %d ranks, has to be at least 1", n_ranks));
+                                    "configuration: %d ranks, must be at least 1", n_ranks));
     if (config->shard_group_size > 0 && n_ranks > 0 && n_ranks % config->shard_group_size != 0)
         keep_first(&status, refuse_group_size(config->shard_group_size, n_ranks, log));
     return status;
@@ -204,7 +204,7 @@ static zr_status_t refuse_no_path(const zr_config_t *config, const zr_log_t *log
         section = "offload_param";
     }
     return zr_fail(log, ZR_ERR_ARGUMENT,
-                   "configuration: %s is \"nvme\", and no path is named: set nvme.paths "
+                   "configuration: %s is \"nvme\", but no path is given: set nvme.paths "
                    "(zero_optimization.%s.nvme_path, --nvme-path DIR) to a folder on the drive",
                    device, section);
 }
@@ -230,12 +230,12 @@ static zr_status_t check_nvme(const zr_config_t *config, const zr_log_t *log) {
         keep_first(&status, zr_fail(log, ZR_ERR_ARGUMENT,
                                     "configuration: nvme.paths "
                                     "(zero_optimization.offload_optimizer.nvme_path, --nvme-path) "
-                                    "is \"%s\": a folder between its commas has no name",
+                                    "is \"%s\": a folder name is empty",
                                     nvme->paths));
     if (nvme->request_bytes % ZR_STORE_CHUNK_ALIGN_BYTES != 0)
         keep_first(&status, zr_fail(log, ZR_ERR_ARGUMENT,
                                     "configuration: nvme.request_bytes (aio.block_size) is %zu, "
-                                    "has to be a multiple of %zu, up to %zu",
+                                    "must be a multiple of %zu, up to %zu",
                                     nvme->request_bytes, ZR_STORE_CHUNK_ALIGN_BYTES,
                                     ZR_STORE_MAX_REQUEST_BYTES));
     size_t n_paths = 1;
@@ -243,8 +243,8 @@ static zr_status_t check_nvme(const zr_config_t *config, const zr_log_t *log) {
         n_paths += *at == ',';
     if (nvme->files_per_path > ZR_STORE_MAX_PATHS / n_paths)
         keep_first(&status, zr_fail(log, ZR_ERR_ARGUMENT,
-                                    "configuration: nvme.files_per_path is %zu, with %s; 1 "
-                                    "to %d files are possible together",
+                                    "configuration: nvme.files_per_path is %zu, with %s; 1 to %d "
+                                    "files are allowed together",
                                     nvme->files_per_path, zr_count_text(n_paths, "path").text,
                                     ZR_STORE_MAX_PATHS));
     if (zr_config_uses_nvme(config) && nvme->paths[0] == '\0' && nvme->backend == NULL &&
@@ -271,13 +271,13 @@ static zr_status_t check_offload_stage(const zr_config_t *config, const zr_log_t
 static zr_status_t check_process(const zr_config_t *config, const zr_log_t *log) {
     if (config->process_ranks < 1)
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "configuration: process_ranks is %d, has to be at least 1",
+                       "configuration: process_ranks is %d, must be at least 1",
                        config->process_ranks);
     if (config->process_memory_bytes > ZR_CONFIG_PROGRAM_BYTES)
         return ZR_OK;
     return zr_fail(log, ZR_ERR_ARGUMENT,
-                   "configuration: process_memory_bytes (--memory) is %zu; allowed is more than "
-                   "%zu (64 MiB), which are for the program itself and the stacks of its threads",
+                   "configuration: process_memory_bytes (--memory) is %zu; allowed: more than %zu "
+                   "(64 MiB), which are for the program itself and the stacks of its threads",
                    config->process_memory_bytes, ZR_CONFIG_PROGRAM_BYTES);
 }
 
@@ -298,8 +298,8 @@ static zr_status_t check_messages(const zr_config_t *config, const zr_log_t *log
         return ZR_OK;
     return zr_fail(log, ZR_ERR_ARGUMENT,
                    "configuration: reduce_encoding (--reduce-encoding) with reduce (--reduce) "
-                   "every-micro-batch, which promises equal bits at every stage: sums of encoded "
-                   "gradients differ between stages; leave one out");
+                   "every-micro-batch, which guarantees bitwise equal results at every stage: sums "
+                   "of encoded gradients differ between stages; leave one out");
 }
 
 /** Outer steps are of several groups, and have two arrays of the state. */
@@ -309,14 +309,13 @@ static zr_status_t check_outer(const zr_config_t *config, int n_ranks, const zr_
         return ZR_OK;
     if (config->shard_group_size <= 0 || config->shard_group_size >= n_ranks)
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "configuration: outer_every (--outer-every) is %zu, and all %s are one "
-                       "group, which has no steps of its own: add --shard-group-size with less "
-                       "than %d",
+                       "configuration: outer_every (--outer-every) is %zu, but all %s are in one "
+                       "group, which has no local steps: add --shard-group-size with less than %d",
                        config->outer_every, zr_count_text((uint64_t)n_ranks, "rank").text, n_ranks);
     if (zr_config_optimizer(config)->rule.n_arrays > most)
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "configuration: outer_every (--outer-every) with an optimizer of %zu "
-                       "arrays; at most %zu are possible",
+                       "arrays; at most %zu are allowed",
                        zr_config_optimizer(config)->rule.n_arrays, most);
     return ZR_OK;
 }
@@ -362,18 +361,18 @@ static zr_status_t check_least(const zr_config_t *config, bool fields_are_valid,
         keep_first(&status,
                    zr_fail(log, ZR_ERR_ARGUMENT,
                            "configuration: sub_group_elems (zero_optimization.sub_group_size, "
-                           "--sub-group) is %zu; with %s allowed are at least %zu; the nearest is "
+                           "--sub-group) is %zu; with %s allowed: at least %zu; the nearest is "
                            "%zu",
                            group, what_is_in_groups(config, least_group), least_group,
                            least_group));
     if (config->offload_param.device != ZR_OFFLOAD_NONE && buffer != 0 && buffer < least)
-        keep_first(&status, zr_fail(log, ZR_ERR_ARGUMENT,
-                                    "configuration: offload_param.buffer_elems "
-                                    "(zero_optimization.offload_param.buffer_size, --param-buffer) "
-                                    "is %zu; allowed are at least %zu (%zu bytes of %s); the "
-                                    "nearest is %zu",
-                                    buffer, least, ZR_CONFIG_LEAST_BUFFER_BYTES,
-                                    zr_dtype_name(config->dtype), least));
+        keep_first(&status,
+                   zr_fail(log, ZR_ERR_ARGUMENT,
+                           "configuration: offload_param.buffer_elems "
+                           "(zero_optimization.offload_param.buffer_size, --param-buffer) is %zu; "
+                           "allowed: at least %zu (%zu bytes of %s); the nearest is %zu",
+                           buffer, least, ZR_CONFIG_LEAST_BUFFER_BYTES,
+                           zr_dtype_name(config->dtype), least));
     return status;
 }
 
@@ -394,13 +393,13 @@ static zr_status_t check_schedule(const zr_schedule_t *schedule, const zr_log_t 
             &status,
             zr_fail(log, ZR_ERR_ARGUMENT,
                     "configuration: schedule.total_steps (scheduler.params.total_num_steps) is not "
-                    "set, and the schedule ends with the run: set the number of steps"));
+                    "set, but the schedule ends with the run: set the number of steps"));
     else if (schedule->warmup_steps > schedule->total_steps)
         keep_first(
             &status,
             zr_fail(log, ZR_ERR_ARGUMENT,
                     "configuration: schedule.warmup_steps (scheduler.params.warmup_num_steps) is "
-                    "%zu, has to be at most schedule.total_steps (total_num_steps), which is %zu",
+                    "%zu, must be at most schedule.total_steps (total_num_steps), which is %zu",
                     schedule->warmup_steps, schedule->total_steps));
     return status;
 }

@@ -9,21 +9,21 @@
 
 static const char bucket_note[] = "a bucket is a unit here";
 static const char alias_note[] = "write it with the prefix stage3_";
-static const char torch_note[] = "a mechanism of PyTorch; remove the key";
+static const char torch_note[] = "specific to PyTorch; remove the key";
 static const char torch_adam_note[] = "a switch of torch.optim; remove the key";
 static const char one_bit_note[] = "belongs to the compressed optimizers; remove the key";
 static const char muon_note[] = "belongs to Muon; remove the key";
 static const char range_test_note[] = "belongs to LRRangeTest";
 static const char one_cycle_note[] = "belongs to OneCycle";
-static const char quantize_note[] = "nothing is sent or stored quantized";
+static const char quantize_note[] = "this kind of quantization is not supported";
 static const char offload_param_note[] = "write the section offload_param";
 static const char offload_old_note[] = "write the section offload_optimizer";
 static const char super_offload_note[] = "belongs to super_offload";
-static const char aio_note[] = "belongs to DeepSpeed's own threads; one ring per rank has none";
-static const char unit_note[] = "the trainer says what a unit is";
+static const char aio_note[] = "belongs to DeepSpeed's I/O threads; libzero uses io_uring";
+static const char unit_note[] = "the trainer defines units";
 static const char recompute_note[] = "recomputation is the trainer's (zero-train --recompute)";
 static const char checkpoint_note[] = "checkpoints are zero-train's (--checkpoint-dir)";
-static const char any_ranks_note[] = "every checkpoint goes on at any number of ranks";
+static const char any_ranks_note[] = "every checkpoint works with any number of ranks";
 static const char gather_note[] =
     "zero-checkpoint export writes whole weights, from any checkpoint";
 static const char monitor_note[] = "zero-train writes --log FILE.jsonl";
@@ -35,10 +35,10 @@ static const zr_key_rule_t rules[] = {
      "micro-batches are counted, and a step needs all of them"},
     {"", "memory_breakdown", "false", "peaks per tag are always reported"},
     {"", "dump_state", "false", "there is no dump"},
-    {"", "log_level", "null", "the log's owner sets its level; remove the key"},
+    {"", "log_level", "null", "the program sets the log level; remove the key"},
     {"", "disable_python_gc", "false", "there is no Python here"},
     {"", "vocabulary_size", "null",
-     "the trainer knows it (zero-train --model vocab=); remove the key"},
+     "the trainer sets it (zero-train --model vocab=); remove the key"},
     {"", "dataloader_drop_last", NULL, "the trainer feeds whole batches; remove the key"},
     {"", "communication_data_type", "null",
      "gradients travel in the parameters' type and are summed in fp32"},
@@ -54,8 +54,8 @@ static const zr_key_rule_t rules[] = {
     {"", "disable_allgather", "false", "parameters are all-gathered"},
     {"", "graph_harvesting", "false", "no graphs are captured"},
     {"", "use_data_before_expert_parallelism", "false", "there are no experts"},
-    {"", "zero_allow_untested_optimizer", ANY, "a permission that no optimizer here needs"},
-    {"", "zero_force_ds_cpu_optimizer", ANY, "the update is libzero's own, wherever it runs"},
+    {"", "zero_allow_untested_optimizer", ANY, "no optimizer of libzero needs it"},
+    {"", "zero_force_ds_cpu_optimizer", ANY, "the update is libzero's own on every device"},
     {"optimizer", "legacy_fusion", "false", "there is one update"},
     {"optimizer.params", "torch_adam", "false | true", "the update is libzero's own"},
     {"optimizer.params", "adam_w_mode adamw_mode", "true", "weight decay is decoupled"},
@@ -86,7 +86,7 @@ static const zr_key_rule_t rules[] = {
      "decay_step_size cycle_momentum cycle_min_mom cycle_max_mom decay_mom_rate",
      NULL, one_cycle_note},
     {"scheduler.params", "cycle_second_step_size cycle_second_stair_count", "null", one_cycle_note},
-    {"bf16", "immediate_grad_update", "false", "the update has one place, the step"},
+    {"bf16", "immediate_grad_update", "false", "updates run only in the step"},
     {"bf16", "check_overflow", "true", "write check_grad_overflow"},
     {"bf16", "bf16_master_weights_and_grads", "false", "master parameters are fp32"},
     {"bf16", "bf16_optimizer_states", "false", "optimizer state is fp32"},
@@ -107,7 +107,7 @@ static const zr_key_rule_t rules[] = {
     {"zero_optimization", "stage3_param_persistence_threshold", "0 | #",
      "every parameter is sharded"},
     {"zero_optimization", "stage3_model_persistence_threshold", ANY,
-     "limits what stage3_param_persistence_threshold keeps, which is nothing"},
+     "has no effect, as stage3_param_persistence_threshold keeps nothing"},
     {"zero_optimization",
      "stage3_gather_16bit_weights_on_model_save stage3_gather_fp16_weights_on_model_save",
      "false | true", gather_note},
@@ -158,9 +158,9 @@ static const zr_key_rule_t rules[] = {
     {"zero_optimization.offload_optimizer", "pin_memory", "true",
      "host memory is pinned where the device can use that"},
     {"zero_optimization.offload_optimizer", "fast_init", "false",
-     "initial states are written in one pass anyhow"},
+     "initial states are always written in one pass"},
     {"zero_optimization.offload_optimizer", "super_offload", "false",
-     "updates are never made ahead and taken back"},
+     "updates are never made early and undone"},
     {"zero_optimization.offload_optimizer", "convert_grad_on_cpu", "true",
      "gradients are widened by the update that reads them"},
     {"zero_optimization.offload_optimizer", "cpuadam_cores_perc", ANY, super_offload_note},
@@ -214,7 +214,7 @@ static const zr_key_section_t sections[] = {
      .may_be_auto = true},
     {"torch_autocast", .off = "enabled", .only = "false", .why = "use bf16",
      .names = "dtype lower_precision_safe_modules"},
-    {"data_types", .note = "types other than bf16 says"},
+    {"data_types", .note = "use bf16"},
     {"zero_optimization", .note = "what is sharded and how it moves", .may_be_auto = true},
     {"zero_optimization.offload_param",
      .note = "where the shards of parameters live (docs/guide/offload.md)", .may_be_null = true,
@@ -250,11 +250,11 @@ static const zr_key_section_t sections[] = {
      .may_be_auto = true},
     {"trackio", .off = "enabled", .only = "false", .why = monitor_note, .names = "project",
      .may_be_auto = true},
-    {"elasticity", .off = "enabled", .only = "false", .why = "the batch stays as it is written",
+    {"elasticity", .off = "enabled", .only = "false", .why = "the batch size is fixed",
      .names =
          "max_train_batch_size micro_batch_sizes min_gpus max_gpus min_time prefer_larger_batch "
          "ignore_non_elastic_batch_info version model_parallel_size num_gpus_per_node"},
-    {"autotuning", .off = "enabled", .only = "false", .why = "the run is as it is written",
+    {"autotuning", .off = "enabled", .only = "false", .why = "runs are not tuned",
      .names = "fast results_dir exps_dir overwrite metric metric_path model_info model_info_path "
               "start_profile_step end_profile_step max_train_batch_size min_train_batch_size "
               "max_train_micro_batch_size_per_gpu min_train_micro_batch_size_per_gpu "

@@ -275,9 +275,8 @@ static zr_status_t refuse_word(const reading_t *r, const char *const *names, siz
     const char *nearest = nearest_number(r->text, names, n_names);
     if (nearest == NULL)
         nearest = zr_name_nearest(r->text, names, n_names);
-    return zr_fail(r->log, ZR_ERR_ARGUMENT, "%s %s: allowed are %s%s%s", r->label, shown(r),
-                   allowed, nearest != NULL ? "; the nearest is " : "",
-                   nearest != NULL ? nearest : "");
+    return zr_fail(r->log, ZR_ERR_ARGUMENT, "%s %s: allowed: %s%s%s", r->label, shown(r), allowed,
+                   nearest != NULL ? "; the nearest is " : "", nearest != NULL ? nearest : "");
 }
 
 static zr_status_t set_choice(const reading_t *r) {
@@ -316,16 +315,16 @@ static zr_status_t set_whole(const reading_t *r) {
     const char *digits = r->text[0] == '-' ? r->text + 1 : r->text;
     unsigned long long number = strtoull(digits, &end, 10);
     if (!is_digits(digits) && may_be_all)
-        return zr_fail(r->log, ZR_ERR_ARGUMENT, "%s %s: allowed are all, %s%zu to %zu", r->label,
+        return zr_fail(r->log, ZR_ERR_ARGUMENT, "%s %s: allowed: all, %s%zu to %zu", r->label,
                        shown(r), (r->option->flags & ZR_OPTION_AUTO) != 0 ? "auto, and " : "and ",
                        least, most);
     if (!is_digits(digits))
         return zr_fail(r->log, ZR_ERR_ARGUMENT,
-                       "%s %s: not a whole number; allowed are %s%zu to %zu; the nearest is %zu",
+                       "%s %s: not a whole number; allowed: %s%zu to %zu; the nearest is %zu",
                        r->label, shown(r), may_be_auto ? "auto, and " : "", least, most, least);
     bool below = r->text[0] == '-' || number < least;
     if (below || errno == ERANGE || number > most)
-        return zr_fail(r->log, ZR_ERR_ARGUMENT, "%s %s: allowed are %zu to %zu; the nearest is %zu",
+        return zr_fail(r->log, ZR_ERR_ARGUMENT, "%s %s: allowed: %zu to %zu; the nearest is %zu",
                        r->label, r->text, least, most, below ? least : most);
     zr_option_store_whole(r->option, number, r->object);
     return ZR_OK;
@@ -338,12 +337,12 @@ static zr_status_t set_u64(const reading_t *r) {
     unsigned long long number = strtoull(r->text, &end, hexadecimal ? 16 : 10);
     if (errno == ERANGE)
         return zr_fail(r->log, ZR_ERR_ARGUMENT,
-                       "%s %s: too large; allowed are 0 to %llu; the nearest is %llu", r->label,
+                       "%s %s: too large; allowed: 0 to %llu; the nearest is %llu", r->label,
                        r->text, (unsigned long long)UINT64_MAX, (unsigned long long)UINT64_MAX);
     if (!isdigit((unsigned char)r->text[0]) || *end != '\0')
         return zr_fail(r->log, ZR_ERR_ARGUMENT,
-                       "%s %s: not a whole number; allowed are 0 to %llu; the nearest is 0",
-                       r->label, shown(r), (unsigned long long)UINT64_MAX);
+                       "%s %s: not a whole number; allowed: 0 to %llu; the nearest is 0", r->label,
+                       shown(r), (unsigned long long)UINT64_MAX);
     zr_option_store_whole(r->option, number, r->object);
     return ZR_OK;
 }
@@ -355,14 +354,13 @@ static zr_status_t set_number(const reading_t *r) {
     double number = strtod(r->text, &end);
     if (errno == ERANGE && fabs(number) < 1 && *end == '\0')
         return zr_fail(r->log, ZR_ERR_ARGUMENT,
-                       "%s %s: too small to be told from 0; allowed are %g to %g; the nearest is "
-                       "%g",
+                       "%s %s: too small to be told from 0; allowed: %g to %g; the nearest is %g",
                        r->label, r->text, least, most, least > 0 ? least : 0.0);
     if (end == r->text || *end != '\0' || !isfinite(number))
-        return zr_fail(r->log, ZR_ERR_ARGUMENT, "%s %s: not a number; allowed are %g to %g",
-                       r->label, shown(r), least, most);
+        return zr_fail(r->log, ZR_ERR_ARGUMENT, "%s %s: not a number; allowed: %g to %g", r->label,
+                       shown(r), least, most);
     if (number < least || number > most)
-        return zr_fail(r->log, ZR_ERR_ARGUMENT, "%s %s: allowed are %g to %g; the nearest is %g",
+        return zr_fail(r->log, ZR_ERR_ARGUMENT, "%s %s: allowed: %g to %g; the nearest is %g",
                        r->label, r->text, least, most, number < least ? least : most);
     *(double *)place_of(r->option, r->object) = number;
     return ZR_OK;
@@ -387,13 +385,12 @@ static zr_status_t find_unit(const reading_t *r, const char *unit, size_t *bytes
         }
     if (unit[0] == '.' || unit[0] == ',')
         return zr_fail(r->log, ZR_ERR_ARGUMENT,
-                       "%s %s: not a whole number; use a smaller unit: allowed are B, KiB, MiB, "
-                       "GiB, TiB, kB, MB, GB, TB",
+                       "%s %s: not a whole number; use a smaller unit; allowed: B, KiB, MiB, GiB, "
+                       "TiB, kB, MB, GB, TB",
                        r->label, r->text);
     const char *nearest = zr_name_nearest(unit, names + 1, n - 1);
     return zr_fail(r->log, ZR_ERR_ARGUMENT,
-                   "%s %s: unknown unit \"%s\"; allowed are B, KiB, MiB, GiB, TiB, kB, MB, GB, "
-                   "TB%s%s",
+                   "%s %s: unknown unit \"%s\"; allowed: B, KiB, MiB, GiB, TiB, kB, MB, GB, TB%s%s",
                    r->label, r->text, unit, nearest != NULL ? "; the nearest is " : "",
                    nearest != NULL ? nearest : "");
 }
@@ -405,21 +402,21 @@ static zr_status_t set_bytes(const reading_t *r) {
     unsigned long long number = strtoull(r->text, &end, 10);
     if (!isdigit((unsigned char)r->text[0]))
         return zr_fail(r->log, ZR_ERR_ARGUMENT,
-                       "%s %s: not a size; allowed is a whole number with or without a unit, such "
-                       "as 512MiB or 16GB",
+                       "%s %s: not a size; allowed: a whole number with or without a unit, such as "
+                       "512MiB or 16GB",
                        r->label, shown(r));
     if (*end == ' ')
         end++;
     if (*end != '\0')
         ZR_TRY(find_unit(r, end, &unit_bytes));
     if (errno == ERANGE || number > (SIZE_MAX - 1) / unit_bytes)
-        return zr_fail(r->log, ZR_ERR_ARGUMENT,
-                       "%s %s: the size overflows; allowed are at most %zu bytes; the nearest is "
-                       "%zuTiB",
-                       r->label, r->text, SIZE_MAX - 1, (SIZE_MAX - 1) / ((size_t)1 << 40));
+        return zr_fail(
+            r->log, ZR_ERR_ARGUMENT,
+            "%s %s: the size overflows; allowed: at most %zu bytes; the nearest is %zuTiB",
+            r->label, r->text, SIZE_MAX - 1, (SIZE_MAX - 1) / ((size_t)1 << 40));
     size_t n_bytes = (size_t)number * unit_bytes;
     if ((double)n_bytes < r->option->least)
-        return zr_fail(r->log, ZR_ERR_ARGUMENT, "%s %s: allowed are sizes of at least %s", r->label,
+        return zr_fail(r->log, ZR_ERR_ARGUMENT, "%s %s: allowed: sizes of at least %s", r->label,
                        r->text, zr_count_text((uint64_t)r->option->least, "byte").text);
     zr_option_store_whole(r->option, n_bytes, r->object);
     return ZR_OK;
@@ -428,11 +425,10 @@ static zr_status_t set_bytes(const reading_t *r) {
 static zr_status_t set_paths(const reading_t *r) {
     size_t length = strlen(r->text);
     if (length >= ZR_CONFIG_PATHS_BYTES)
-        return zr_fail(
-            r->log, ZR_ERR_ARGUMENT,
-            "%s \"%.40s\": %zu bytes; allowed are names of folders, with commas between, "
-            "of at most %d bytes together",
-            r->label, r->text, length, ZR_CONFIG_PATHS_BYTES - 1);
+        return zr_fail(r->log, ZR_ERR_ARGUMENT,
+                       "%s \"%.40s\": %zu bytes; allowed: names of folders, with commas between, "
+                       "of at most %d bytes together",
+                       r->label, r->text, length, ZR_CONFIG_PATHS_BYTES - 1);
     memcpy(place_of(r->option, r->object), r->text, length + 1);
     return ZR_OK;
 }

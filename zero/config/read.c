@@ -203,10 +203,10 @@ static void refuse_type(reader_t *reader, const zr_key_t *key, const json_t *val
     if (key->n_elements > 0)
         snprintf(what, sizeof(what), "a list of %zu numbers", key->n_elements);
     if (json_is_string(value) && key->n_elements == 0)
-        advice = is_auto(value) ? "; \"auto\" is not known for this key" : "; without quotes";
+        advice = is_auto(value) ? "; \"auto\" is not supported for this key" : "; without quotes";
     else if (json_is_real(value) && fabs(json_real_value(value)) > real_integer_max)
         advice = "; write an integer of this size without point and exponent";
-    report(reader, ZR_ERR_ARGUMENT, "%s is %s, has to be %s%s%s%s", key->path, shown.text, what,
+    report(reader, ZR_ERR_ARGUMENT, "%s is %s, must be %s%s%s%s", key->path, shown.text, what,
            is_number ? ", " : "", is_number ? zr_option_range(key->option).text : "", advice);
 }
 
@@ -271,7 +271,7 @@ static bool take_choice(reader_t *reader, const zr_key_t *key, const json_t *val
     if (json_is_string(value))
         refuse_word(reader, key, value, allowed);
     else
-        report(reader, ZR_ERR_ARGUMENT, "%s is %s, has to be %s", key->path, shown.text, allowed);
+        report(reader, ZR_ERR_ARGUMENT, "%s is %s, must be %s", key->path, shown.text, allowed);
     return false;
 }
 
@@ -283,7 +283,7 @@ static void take_text(reader_t *reader, const zr_key_t *key, const json_t *value
     }
     shown_t shown;
     show_value(&shown, value);
-    report(reader, ZR_ERR_ARGUMENT, "%s is %s, which has %zu bytes, has to have less than %d",
+    report(reader, ZR_ERR_ARGUMENT, "%s is %s, which has %zu bytes, must have less than %d",
            key->path, shown.text, json_string_length(value), ZR_CONFIG_PATHS_BYTES);
 }
 
@@ -304,7 +304,7 @@ static bool take_value(reader_t *reader, const zr_key_t *key, const zr_option_t 
     }
     if (!zr_option_holds(option, number)) {
         show_value(&shown, whole);
-        report(reader, ZR_ERR_ARGUMENT, "%s is %s, has to be %s", key->path, shown.text,
+        report(reader, ZR_ERR_ARGUMENT, "%s is %s, must be %s", key->path, shown.text,
                zr_option_range(option).text);
         return false;
     }
@@ -442,7 +442,7 @@ static void read_no_object(reader_t *reader, const zr_key_t *key, const json_t *
         return;
     shown_t shown;
     show_value(&shown, value);
-    report(reader, ZR_ERR_ARGUMENT, "%s is %s, has to be an object", key->path, shown.text);
+    report(reader, ZR_ERR_ARGUMENT, "%s is %s, must be an object", key->path, shown.text);
 }
 
 /** Read the keys of a section ("": of the file). As deep as the table, not as the file. */
@@ -512,14 +512,14 @@ static const char *advise(const char *text, size_t n_bytes, const json_error_t *
     if (n_bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0)
         return "; the file begins with a byte order mark, remove it";
     if (json_error_code(error) == json_error_premature_end_of_input)
-        return "; is the file cut off?";
+        return "; is the file truncated?";
     if (at == 0)
         return "";
     char last = text[at - 1];
     if (last == '#' || (last == '/' && at < n_bytes && (text[at] == '/' || text[at] == '*')))
         return "; JSON has no comments, remove it";
     if (last == '\'')
-        return "; JSON's strings stand in double quotes";
+        return "; JSON strings need double quotes";
     if (last == '}' || last == ']') {
         size_t before = at - 1;
         while (before > 0 && isspace((unsigned char)text[before - 1]))
@@ -567,8 +567,9 @@ static zr_status_t parse(const reader_t *reader, json_t **root_p) {
     }
     const char *zero = memchr(text, '\0', n_bytes); /* jansson passes over some */
     if (zero) {
-        status = zr_fail(reader->log, ZR_ERR_FORMAT, "%s: its byte %zu is 0, which no text has",
-                         reader->path, (size_t)(zero - text));
+        status = zr_fail(reader->log, ZR_ERR_FORMAT,
+                         "%s: its byte %zu is 0, which is not allowed in text", reader->path,
+                         (size_t)(zero - text));
         goto out_free_text;
     }
     json_error_t error;
@@ -629,7 +630,7 @@ zr_status_t zr_config_read_json_given(const char *path, const zr_log_t *log, zr_
     } else {
         shown_t shown;
         show_value(&shown, root);
-        report(&reader, ZR_ERR_FORMAT, "is %s, has to be an object: {\"key\": value, ...}",
+        report(&reader, ZR_ERR_FORMAT, "is %s, must be an object: {\"key\": value, ...}",
                shown.text);
     }
     json_decref(root);

@@ -187,8 +187,7 @@ static const zr_option_when_t with_momentum = {
     has_momentum, "the optimizer has no momentum of this kind; --optimizer sgd has", false};
 
 static const zr_option_when_t at_stage_3 = {
-    is_stage_3, "where no parameters are gathered for a layer; add --stage 3, or leave it out",
-    true};
+    is_stage_3, "has an effect only at stage 3; add --stage 3, or leave it out", true};
 static const zr_option_when_t at_stages_1_3 = {
     gathers_params, "no parameters are gathered at stage 0; add --stage 1, 2 or 3", false};
 static const zr_option_when_t between_groups = {
@@ -199,8 +198,8 @@ static const zr_option_when_t with_outer_steps = {
     takes_outer_steps, "there are no outer steps; add --outer-every and --shard-group-size", false};
 static const zr_option_when_t at_stages_2_3 = {
     shards_gradients,
-    "below stage 2 every rank adds up all gradients on the device; only shards of them can be "
-    "offloaded, at --stage 2 or 3",
+    "at stages 0 and 1 every rank accumulates all gradients on the device; only gradient shards "
+    "can be offloaded, at --stage 2 or 3",
     false};
 static const zr_option_when_t state_offloaded = {
     offloads_state, "nothing is offloaded; add --offload-optimizer cpu or nvme", false};
@@ -228,7 +227,7 @@ static const zr_option_when_t on_nvme = {
 static const zr_option_when_t with_warmup = {
     has_warmup, "a constant rate has no warm-up; add --schedule cosine or linear", false};
 static const zr_option_when_t with_cosine = {
-    is_cosine, "this schedule does not come down to it; add --schedule cosine", false};
+    is_cosine, "this schedule does not use it; add --schedule cosine", false};
 
 /* ---- rows ---------------------------------------------------------------------------------- */
 
@@ -251,7 +250,7 @@ static const zr_option_t rows[] = {
          "many consecutive ranks, and gradients are summed between groups once per step; auto, and "
          "the default with --stage auto: the best planned size, on one machine all ranks",
      .more =
-         "has to divide the ranks ([clusters.md](../guide/clusters.md#groups-hybrid-sharding))"},
+         "must divide the ranks ([clusters.md](../guide/clusters.md#groups-hybrid-sharding))"},
     {"dtype", "bf16.enabled", FIELD(dtype), .type = ZR_OPTION_CHOICE,
      .flags = AGREE | FILE_AUTO | SAID, .choices = dtypes, .group = RANKS, .usual = "false",
      .help = "dtype of parameters and gradients", .note = "true: bf16; false: fp32"},

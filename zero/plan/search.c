@@ -554,8 +554,8 @@ static zr_status_t plan_stages(search_t *search) {
     ZR_TRY(plan_chains(search));
     if (search->rows.n == 0)
         return zr_fail(search->log, ZR_ERR_ARGUMENT,
-                       "nothing to plan: what is asked for is on drives, and of this machine none "
-                       "were named; add --nvme-path DIR");
+                       "nothing to plan: the request needs drives, but none were named for this "
+                       "machine; add --nvme-path DIR");
     return plan_groups(search);
 }
 

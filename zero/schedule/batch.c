@@ -55,7 +55,7 @@ static zr_status_t check_values(const zr_model_t *model, const zr_input_desc_t *
         bool is_value = values[i] >= 0 && (size_t)values[i] < input->n_values;
         if (!is_value && !is_ignored(input, values[i]))
             return zr_fail(model->log, ZR_ERR_ARGUMENT,
-                           "%s %zu is %d, outside of the model's vocabulary of %zu", input->name, i,
+                           "%s %zu is %d, outside the model's vocabulary of %zu", input->name, i,
                            (int)values[i], input->n_values);
     }
     return ZR_OK;
@@ -68,7 +68,7 @@ static zr_status_t check_starts(const zr_model_t *model, const zr_input_desc_t *
         if (starts[i] != (int32_t)t && (t == 0 || starts[i] != starts[i - 1]))
             return zr_fail(model->log, ZR_ERR_ARGUMENT,
                            "%s of position %zu of sequence %zu is %d; it must be the position, or "
-                           "what the position before has",
+                           "the value of the previous position",
                            input->name, t, i / batch->seq, (int)starts[i]);
     }
     return ZR_OK;
@@ -96,7 +96,7 @@ zr_status_t zr_flight_check(const zr_model_t *model, const zr_host_batch_t *batc
                        zr_count_text(b, "sequence").text, zr_count_text(t, "token").text,
                        zr_count_text(most, "token").text);
     if (b > INT32_MAX / t)
-        return zr_fail(model->log, ZR_ERR_ARGUMENT, "a batch of %s of %s; at most %s are possible",
+        return zr_fail(model->log, ZR_ERR_ARGUMENT, "a batch of %s of %s; at most %s are allowed",
                        zr_count_text(b, "sequence").text, zr_count_text(t, "token").text,
                        zr_count_text((uint64_t)INT32_MAX, "token").text);
     for (size_t i = 0; i < options->n_inputs; i++)

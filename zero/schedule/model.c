@@ -45,11 +45,11 @@ static zr_status_t check_freeze(const zr_model_t *model) {
     for (size_t i = 0; i < n_entries; i++) {
         size_t length = strcspn(entry, ",");
         if (!model->freeze_is_used[i])
-            return zr_fail(model->log, ZR_ERR_ARGUMENT,
-                           "--freeze \"%s\": \"%.*s\" names no parameter; allowed are names of "
-                           "parameters, or their beginnings before a dot (such as \"%s\"), with "
-                           "commas between",
-                           freeze, (int)length, entry, model->blocks[model->n_blocks / 2]->name);
+            return zr_fail(
+                model->log, ZR_ERR_ARGUMENT,
+                "--freeze \"%s\": \"%.*s\" names no parameter; allowed: names of parameters, or "
+                "their beginnings before a dot (such as \"%s\"), with commas between",
+                freeze, (int)length, entry, model->blocks[model->n_blocks / 2]->name);
         entry += length;
         entry += *entry == ',';
     }
@@ -60,7 +60,7 @@ static zr_status_t check_freeze(const zr_model_t *model) {
 
 static zr_status_t check_options(const zr_model_options_t *options, const zr_log_t *log) {
     if (options->n_inputs > ZR_MAX_INPUTS)
-        return zr_fail(log, ZR_ERR_ARGUMENT, "a model with %s; at most %d are possible",
+        return zr_fail(log, ZR_ERR_ARGUMENT, "a model with %s; at most %d are allowed",
                        zr_count_text(options->n_inputs, "input").text, ZR_MAX_INPUTS);
     for (size_t i = 0; i < options->n_inputs; i++) {
         const zr_input_desc_t *input = &options->inputs[i];
@@ -243,7 +243,7 @@ zr_status_t zr_block_use(zr_block_t *block, zr_block_t *used) {
     const zr_log_t *log = block->model->log;
     if (used->model != block->model || used->index >= block->index || used->unit == NULL)
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "block \"%s\" cannot use \"%s\": it has to be an earlier block of the same "
+                       "block \"%s\" cannot use \"%s\": it must be an earlier block of the same "
                        "model, with parameters",
                        block->name, used->name);
     if (block->n_used == ZR_MAX_USED)
@@ -406,9 +406,9 @@ static zr_status_t choose_order(zr_model_t *model) {
             continue;
         if (!may_be_late(block, used))
             return zr_fail(model->log, ZR_ERR_UNSUPPORTED,
-                           "block \"%s\" uses the parameters of \"%s\" and cannot give their "
-                           "gradients by themselves (zr_block_type_t.separates), which --order "
-                           "block needs; --order micro-batch does not",
+                           "block \"%s\" uses the parameters of \"%s\" but cannot compute their "
+                           "gradients separately (zr_block_type_t.separates), which --order block "
+                           "requires; use --order micro-batch",
                            block->name, used->name);
         used->late = block;
     }

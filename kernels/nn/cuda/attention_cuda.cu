@@ -58,11 +58,10 @@ static zr_status_t launch_delta(zr_stream_t *stream, const zr_cuda_attention_t &
 static zr_status_t check_head_size(zr_stream_t *stream, const char *kernel, size_t head_size) {
     if (head_size <= ZR_ATTENTION_MAX_HEAD_SIZE)
         return ZR_OK;
-    return zr_fail(
-        &stream->device->log, ZR_ERR_UNSUPPORTED,
-        "%s: heads of %zu channels; on cuda 1 to %d are possible, fastest in bf16 with 64 "
-        "or 128; use more heads",
-        kernel, head_size, ZR_ATTENTION_MAX_HEAD_SIZE);
+    return zr_fail(&stream->device->log, ZR_ERR_UNSUPPORTED,
+                   "%s: heads of %zu channels; on cuda 1 to %d are allowed, fastest in bf16 with "
+                   "64 or 128; use more heads",
+                   kernel, head_size, ZR_ATTENTION_MAX_HEAD_SIZE);
 }
 
 /* Tensor cores read and write 16 bytes at a time. */

@@ -12,11 +12,10 @@ static zr_status_t check_dtypes(const zr_stream_t *stream, const zr_nn_matmul_t 
     bool same = args->a_dtype == args->b_dtype;
     if (same && (args->a_dtype == ZR_DTYPE_BF16 || args->c_dtype == ZR_DTYPE_F32))
         return ZR_OK;
-    return zr_fail(&stream->device->log, ZR_ERR_UNSUPPORTED,
-                   "matmul: device \"cuda\" has no product %s x %s -> %s; both operands have to "
-                   "be fp32, or bf16",
-                   zr_dtype_name(args->a_dtype), zr_dtype_name(args->b_dtype),
-                   zr_dtype_name(args->c_dtype));
+    return zr_fail(
+        &stream->device->log, ZR_ERR_UNSUPPORTED,
+        "matmul: device \"cuda\" has no product %s x %s -> %s; both operands must be fp32, or bf16",
+        zr_dtype_name(args->a_dtype), zr_dtype_name(args->b_dtype), zr_dtype_name(args->c_dtype));
 }
 
 /* Where y goes before what the product does not do itself. */

@@ -78,7 +78,7 @@ zr_status_t zr_host_nn_check_documents(const zr_stream_t *stream, const char *ke
             continue;
         return zr_fail(&stream->device->log, ZR_ERR_ARGUMENT,
                        "%s: document_starts has %d at position %zu of sequence %zu; the position "
-                       "itself or what the one before it has are possible",
+                       "itself or what the one before it has are allowed",
                        kernel, (int)start, t, i / seq);
     }
     return ZR_OK;

@@ -369,7 +369,7 @@ TEST(test_keep) {
     expect_has("latest step-00000020 step-00000050 ");
     kept_log_t kept;
     assert_int_equal(newest(&kept), 50);
-    assert_has(kept.text, "f: step-00000050 is taken, and \"latest\" says step-00000020");
+    assert_has(kept.text, "f: uses step-00000050, although \"latest\" says step-00000020");
     assert_ok(save(60, 0, NULL));
     expect_has("latest step-00000020 step-00000050 step-00000060 ");
     /* What is no checkpoint is left alone. */
@@ -394,18 +394,17 @@ TEST(test_passes_over) {
           "&& mkdir .step-00000007.partial && ln -s step-00000002 step-00000008 "
           "&& touch step-00000009");
     assert_int_equal(newest(&kept), 2);
-    assert_has(kept.text,
-               "passed over f/step-00000009, which is not complete: step-00000009 is no|passed "
-               "over f/step-00000008, which is not complete: step-00000008 is no|passed over "
-               "f/.step-00000007.partial, which was never finished|passed over f/step-00000006, "
-               "which is not complete: cannot open "
-               "step-00000006/manifest.json: No such file or directory|passed over "
-               "f/step-00000005, which is not complete: "
-               "step-00000005/rank-00000.data has 1 byte; 8192 were saved|passed over "
-               "f/step-00000004, which is not complete: cannot open "
-               "step-00000004/rank-00001.sums: No such file or directory|passed over "
-               "f/step-00000003, which is not complete: "
-               "step-00000003/manifest.json: line");
+    assert_has(kept.text, "skipped f/step-00000009, which is not complete: step-00000009 is "
+                          "no|skipped f/step-00000008, which is not complete: step-00000008 is "
+                          "no|skipped f/.step-00000007.partial, which was never finished|skipped "
+                          "f/step-00000006, which is not complete: cannot open "
+                          "step-00000006/manifest.json: No such file or directory|skipped "
+                          "f/step-00000005, which is not complete: "
+                          "step-00000005/rank-00000.data has 1 byte; 8192 were saved|skipped "
+                          "f/step-00000004, which is not complete: cannot open "
+                          "step-00000004/rank-00001.sums: No such file or directory|skipped "
+                          "f/step-00000003, which is not complete: "
+                          "step-00000003/manifest.json: line");
     assert_null(strstr(kept.text, "step-00000001"));
     shell("rm -r f/step-00000002 f/step-00000001");
     assert_int_equal(newest(&kept), SIZE_MAX);
@@ -422,10 +421,10 @@ TEST(test_links) {
           "ln -s ../../outside/rank-00001.data f/step-00000002/rank-00001.data");
     assert_int_equal(newest(&kept), 1);
     assert_has(kept.text,
-               "step-00000002/rank-00001.data is a symbolic link, which is not followed");
+               "step-00000002/rank-00001.data is a symbolic link; symbolic links are not followed");
     shell("rm f/step-00000002/rank-00001.data; mkfifo f/step-00000002/rank-00001.data");
     assert_int_equal(newest(&kept), 1);
-    assert_has(kept.text, "step-00000002/rank-00001.data is no regular file");
+    assert_has(kept.text, "step-00000002/rank-00001.data is not a regular file");
     shell(
         "touch outside/precious; rm -r f/step-00000002; ln -s ../outside f/.step-00000009.partial;"
         "ln -s ../outside/precious f/latest2; ln -sf ../outside/precious f/.latest.partial");

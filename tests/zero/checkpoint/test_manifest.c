@@ -82,7 +82,7 @@ TEST(test_every_byte_counts) {
             fail_msg("changed at %zu: %s", i, kept.text);
         text[i] ^= 1;
     }
-    expect("cut", parse(text, n_bytes / 2, &kept), &kept, "it is cut off");
+    expect("cut", parse(text, n_bytes / 2, &kept), &kept, "the file is truncated");
     free(text);
 }
 
@@ -143,7 +143,7 @@ TEST(test_a_signature_has_its_place) {
     assert_ok(sample_parse(root, &kept));
     for (size_t i = 0; i < N_OF(others); i++) {
         json_object_set_new(root, "signature", json_loads(others[i], JSON_DECODE_ANY, NULL));
-        expect(others[i], sample_parse(root, &kept), &kept, "signature has to be a text of 64");
+        expect(others[i], sample_parse(root, &kept), &kept, "signature must be a text of 64");
     }
     json_decref(root);
     root = sample_json(); /* and not the last */
@@ -153,7 +153,7 @@ TEST(test_a_signature_has_its_place) {
     assert_ok(sample_parse(root, &kept));
     json_object_del(root, "trainer");
     json_object_set_new(root, "trainer", json_object());
-    expect("before trainer", sample_parse(root, &kept), &kept, "signature has to be a text of 64");
+    expect("before trainer", sample_parse(root, &kept), &kept, "signature must be a text of 64");
     json_decref(root);
 }
 
@@ -167,7 +167,7 @@ typedef struct wrong {
 } wrong_t;
 
 static const wrong_t wrongs[] = {
-    {"format", "\"safetensors\"", "it is no manifest"},
+    {"format", "\"safetensors\"", "it is not a manifest"},
     {"version", "2", "it is of version 2; this library reads version 1"},
     {"version", "1.0", "no \"version\", which is a whole number"},
     {"version", NULL, "no \"version\""},
@@ -188,18 +188,18 @@ static const wrong_t wrongs[] = {
     {"stage", "4", "stage is 4"},
     {"dtype", "\"fp16\"", "dtype is \"fp16\""},
     {"dtype", "1", "dtype is a whole number"},
-    {"trainer", "[]", "trainer is missing, or is no object"},
+    {"trainer", "[]", "trainer is missing, or is not an object"},
     {"trainer", NULL, "trainer is missing"},
     {"units", NULL, "units is missing"},
     {"units", "{}", "units is an object"},
-    {"units.0", "[]", "units[0] is a list, and has to be an object"},
+    {"units.0", "[]", "units[0] is a list, and must be an object"},
     {"units.0.name", "\"\"", "units[0] has no name"},
     {"units.0.name", "\"h.0\"", "two units \"h.0\""},
     {"units.0.name", "\"a\\nb\"", "units[0] has a control character, 10"},
     {"tensors.1.name", "\"wte\"", "two tensors \"wte\""},
     {"tensors.1.name", "\"\\u001b[2J\"", "tensors[1] has a control character, 27"},
     {"tensors.1.unit", "2", "tensors[1].unit is 2, and there are 2 units"},
-    {"tensors.1.shape", "[1,1,1,1,64]", "tensors[1].shape is a list, and has to be a list of at"},
+    {"tensors.1.shape", "[1,1,1,1,64]", "tensors[1].shape is a list, and must be a list of at"},
     {"tensors.1.shape", "[64.5]", "tensors[1].shape is a number with a point"},
     {"tensors.1.shape", "[-64]", "tensors[1].shape is negative"},
     {"tensors.1.shape", "[4503599627370496,4096]",
@@ -212,14 +212,14 @@ static const wrong_t wrongs[] = {
     {"tensors.2.offset", "32", "element 0 of tensor \"h.0.mask\" is in no extent"},
     {"tensors.0.unit", "1", "tensors \"wte\" and \"h.0.weight\" share elements of unit \"h.0\""},
     {"tensors.0.shap", "[]", "no key \"tensors[0].shap\"; is it \"shape\"?"},
-    {"files.0.data", "\"../rank-00000.data\"", "files[0].data is no name of a file"},
-    {"files.0.data", "\"a/b\"", "files[0].data is no name of a file"},
-    {"files.0.data", "\".hidden\"", "files[0].data is no name of a file"},
-    {"files.0.data", "\"\"", "files[0].data is no name of a file"},
-    {"files.0.sums", "\"a b\"", "files[0].sums is no name of a file"},
-    {"files.0.sums", "\"\xc3\xa4\"", "files[0].sums is no name of a file"},
+    {"files.0.data", "\"../rank-00000.data\"", "files[0].data is not a name of a file"},
+    {"files.0.data", "\"a/b\"", "files[0].data is not a name of a file"},
+    {"files.0.data", "\".hidden\"", "files[0].data is not a name of a file"},
+    {"files.0.data", "\"\"", "files[0].data is not a name of a file"},
+    {"files.0.sums", "\"a b\"", "files[0].sums is not a name of a file"},
+    {"files.0.sums", "\"\xc3\xa4\"", "files[0].sums is not a name of a file"},
     {"files.0.sums", "\"0123456789012345678901234567890123456789012345678901234567890123\"",
-     "files[0].sums is a text, and has to be a text of at most 63"},
+     "files[0].sums is a text, and must be a text of at most 63"},
     {"files.0.sums", "\"rank-00000.data\"", "two files \"rank-00000.data\""},
     {"files.1.data", "\"rank-00000.data\"", "two files \"rank-00000.data\""},
     {"files.1.data", "\"manifest.json\"", "two files \"manifest.json\""},
@@ -250,14 +250,13 @@ static const wrong_t wrongs[] = {
     {"extents.1.offset_bytes", "6143", "extents[0] and extents[1] share bytes of rank-00000.data"},
     {"extents.1.first_chunk", "1", "extents[1].first_chunk is 1; the next chunk of rank-0"},
     {"extents.1.first_chunk", "9223372036854775807", "1 chunk from 9223372036854775807 on"},
-    {"extents.1.xxh3", "\"0123456789ABCDEF\"",
-     "extents[1].xxh3 is a text, and has to be a text of"},
+    {"extents.1.xxh3", "\"0123456789ABCDEF\"", "extents[1].xxh3 is a text, and must be a text of"},
     {"extents.1.xxh3", "7", "extents[1].xxh3 is a whole number"},
     {"carried", "{}", "carried is an object"},
-    {"carried.0.name", "\"../x\"", "carried[0].name is no name of a file to carry along"},
-    {"carried.0.name", "\".x\"", "carried[0].name is no name of a file to carry along"},
-    {"carried.0.name", "\"rank-00007.data\"", "carried[0].name is no name of a file to carry"},
-    {"carried.0.name", "\"manifest.json\"", "carried[0].name is no name of a file to carry"},
+    {"carried.0.name", "\"../x\"", "carried[0].name is not a name of a file to carry along"},
+    {"carried.0.name", "\".x\"", "carried[0].name is not a name of a file to carry along"},
+    {"carried.0.name", "\"rank-00007.data\"", "carried[0].name is not a name of a file to carry"},
+    {"carried.0.name", "\"manifest.json\"", "carried[0].name is not a name of a file to carry"},
     {"carried.0.bytes", "1073741825", "carried[0] has 1073741825 bytes; at most 1073741824"},
     {"carried.0.bytes", "-1", "carried[0].bytes is negative"},
     {"carried.0.sum", "\"0\"", "there is no key \"carried[0].sum\""},
@@ -338,20 +337,20 @@ TEST(test_seal) {
     char *text = sample_text(), *place = strstr(text, "\"step\": 60");
     kept_log_t kept;
     place[9] = '2';
-    expect("another step", parse(text, strlen(text), &kept), &kept, "it is not as it was saved");
+    expect("another step", parse(text, strlen(text), &kept), &kept, "it was changed");
     place[9] = '0';
     assert_ok(parse(text, strlen(text), &kept));
     text[strlen(text) - 1] = ' ';
-    expect("another end", parse(text, strlen(text), &kept), &kept, "it is not as it was saved");
+    expect("another end", parse(text, strlen(text), &kept), &kept, "it was changed");
     free(text);
 }
 
 TEST(test_no_manifest) {
     kept_log_t kept;
     expect("nothing", parse("", 0, &kept), &kept, "line 1, column 0");
-    expect("a list", parse("[]", 2, &kept), &kept, "it is no object");
+    expect("a list", parse("[]", 2, &kept), &kept, "it is not an object");
     expect("a number", parse("1", 1, &kept), &kept, "'[' or '{' expected");
-    expect("an object", parse("{}", 2, &kept), &kept, "it is no manifest");
+    expect("an object", parse("{}", 2, &kept), &kept, "it is not a manifest");
     expect("zeros", parse("\0\0\0", 3, &kept), &kept, "its byte 0 is 0");
     expect("a zero that jansson passes over", parse("{\"a\": 1\0}", 10, &kept), &kept,
            "its byte 7 is 0");
@@ -450,11 +449,11 @@ TEST(test_print_refuses) {
     zr_log_t log = kept_log(&kept, ZR_LOG_INFO);
     manifest.trainer_json[0] = '[';
     expect("no JSON", zr_manifest_print(&manifest, "sample", &log, &text), &kept,
-           "trainer has to be an object");
+           "trainer must be an object");
     strcpy(manifest.trainer_json, "[1]");
     log = kept_log(&kept, ZR_LOG_INFO);
     expect("no object", zr_manifest_print(&manifest, "sample", &log, &text), &kept,
-           "trainer has to be an object");
+           "trainer must be an object");
     zr_manifest_clear(&manifest);
     manifest = sample_manifest();
     manifest.units[0][0] = (char)0xff;

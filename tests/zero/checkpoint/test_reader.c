@@ -326,7 +326,7 @@ TEST(test_wrong_calls) {
     assert_int_equal(zr_checkpoint_open("nowhere", &log, &checkpoint), ZR_ERR_IO);
     assert_int_equal(zr_checkpoint_open(".", &log, &checkpoint), ZR_ERR_IO);
     assert_has(kept.text, "cannot open nowhere: No such file or directory|. has no complete "
-                          "checkpoint, and is none itself");
+                          "checkpoint and is not a checkpoint itself");
 }
 
 /* ---- what cannot be read at once ---- */

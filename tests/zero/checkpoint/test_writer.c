@@ -205,7 +205,7 @@ TEST(test_refusals) {
     assert_ok(zr_checkpoint_writer_add(writer, &desc));
     log = kept_log(&kept, ZR_LOG_INFO);
     assert_int_equal(zr_checkpoint_writer_add(writer, &desc), ZR_ERR_ARGUMENT);
-    assert_has(kept.text, "\"a\": there is one of this name already");
+    assert_has(kept.text, "\"a\": this name exists already");
     desc = (zr_param_desc_t){.name = "b", .n_dims = 2, .dims = {SIZE_MAX, 3}};
     assert_int_equal(zr_checkpoint_writer_add(writer, &desc), ZR_ERR_ARGUMENT);
     desc = (zr_param_desc_t){.name = "b", .n_dims = 4, .dims = {1u << 20, 1u << 20, 1u << 20, 16}};
@@ -223,7 +223,7 @@ TEST(test_refusals) {
         assert_int_equal(zr_checkpoint_writer_carry(writer, names[i], "", 0), ZR_ERR_ARGUMENT);
     assert_ok(zr_checkpoint_writer_carry(writer, "a", "b", 1));
     assert_int_equal(zr_checkpoint_writer_carry(writer, "a", "b", 1), ZR_ERR_ARGUMENT);
-    assert_has(kept.text, "file \"a\": there is one of this name already");
+    assert_has(kept.text, "file \"a\": this name exists already");
     desc = (zr_param_desc_t){.name = "scalar"};
     assert_ok(zr_checkpoint_writer_add(writer, &desc));
     assert_ok(zr_checkpoint_writer_publish(writer));

@@ -316,7 +316,8 @@ TEST(introductions) {
         {INTRODUCTION(page.descriptor), 5, SENT "the descriptor of its page 5;"},
         {INTRODUCTION(place.port), 65536, SENT "port 65536;"},
         {INTRODUCTION(place.port), -1, SENT "port -1;"},
-        {INTRODUCTION(place.address), '1', SENT "an address without an end in 64 bytes;"},
+        {INTRODUCTION(place.address), '1',
+         SENT "an address without a terminating zero in 64 bytes;"},
         {OF_ITSELF, offsetof(zr_introduction_t, place.address), 2, 'x', SENT "an address that is"},
         {INTRODUCTION(tensors.send_place), 8, SENT "what it sends at 8 of its memory file, and"},
         {INTRODUCTION(tensors.recv_place), 8, SENT "what it receives at 8 of its memory file"},
@@ -357,7 +358,7 @@ TEST(rank_0) {
 TEST(secrets) {
     static const lie_t of_1[] = {
         {WRONG_SECRET, 0, 0, 0, "cannot connect to rank"}, /* it to 0, or 2 to it */
-        {IN_HELLO, FIELD(zr_hello_t, rank), 2000, "refuses what rank 2000 has sent: a conn"},
+        {IN_HELLO, FIELD(zr_hello_t, rank), 2000, "refuses what rank 2000 has sent: an unex"},
         {INTRODUCTION(card.origin_rank), 2000, SENT "origin_rank 2000, expected %d;"},
         {IN_HEADER, FIELD(zr_link_header_t, magic), 1, SENT "a header with magic number 1,"},
     };
@@ -398,12 +399,12 @@ TEST(silent_connections_for_data) {
 
 /* Rank 1 connects to rank 0, and sends to ranks 0 and 2. */
 TEST(connections_for_data) {
-    static const char words[] = "has sent: a connection for data that it is not to make, or";
+    static const char words[] = "has sent: an unexpected or duplicate connection for data";
     static const lie_t lies[] = {
-        {IN_HELLO, FIELD(zr_hello_t, rank), 2000, "refuses what rank 2000 has sent: a conn"},
-        {IN_HELLO, FIELD(zr_hello_t, rank), -1, "refuses what rank -1 has sent: a connec"},
-        {IN_HELLO, FIELD(zr_hello_t, rank), 0, "refuses what rank 0 has sent: a connect"},
-        {IN_HELLO, FIELD(zr_hello_t, rank), 2, "refuses what rank 2 has sent: a connect"},
+        {IN_HELLO, FIELD(zr_hello_t, rank), 2000, "refuses what rank 2000 has sent: an unex"},
+        {IN_HELLO, FIELD(zr_hello_t, rank), -1, "refuses what rank -1 has sent: an unexpe"},
+        {IN_HELLO, FIELD(zr_hello_t, rank), 0, "refuses what rank 0 has sent: an unexpec"},
+        {IN_HELLO, FIELD(zr_hello_t, rank), 2, "refuses what rank 2 has sent: an unexpec"},
         {IN_HELLO, FIELD(zr_hello_t, version), 77, words},
         {CUT_HELLO, 0, 10, 0, "rank %d is gone"},
         {IN_HEADER, FIELD(zr_link_header_t, magic), 1, SENT "a header with magic number 1,"},
@@ -430,8 +431,10 @@ TEST(page) {
         {IN_POST, FIELD(zr_post_t, collective), 1000, SENT "collective 1000;"},
         {IN_POST, FIELD(zr_post_t, dtype), -1, SENT "dtype -1;"},
         {IN_POST, FIELD(zr_post_t, payload_bytes), 1 << 30, SENT "bytes of payload 1073741824;"},
-        {IN_POST, FIELD(zr_post_t, tensor), '!', SENT "a tensor's name without an end in"},
-        {IN_POST, FIELD(zr_post_t, device), '!', SENT "a device's name without an end in"},
+        {IN_POST, FIELD(zr_post_t, tensor), '!',
+         SENT "a tensor's name without a terminating zero in"},
+        {IN_POST, FIELD(zr_post_t, device), '!',
+         SENT "a device's name without a terminating zero in"},
         {IN_STATUS, 0, 4, 77, SENT "status 77;"},
     };
     for (size_t i = 0; i < N_OF(lies); i++)

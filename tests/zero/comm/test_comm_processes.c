@@ -246,12 +246,13 @@ static verdict_t outlive(int rank, moment_t moment, int timeout_ms) {
     zr_device_close(&device);
     char cause[256];
     snprintf(cause, sizeof(cause),
-             "rank 2 is gone: its connection has ended (closed by its process or machine) (latest: "
+             "rank 2 is gone: its connection has ended (closed by the other process or machine) "
+             "(latest: "
              "all_reduce of \"h.3 gradients\" (fp32, 100 elements, model, call %d))",
              is_inside ? 2 : 1);
     if (is_inside && moment == TOO_SLOW)
-        snprintf(cause, sizeof(cause),
-                 "has waited %d ms for rank 2 to come to the end of all_reduce of", timeout_ms);
+        snprintf(cause, sizeof(cause), "has waited %d ms for rank 2 to finish all_reduce of",
+                 timeout_ms);
     bool is_right =
         status == ZR_ERR_COMM &&
         strstr(error, "all_reduce of \"h.3 gradients\" (fp32, 100 elements, model, call 2)") &&

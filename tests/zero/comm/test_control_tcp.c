@@ -78,7 +78,7 @@ static bool notice_stopped_process(int victim, int timeout_ms) {
     member_t member;
     if (victim == 1)
         snprintf(words, sizeof(words),
-                 "rank 1 has not been heard for %d ms: its process is stopped",
+                 "rank 1 has not been heard from for %d ms: its process is stopped",
                  zr_wire_silence_ms(timeout_ms));
     member_start(&member, 1 - victim, 2, port, timeout_ms);
     bool has_come = have_all_come(&member, 1), is_noticed = false;
@@ -227,8 +227,8 @@ static void come_and_go(member_t *members, int port) {
     close(fd);
 }
 
-static const char is_gone[] = "rank 1 is gone: its process or connection has ended before all had "
-                              "come to localhost:";
+static const char is_gone[] =
+    "rank 1 is gone: its process or connection ended before all ranks had joined localhost:";
 
 /* It may come again. False: the machine was so busy that it has not done so in time. */
 static bool come_again(void) {
@@ -294,7 +294,7 @@ TEST(ranks_that_do_not_fit) {
     member_finish(&other_size, ZR_ERR_COMM);
     assert_true(member_has_logged(&other_size, "rank 1 has WORLD_SIZE 4, rank 0 has 3"));
     /* One of two is refused while the last rank is still awaited. */
-    static const char words[] = "there is a rank 2 already: two processes have RANK=2";
+    static const char words[] = "rank 2 exists already: two processes have RANK=2";
     member_start(&twice, 2, 3, port, LONG_MS);
     member_start(&members[2], 2, 3, port, LONG_MS);
     while (!member_has_logged(&twice, words) && !member_has_logged(&members[2], words))
@@ -355,7 +355,7 @@ TEST(strangers) {
     member_start(&members[1], 1, 2, port, LONG_MS);
     member_finish(&members[1], ZR_OK);
     member_finish(&members[0], ZR_OK);
-    assert_true(member_has_logged(&members[0], "no rank of this run"));
+    assert_true(member_has_logged(&members[0], "is not from a rank of this run"));
     for (int i = 0; i < N_QUIET; i++)
         close(quiet[i]);
     members_leave(members, 2);
@@ -397,7 +397,7 @@ static void expect_cut_off(uint32_t kind, const void *bytes, size_t length, cons
 
 /* What a member sends that is no message, or its end without a word. */
 TEST(members_that_break_the_rules) {
-    static const char none[] = "rank 1 sent what is no message";
+    static const char none[] = "rank 1 sent data that is not a message";
     static const struct {
         uint32_t kind;
         size_t length;
@@ -407,13 +407,14 @@ TEST(members_that_break_the_rules) {
         {ZR_FRAME_POST, 7, none},
         {ZR_FRAME_POST, sizeof(zr_post_t), none},
         {ZR_FRAME_MEET, 5, none},
-        {ZR_FRAME_MEET, sizeof(int32_t), "rank 1 sent what is no message, and was cut off: st"},
+        {ZR_FRAME_MEET, sizeof(int32_t),
+         "rank 1 sent data that is not a message, and was disconnected: st"},
         {ZR_FRAME_LEAVE, 1, none},
         {ZR_FRAME_KILL, 0, none},
         {ZR_FRAME_KILL, ZR_REASON_BYTES + 1, none},
         {77, 0, none},
         {ZR_FRAME_HELLO, sizeof(zr_hello_t), none},
-        {ZR_FRAME_KILL, 100, "!!!!"}, /* a reason without an end */
+        {ZR_FRAME_KILL, 100, "!!!!"}, /* a reason without a terminating zero */
     };
     char bytes[ZR_WIRE_MOST_TO_HUB + 1];
     memset(bytes, '!', sizeof(bytes));
@@ -441,19 +442,19 @@ static void change(void *bytes, const field_t *field) {
 TEST(posts_that_cannot_be) {
     static const field_t fields[] = {
         {FIELD(zr_post_t, sequence), 0,
-         "rank 1 sent what is no message, and was cut off: a call without a number"},
-        {FIELD(zr_post_t, collective), 7, "cut off: collective 7; 0 to 6 are possible"},
-        {FIELD(zr_post_t, collective), -1, "cut off: collective -1"},
-        {FIELD(zr_post_t, dtype), 100, "cut off: dtype 100"},
-        {FIELD(zr_post_t, traffic), 2, "cut off: traffic 2"},
-        {FIELD(zr_post_t, root), 2, "cut off: root 2; 0 to 1 are possible"},
-        {FIELD(zr_post_t, root), -1, "cut off: root -1"},
-        {FIELD(zr_post_t, color), -2, "cut off: color -2"},
-        {FIELD(zr_post_t, payload_bytes), 257, "cut off: bytes of payload 257"},
-        {FIELD(zr_post_t, payload_bytes), 0xFFFFFFFF, "cut off: bytes of payload 4294967295"},
-        {FIELD(zr_post_t, is_agreement), 2, "cut off: is_agreement 2"},
-        {FIELD(zr_post_t, tensor), '!', "cut off: a tensor's name without an end"},
-        {FIELD(zr_post_t, device), '!', "cut off: a device's name without an end"},
+         "rank 1 sent data that is not a message, and was disconnected: a call without a number"},
+        {FIELD(zr_post_t, collective), 7, "disconnected: collective 7; 0 to 6 are allowed"},
+        {FIELD(zr_post_t, collective), -1, "disconnected: collective -1"},
+        {FIELD(zr_post_t, dtype), 100, "disconnected: dtype 100"},
+        {FIELD(zr_post_t, traffic), 2, "disconnected: traffic 2"},
+        {FIELD(zr_post_t, root), 2, "disconnected: root 2; 0 to 1 are allowed"},
+        {FIELD(zr_post_t, root), -1, "disconnected: root -1"},
+        {FIELD(zr_post_t, color), -2, "disconnected: color -2"},
+        {FIELD(zr_post_t, payload_bytes), 257, "disconnected: bytes of payload 257"},
+        {FIELD(zr_post_t, payload_bytes), 0xFFFFFFFF, "disconnected: bytes of payload 4294967295"},
+        {FIELD(zr_post_t, is_agreement), 2, "disconnected: is_agreement 2"},
+        {FIELD(zr_post_t, tensor), '!', "disconnected: a tensor's name without a terminating zero"},
+        {FIELD(zr_post_t, device), '!', "disconnected: a device's name without a terminating zero"},
     };
     for (size_t i = 0; i < N_OF(fields); i++) {
         zr_post_t post = make_post(1, "x", 0);
@@ -546,7 +547,7 @@ static void expect_refusal(answer_t *answer, const zr_post_t *post, const char *
         sched_yield();
     assert_int_equal(control->backend->arrive(control, post, all), ZR_ERR_COMM);
     member_expect_end(&member,
-                      "the connection to rank 0 is lost (what comes from it is no message: ");
+                      "the connection to rank 0 is lost (received data that is not a message: ");
     member_expect_end(&member, words);
     members_leave(&member, 1);
     pthread_join(thread, NULL);
@@ -612,7 +613,7 @@ TEST(outcomes_that_cannot_be) {
         {FIELD(told_t, outcome.n_ranks), 100000, "ranks of a group 100000;"},
         {FIELD(told_t, outcome.n_ranks), 0, "ranks of a group 0;"},
         {FIELD(told_t, outcome.n_ranks), -1, "ranks of a group -1;"},
-        {FIELD(told_t, outcome.n_ranks), 1, "rank of a group 1; 0 to 0 are possible"},
+        {FIELD(told_t, outcome.n_ranks), 1, "rank of a group 1; 0 to 0 are allowed"},
         {FIELD(told_t, outcome.rank), 2, "rank of a group 2;"},
         {FIELD(told_t, outcome.rank), 50000000, "rank of a group 50000000;"},
         {FIELD(told_t, outcome.rank), -1, "rank of a group -1;"},
@@ -647,7 +648,7 @@ TEST(ends_that_cannot_be) {
         {FIELD(zr_end_t, has_left), 2, "has_left 2"},
         {FIELD(zr_end_t, whose), 2, "a rank that has gone, 2;"},
         {FIELD(zr_end_t, whose), -2, "a rank that has gone, -2;"},
-        {FIELD(zr_end_t, reason), '!', "a reason without an end"},
+        {FIELD(zr_end_t, reason), '!', "a reason without a terminating zero"},
     };
     zr_post_t post = make_post(1, "x", 0);
     for (size_t i = 0; i < N_OF(fields); i++) {
@@ -692,8 +693,7 @@ static bool let_go_of_late_rank(int timeout_ms) {
     member_t members[2];
     char words[128], reason[ZR_REASON_BYTES] = "not all have come";
     snprintf(words, sizeof(words),
-             "rank 0 has waited %d ms for rank 1 to come to the end of barrier \"x\" (call 1)",
-             2 * timeout_ms);
+             "rank 0 has waited %d ms for rank 1 to finish barrier \"x\" (call 1)", 2 * timeout_ms);
     members_start(members, 2, free_port(), timeout_ms);
     if (have_all_come(members, 2)) {
         be_late_within_a_call(members, reason, sizeof(reason));

@@ -59,7 +59,7 @@ TEST(an_end_that_fails_is_said) {
     const zr_mpi_module_t module = {.close = close_late};
     zr_mpi_site_leave(make_site(&module, 1), false);
     assert_int_equal(n_closed, 1);
-    assert_has(said, "warning 3 MPI was not ended in this process: MPI_Finalize has "
+    assert_has(said, "warning 3 MPI was not finalised in this process: MPI_Finalize has "
                      "not returned for 1234 ms");
 }
 

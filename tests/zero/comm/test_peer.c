@@ -99,9 +99,9 @@ TEST(place_told_through_mpi) {
     place = right;
     memset(place.network, '!', sizeof(place.network));
     assert_false(zr_peer_check_mpi_place(&place, why));
-    assert_string_equal(why, "the name of a network without an end in 128 bytes");
+    assert_string_equal(why, "the name of a network without a terminating zero in 128 bytes");
     place = right;
     memset(place.addresses[7], '1', sizeof(place.addresses[7]));
     assert_false(zr_peer_check_mpi_place(&place, why));
-    assert_string_equal(why, "an address without an end in 64 bytes");
+    assert_string_equal(why, "an address without a terminating zero in 64 bytes");
 }

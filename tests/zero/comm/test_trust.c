@@ -51,11 +51,11 @@ TEST(files) {
     static const mode_t open_modes[] = {0644, 0604, 0602, 0601, 0620};
     for (size_t i = 0; i < N_OF(open_modes); i++) {
         assert_int_equal(read_file(text, 16, open_modes[i], &none), ZR_ERR_ARGUMENT);
-        assert_has(said, "others may read or change this secret");
+        assert_has(said, "other users may read or change this secret");
         assert_has(said, "chmod 600 /tmp/zero-secret-");
     }
     assert_int_equal(read_file(text, 15, 0600, &none), ZR_ERR_ARGUMENT);
-    assert_has(said, "the secret has 15 bytes; 16 to 4096 are needed");
+    assert_has(said, "the secret has 15 bytes; 16 to 4096 are required");
     assert_int_equal(read_file("", 0, 0600, &none), ZR_ERR_ARGUMENT);
     zr_log_t log = {.sink = keep, .level = ZR_LOG_WARNING};
     assert_int_equal(zr_secret_read(&log, "/tmp/no/such/file", &none), ZR_ERR_IO);
@@ -136,7 +136,7 @@ TEST(ranks_that_do_not_know_it) {
     assert_true(member_has_logged(&stranger, "or has it another secret?"));
     start_with(&stranger, &none, 1, 2, port);
     member_finish(&stranger, ZR_ERR_COMM);
-    assert_true(member_has_logged(&stranger, "it asks for a secret, and this rank has none"));
+    assert_true(member_has_logged(&stranger, "it requires a secret, but this rank has none"));
     start_with(&stranger, &other_secret, 77, 78, port); /* no word about its number */
     member_finish(&stranger, ZR_ERR_COMM);
     assert_false(member_has_logged(&stranger, "78"));
@@ -148,7 +148,7 @@ TEST(ranks_that_do_not_know_it) {
     start_with(&members[0], &none, 0, 2, port);
     start_with(&stranger, &first_secret, 1, 2, port);
     member_finish(&stranger, ZR_ERR_COMM);
-    assert_true(member_has_logged(&stranger, "it has no secret, and this rank has one"));
+    assert_true(member_has_logged(&stranger, "it has no secret, but this rank has one"));
     start_with(&members[1], &none, 1, 2, port);
     member_finish(&members[1], ZR_OK);
     member_finish(&members[0], ZR_OK);
@@ -275,8 +275,9 @@ static void expect_harm(harm_t harm, const char *words) {
 }
 
 TEST(frames_that_are_harmed) {
-    static const char wrong[] = "rank 1 sent what is no message, and was cut off: a frame that is "
-                                "not sealed with the secret, or not the next";
+    static const char wrong[] =
+        "rank 1 sent data that is not a message, and was disconnected: a frame that is not "
+        "authenticated with the secret, or is out of order";
     expect_harm(NOTHING, "");
     for (harm_t harm = REPEATED; harm <= CHANGED; harm++)
         expect_harm(harm, wrong);
@@ -319,8 +320,8 @@ TEST(impostors_at_rank_0s_port) {
         bool says_none;
         const char *words;
     } cases[] = {
-        {&other_secret, false, "it is not sealed with the secret, or not the next"},
-        {&other_secret, true, "it has no secret, and this rank has one"},
+        {&other_secret, false, "it is not authenticated with the secret, or out of order"},
+        {&other_secret, true, "it has no secret, but this rank has one"},
     };
     for (size_t i = 0; i < N_OF(cases); i++) {
         impostor_t impostor = {.secret = cases[i].secret, .says_none = cases[i].says_none};
@@ -381,8 +382,8 @@ TEST(ten_thousand_clients) {
             member_finish(&members[i], ZR_OK);
         for (int i = 0; i < N_SILENT; i++)
             close(silent[i]);
-        assert_in_range(count(members[0].log, "no rank of this run"), 1, 5);
-        assert_int_equal(count(members[0].log, "no more of these are reported"), 1);
+        assert_in_range(count(members[0].log, "is not from a rank of this run"), 1, 5);
+        assert_int_equal(count(members[0].log, "further ones are not reported"), 1);
         members_leave(members, 3);
     }
 }

@@ -139,7 +139,8 @@ int zr_connection_next_frame(zr_connection_t *connection, zr_frame_t *frame, cha
         make_keys(connection);
     if (zr_seal_is_right(seal, connection->received, sizeof(*frame) + frame->length))
         return 1;
-    snprintf(why, ZR_PEER_WHY_BYTES, "a frame that is not sealed with the secret, or not the next");
+    snprintf(why, ZR_PEER_WHY_BYTES,
+             "a frame that is not authenticated with the secret, or is out of order");
     return -1;
 }
 

@@ -84,12 +84,13 @@ static void serve_rank(zr_coordinator_t *coordinator, int rank) {
         char reason[ZR_PEER_WHY_BYTES + 64];
         if (why[0] == '\0')
             snprintf(why, sizeof(why), "a frame of kind %u that does not fit here", frame.kind);
-        snprintf(reason, sizeof(reason), "sent what is no message, and was cut off: %s", why);
+        snprintf(reason, sizeof(reason),
+                 "sent data that is not a message, and was disconnected: %s", why);
         zr_coordinator_lose_rank(coordinator, rank, reason);
     } else if (error != 0) {
         char reason[256], gap[ZR_GAP_TEXT_BYTES];
         snprintf(reason, sizeof(reason), "is gone: its connection has ended (%s)%s",
-                 error == ECONNRESET ? "closed by its process or machine" : strerror(error),
+                 error == ECONNRESET ? "closed by the other process or machine" : strerror(error),
                  zr_wire_describe_gap(&coordinator->clock, gap, sizeof(gap)));
         zr_coordinator_lose_rank(coordinator, rank, reason);
     }
@@ -119,7 +120,7 @@ static void serve_connection(zr_coordinator_t *coordinator, zr_connection_t *con
     if (connection->socket < 0 || connection->socket != polled->fd || polled->revents == 0)
         return;
     if ((polled->revents & POLLOUT) != 0 && !zr_connection_flush(connection))
-        lose_rank(coordinator, connection->rank, "is gone: nothing can be sent to it");
+        lose_rank(coordinator, connection->rank, "is gone: sending to it fails");
     else if ((polled->revents & (POLLIN | POLLHUP | POLLERR)) == 0)
         return;
     else if (coordinator->is_gathered && !coordinator->is_failed)
@@ -162,7 +163,7 @@ static void look_for_silence(zr_coordinator_t *coordinator) {
         if (connection->socket < 0 || coordinator->now_ms - connection->heard_ms < most_ms)
             continue;
         char reason[160];
-        snprintf(reason, sizeof(reason), "has not been heard for %d ms: %s", most_ms,
+        snprintf(reason, sizeof(reason), "has not been heard from for %d ms: %s", most_ms,
                  ZR_WIRE_SILENCE);
         lose_rank(coordinator, rank, reason);
     }

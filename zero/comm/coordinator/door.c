@@ -19,12 +19,12 @@ enum {
 static void warn(zr_door_t *door, const char *what, const char *detail) {
     if (door->n_warnings++ < MOST_WARNINGS)
         zr_log_write(&door->log, ZR_LOG_WARNING, "%s: %s%s%s", door->place, what, detail,
-                     door->n_warnings == MOST_WARNINGS ? "; no more of these are reported" : "");
+                     door->n_warnings == MOST_WARNINGS ? "; further ones are not reported" : "");
 }
 
 void zr_door_show_out(zr_door_t *door, zr_connection_t *stranger, const char *what) {
     if (!stranger->is_closing)
-        warn(door, "no rank of this run: closed a connection that ", what);
+        warn(door, "closed a connection that is not from a rank of this run: it ", what);
     zr_connection_close(stranger);
 }
 
@@ -73,7 +73,7 @@ static zr_connection_t *find_place(zr_door_t *door, int64_t now_ms) {
     }
     if (now_ms < oldest->until_ms - STRANGER_MS + LEAST_MS)
         return NULL;
-    zr_door_show_out(door, oldest, "did not say who it is");
+    zr_door_show_out(door, oldest, "did not identify itself");
     return oldest;
 }
 
@@ -140,7 +140,7 @@ void zr_door_serve(zr_door_t *door, int64_t now_ms, const struct pollfd *polled,
         if (stranger->socket >= 0 && stranger->socket == polled[1 + i].fd)
             serve_stranger(door, stranger, now_ms, polled[1 + i].revents, take, context);
         if (stranger->socket >= 0 && now_ms >= stranger->until_ms)
-            zr_door_show_out(door, stranger, "did not say who it is");
+            zr_door_show_out(door, stranger, "did not identify itself");
     }
     if (polled[0].revents != 0 && door->listener >= 0)
         accept_all(door, now_ms);

@@ -14,8 +14,8 @@ void zr_coordinator_gathering_take(void *context, zr_connection_t *stranger,
     int rank = hello->rank;
     if (zr_peer_check_hello(hello, coordinator->options.n_ranks, reason) &&
         coordinator->ranks[rank].socket >= 0)
-        snprintf(reason, sizeof(reason), "there is a rank %d already: two processes have RANK=%d",
-                 rank, rank);
+        snprintf(reason, sizeof(reason), "rank %d exists already: two processes have RANK=%d", rank,
+                 rank);
     if (reason[0] != '\0') {
         zr_door_refuse(&coordinator->door, stranger, reason);
         return;
@@ -72,7 +72,7 @@ void zr_coordinator_gathering_look(zr_coordinator_t *coordinator) {
         int gone = find_gone(coordinator);
         if (gone >= 0)
             snprintf(reason, sizeof(reason),
-                     "rank %d is gone: its process or connection has ended before all had come to "
+                     "rank %d is gone: its process or connection ended before all ranks had joined "
                      "%s; missing of %d ranks: %s",
                      gone, coordinator->options.place, coordinator->options.n_ranks, missing);
         else

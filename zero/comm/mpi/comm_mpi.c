@@ -774,7 +774,7 @@ zr_status_t zr_comm_create_processes(const zr_launch_t *launch, const zr_comm_op
     ZR_TRY(zr_comm_check_options(options, launch->n_ranks));
     if (options->machine_ranks < 0)
         return zr_fail(&options->log, ZR_ERR_ARGUMENT,
-                       "communicator \"processes\": %d ranks of a machine; 0, as they are, or more",
+                       "communicator \"processes\": %d ranks of a machine; must be at least 0",
                        options->machine_ranks);
     if (launch->rank < 0 || launch->rank >= launch->n_ranks)
         return zr_fail(&options->log, ZR_ERR_ARGUMENT,

@@ -144,9 +144,8 @@ static void take_in(void *context, zr_connection_t *stranger, const zr_hello_t *
     if (rank == machines->n_ranks || stranger->n_received > 0 ||
         !zr_peer_check_hello(hello, self->links->place.n_ranks, why) ||
         self->links->links[hello->rank].socket >= 0) {
-        zr_control_kill_for_peer(
-            self->control, hello->rank,
-            "a connection for data that it is not to make, or has made before");
+        zr_control_kill_for_peer(self->control, hello->rank,
+                                 "an unexpected or duplicate connection for data");
         return;
     }
     zr_connection_send(stranger, ZR_FRAME_ALIVE, 0, NULL, 0);
@@ -235,11 +234,11 @@ static zr_status_t connect_to(joining_t *self, const zr_card_t *card,
     if (error == EPROTO)
         detail = why;
     await_word(self->control);
-    zr_control_kill(self->control,
-                    "cannot connect to %s at %s:%d for data: %s; ranks of several machines have to "
-                    "reach each other at all ports, or be started by MPI's launcher "
-                    "(docs/guide/clusters.md)",
-                    other, address, place->port, detail != NULL ? detail : strerror(error));
+    zr_control_kill(
+        self->control,
+        "cannot connect to %s at %s:%d for data: %s; ranks of several machines must reach each "
+        "other at all ports, or be started by MPI's launcher (docs/guide/clusters.md)",
+        other, address, place->port, detail != NULL ? detail : strerror(error));
     return ZR_ERR_COMM;
 }
 
@@ -259,7 +258,7 @@ static zr_status_t await_others(joining_t *self) {
     while (self->n_missing > 0) {
         serve_door(self, -1);
         if (self->n_missing > 0 && zr_lived_ms(&self->clock) >= self->until_ms)
-            zr_control_kill(self->control, "has waited %d ms for %s to connect for data",
+            zr_control_kill(self->control, "has waited %d ms for %s to open its data connection",
                             self->links->timeout_ms,
                             zr_control_describe_other(self->control, first_missing(self), other,
                                                       sizeof(other)));

@@ -63,8 +63,8 @@ static zr_status_t find_module(const zr_log_t *log, const zr_mpi_module_t **modu
             return ZR_OK;
     return zr_fail(
         log, ZR_ERR_UNSUPPORTED,
-        "this process was started by MPI's launcher, and no module "
-        "for MPI is here (%s; in this build MPI is %s). Install Open MPI "
+        "this process was started by MPI's launcher, but no module for MPI was found (%s; in this "
+        "build MPI is %s). Install Open MPI "
         "(libopenmpi-dev) and build again; or start the ranks by hand "
         "with WORLD_SIZE and its like (docs/guide/clusters.md), or as threads with --ranks",
         error, ZR_MPI_REASON);
@@ -82,19 +82,20 @@ static zr_status_t meet(const zr_mpi_module_t *module, const zr_launch_t *given,
     int socket = -1;
     zr_mpi_place_t *all = calloc((size_t)launch.n_ranks, sizeof(*all));
     if (all == NULL)
-        return zr_fail(log, ZR_ERR_MEMORY, "no memory for where %d ranks are", launch.n_ranks);
+        return zr_fail(log, ZR_ERR_MEMORY, "no memory for the addresses of %d ranks",
+                       launch.n_ranks);
     zr_status_t status = launch.rank == 0 ? zr_mpi_place_listen(log, given, &own, &socket)
                                           : ZR_OK; /* the others wait */
     if (!module->gather(&own, sizeof(own), all, start_ms, error) && status == ZR_OK)
         status = zr_fail(log, ZR_ERR_COMM, "MPI: %s", error);
     if (status == ZR_OK && all[0].port == 0)
         status =
-            zr_fail(log, ZR_ERR_COMM, "rank 0 cannot be reached by the others: see its message");
+            zr_fail(log, ZR_ERR_COMM, "the other ranks cannot reach rank 0: see rank 0's message");
     if (status == ZR_OK && !zr_peer_check_mpi_place(&all[0], why))
-        status = zr_fail(log, ZR_ERR_COMM,
-                         "what rank 0 has sent through MPI is not where it listens: %s; is it the "
-                         "same program?",
-                         why);
+        status = zr_fail(
+            log, ZR_ERR_COMM,
+            "rank 0 sent something else than its address through MPI: %s; is it the same program?",
+            why);
     if (status == ZR_OK) {
         launch.port = all[0].port;
         snprintf(launch.host, sizeof(launch.host), "%s", all[0].addresses[0]);
@@ -117,8 +118,8 @@ static zr_status_t check_world(const zr_launch_t *launch, const zr_mpi_world_t *
         return ZR_OK;
     return zr_fail(log, ZR_ERR_COMM,
                    "the launcher says that this is rank %d of %d, and MPI "
-                   "(%s) says %d of %d: the launcher belongs to another MPI, or srun was told none "
-                   "(srun --mpi=list); use the one of this MPI",
+                   "(%s) says %d of %d: the launcher belongs to another MPI, or srun was started "
+                   "without --mpi (srun --mpi=list); use this MPI's launcher",
                    launch->rank, launch->n_ranks, world->library, world->rank, world->n_ranks);
 }
 
@@ -174,8 +175,8 @@ void zr_mpi_site_leave(zr_mpi_site_t *site, bool is_dead) {
         return;
     if (!site->module->close(site->is_dead, site->timeout_ms, error))
         zr_log_write(&site->log, ZR_LOG_WARNING,
-                     "MPI was not ended in this process: %s; its launcher may say so, and fail the "
-                     "run, though all that ranks had to do is done",
+                     "MPI was not finalised in this process: %s; its launcher may report that as a "
+                     "failure, although the work of all ranks is complete",
                      error);
     free(site);
 }

@@ -28,8 +28,8 @@ static zr_status_t list_addresses(const zr_log_t *log, zr_mpi_place_t *place) {
     struct ifaddrs *list = NULL;
     if (getifaddrs(&list) != 0)
         return zr_fail(log, ZR_ERR_COMM,
-                       "rank 0 cannot tell the others its machine's addresses: %s; set MASTER_ADDR "
-                       "to one that they reach",
+                       "rank 0 cannot find its machine's addresses: %s; set MASTER_ADDR to one "
+                       "that the other ranks can reach",
                        strerror(errno));
     for (int pass = 0; pass < 2; pass++) {
         for (struct ifaddrs *entry = list; entry != NULL; entry = entry->ifa_next) {
@@ -51,7 +51,7 @@ static zr_status_t list_addresses(const zr_log_t *log, zr_mpi_place_t *place) {
                          "rank 0 cannot be reached by the others: no network interface of its "
                          "machine that is up has an IPv4 address; bring one up (ip link set lo up "
                          "where all ranks are on this machine), or set MASTER_ADDR to an address "
-                         "or a name that they reach");
+                         "or name that they can reach");
 }
 
 zr_status_t zr_mpi_place_listen(const zr_log_t *log, const zr_launch_t *launch,
@@ -105,7 +105,7 @@ zr_status_t zr_mpi_place_connect(const zr_log_t *log, const zr_mpi_place_t *plac
                  place->addresses[i]);
     return zr_fail(
         log, ZR_ERR_COMM,
-        "rank 0 cannot be reached at port %d of %s, for %d ms: %s; set MASTER_ADDR to an "
-        "address of its machine that the others reach, and MASTER_PORT to an open port",
+        "rank 0 cannot be reached at port %d of %s, for %d ms: %s; set MASTER_ADDR to an address "
+        "of its machine that the others can reach, and MASTER_PORT to an open port",
         place->port, tried, timeout_ms, detail != NULL ? detail : strerror(error));
 }

@@ -17,8 +17,8 @@ static zr_status_t check_version(const zr_log_t *log, const zr_nccl_library_t *l
     ncclResult_t result = library->ncclGetVersion_p(&version);
     if (result != ncclSuccess || version < ZR_NCCL_LEAST_VERSION)
         return zr_fail(log, ZR_ERR_UNSUPPORTED,
-                       "communicator \"nccl\": the NCCL library here has version number %d; at "
-                       "least %d is needed",
+                       "communicator \"nccl\": the NCCL library has version number %d; at least %d "
+                       "is required",
                        version, ZR_NCCL_LEAST_VERSION);
     return ZR_OK;
 }
@@ -38,7 +38,7 @@ zr_status_t zr_nccl_library_open(const zr_log_t *log, zr_nccl_library_t *library
         void *found = dlsym(handle, #name);                                                        \
         if (found == NULL)                                                                         \
             return zr_fail(log, ZR_ERR_UNSUPPORTED,                                                \
-                           "communicator \"nccl\": the NCCL library here has no %s; it is too "    \
+                           "communicator \"nccl\": the NCCL library has no %s; it is too "         \
                            "old",                                                                  \
                            #name);                                                                 \
         memcpy(&library.name##_p, &found, sizeof(found));                                          \

@@ -281,7 +281,7 @@ static zr_status_t connect_ranks(zr_nccl_link_t *link, const char *call, const n
         return fail_nccl(link, call, "ncclCommInitRankConfig", result);
     ZR_TRY(settle(link, call, "connect its ranks through NCCL"));
     if (pthread_create(&link->watch, NULL, watch_main, link) != 0) {
-        zr_control_kill(link->control, "has no memory for the thread that watches over NCCL");
+        zr_control_kill(link->control, "has no memory for the thread that monitors NCCL");
         return ZR_ERR_MEMORY;
     }
     return ZR_OK;

@@ -68,7 +68,7 @@ static bool begin(void) {
         code = MPI_Query_thread(&level);
         if (code == MPI_SUCCESS && level < MPI_THREAD_MULTIPLE) {
             snprintf(self.error, sizeof(self.error),
-                     "the program has begun MPI itself, and not with MPI_THREAD_MULTIPLE");
+                     "the program has initialised MPI without MPI_THREAD_MULTIPLE");
             return false;
         }
     } else if (code == MPI_SUCCESS) {
@@ -84,7 +84,7 @@ static bool begin(void) {
     if (code == MPI_SUCCESS)
         code = MPI_Comm_size(self.comm, &self.world.n_ranks);
     if (code != MPI_SUCCESS) {
-        note_error("MPI cannot begin", code);
+        note_error("MPI cannot be initialised", code);
         return false;
     }
     char library[MPI_MAX_LIBRARY_VERSION_STRING] = "";
@@ -274,8 +274,9 @@ static bool ask(job_t job, int timeout_ms, const char *what, char *error) {
 static bool check_state(char *error) {
     const char *why = NULL;
     if (self.is_ended)
-        why = "MPI has ended in this process, with the last communicator that used it, and cannot "
-              "begin again; a program that needs it longer begins MPI itself";
+        why =
+            "MPI was finalised in this process with the last communicator that used it, and cannot "
+            "be initialised again; a program that needs it longer must initialise MPI itself";
     else if (self.is_given_up)
         why = "MPI was given up in this process, when ranks had failed";
     if (why != NULL)
@@ -323,7 +324,8 @@ static bool module_gather(const void *own, size_t size_bytes, void *all, int tim
     size_t all_bytes = size_bytes * (size_t)self.world.n_ranks;
     char *copy = malloc(size_bytes + all_bytes);
     if (copy == NULL) {
-        snprintf(error, ZR_MPI_ERROR_BYTES, "no memory for what %d ranks say", self.world.n_ranks);
+        snprintf(error, ZR_MPI_ERROR_BYTES, "no memory for the messages of %d ranks",
+                 self.world.n_ranks);
     } else if (check_state(error)) {
         memcpy(copy, own, size_bytes);
         self.own = copy;
