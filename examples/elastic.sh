@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Training goes on when a rank has died: four ranks, each a process of its own, train and save
 # checkpoints; one of them is killed; the other three end by themselves, each naming it, and the
-# run goes on from the newest checkpoint with three ranks. Needs no MPI. Builds as quickstart.sh
+# run resumes from the newest checkpoint with three ranks. Needs no MPI. Builds as quickstart.sh
 # does; ZERO_TRAIN=path of a zero-train that is built already. Takes some seconds.
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -103,8 +103,8 @@ for pid in "${pids[@]}"; do
     wait "$pid" || zr_die "the run does not go on: $(said)"
 done
 pids=()
-grep -a -h 'goes on from' "$work/said.0" | sed "s|$work/||"
-from=$(sed -n 's/.*goes on from .*: step \([0-9]*\) of .*/\1/p' "$work/said.0")
+grep -a -h 'resumes from' "$work/said.0" | sed "s|$work/||"
+from=$(sed -n 's/.*resumes from .*: step \([0-9]*\) of .*/\1/p' "$work/said.0")
 n_lines=$(wc -l <"$work/log")
 [ "$n_lines" -eq $((step + 20)) ] || zr_die "the log has $n_lines lines, of $((step + 20)) steps"
 n_steps=$((n_lines - from))

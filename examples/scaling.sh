@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # How GPTs of 1.5, 13 and 175 billion parameters scale from 8 to 1,024 simulated ranks, and what was
 # measured of other programs beside what is planned of the same runs: zero-plan makes one plan of
-# each. Writes the tables of docs/internals/scaling.md anew, and docs/internals/scaling.svg.
+# each. Writes the tables of docs/internals/scaling.md again, and docs/internals/scaling.svg.
 # Installs what is missing on Debian 12 and Ubuntu 22.04 or later, and builds zero-plan; or takes
 # the one that ZERO_PLAN names. Some minutes of one core.
 set -u

@@ -10,10 +10,10 @@ const char *zr_version(void) {
 
 const char *zr_build_description(void) {
 #if defined(ZR_HAVE_NCCL)
-    return "devices host and cuda, communicators threads, mpi and nccl";
+    return "devices host and cuda, communicators threads, processes and nccl";
 #elif defined(ZR_HAVE_CUDA)
-    return "devices host and cuda, communicators threads and mpi; built without NCCL";
+    return "devices host and cuda, communicators threads and processes; built without NCCL";
 #else
-    return "device host, communicators threads and mpi; built without CUDA";
+    return "device host, communicators threads and processes; built without CUDA";
 #endif
 }

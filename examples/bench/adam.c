@@ -46,7 +46,7 @@ static const zr_option_t rows[] = {
      .arg = "ELEMS", .initial = "1048576", .help = "of what is offloaded"},
     {"buffers", AT(n_buffers), .type = ZR_OPTION_COUNT, .least = 1, .most = ZR_SWAP_MAX_BUFFERS,
      .arg = "N", .initial = "4", .help = "sub-groups in host memory, of --offload nvme"},
-    {"verify", AT(verify), .type = ZR_OPTION_SWITCH, .help = "make and verify checksums"}};
+    {"verify", AT(verify), .type = ZR_OPTION_SWITCH, .help = "compute and verify checksums"}};
 
 /* ---- what is measured ---------------------------------------------------------------------- */
 

@@ -47,20 +47,20 @@ static zr_status_t take_align(void *options, const char *label, const char *text
 
 static const zr_option_t rows[] = {
     {"trace", AT(trace), .type = ZR_OPTION_STRING, .arg = "FILE",
-     .initial = "those of a made-up training step",
+     .initial = "those of a synthetic training step",
      .help = "buffers as CSV: id,lower,upper,size; each lives at the times lower <= t < upper"},
     {"capacity", AT(capacity_bytes), .type = ZR_OPTION_BYTES, .arg = "SIZE", .initial = "",
      .help = "stop as soon as the plan is no higher; exit with 1 if that is not reached"},
     {"seconds", AT(seconds), .type = ZR_OPTION_NUMBER, .most = MAX_SECONDS, .arg = "S",
      .initial = "60 with a capacity, else 0.9, or 0.0006 per buffer",
-     .help = "search for no longer than this"},
+     .help = "maximum search time"},
     {"align", AT(align_bytes), .type = ZR_OPTION_BYTES, .arg = "SIZE", .take = take_align,
      .help = "round sizes up to this power of two and place buffers at its multiples"},
     {"plan", AT(plan), .type = ZR_OPTION_STRING, .arg = "FILE",
      .help = "write the plan as CSV: id,lower,upper,size,offset"},
     {"pairs", AT(n_pairs), .type = ZR_OPTION_COUNT, .most = MAX_PAIRS, .arg = "N",
      .initial = "20000, with a trace 0",
-     .help = "time so many pairs of calls, allocate and free, per repetition; 0: none"}};
+     .help = "number of timed pairs of allocate and free per repetition; 0: none"}};
 
 /* ---- planning -------------------------------------------------------------------------------- */
 
@@ -208,9 +208,9 @@ static const options_t defaults = {.seconds = -1.0, .align_bytes = 1};
 
 const command_t bench_alloc = {
     .name = "alloc",
-    .summary = "plan the offsets of a trace of buffers; height against the most bytes alive",
-    .doc = "Plan the offsets of a trace of buffers, and compare the height with the most bytes "
-           "that are alive at once, and with what other allocators would reserve for them. Time "
+    .summary = "plan the offsets of a trace of buffers; height against the peak of live bytes",
+    .doc = "Plan the offsets of a trace of buffers, and compare the height with the peak of live "
+           "bytes and with the memory that other allocators would reserve. Time "
            "pairs of calls, allocate and free, against malloc and the locks in them.",
     .own = rows,
     .n_own = sizeof(rows) / sizeof(rows[0]),

@@ -11,8 +11,8 @@ zr_status_t bench_check_folder(const char *key, const char *path, const zr_log_t
     const char *problem = files_refuse_folder(path);
     if (problem == NULL)
         return ZR_OK;
-    return zr_fail(log, ZR_ERR_ARGUMENT, "%s %s: %s; it has to be a folder that can be written to",
-                   key, path, problem);
+    return zr_fail(log, ZR_ERR_ARGUMENT, "%s %s: %s; must be a writable folder", key, path,
+                   problem);
 }
 
 zr_status_t bench_folders(const char *key, const char *value, const zr_log_t *log,
@@ -20,13 +20,13 @@ zr_status_t bench_folders(const char *key, const char *value, const zr_log_t *lo
     folders->n = 0;
     int length = snprintf(folders->text, sizeof(folders->text), "%s", value);
     if (length >= (int)sizeof(folders->text))
-        return zr_fail(log, ZR_ERR_ARGUMENT, "%s: %d bytes; allowed are up to %zu", key, length,
+        return zr_fail(log, ZR_ERR_ARGUMENT, "%s: %d bytes; allowed: up to %zu", key, length,
                        sizeof(folders->text) - 1);
     for (char *rest = folders->text, *path; (path = strsep(&rest, ",")) != NULL;) {
         if (path[0] == '\0' || folders->n == BENCH_MOST_FOLDERS)
             return zr_fail(log, ZR_ERR_ARGUMENT,
-                           "%s \"%s\": 1 to %d folders are possible, none of them empty", key,
-                           value, BENCH_MOST_FOLDERS);
+                           "%s \"%s\": 1 to %d folders are allowed, none of them empty", key, value,
+                           BENCH_MOST_FOLDERS);
         folders->paths[folders->n++] = path;
     }
     for (size_t i = 0; i < folders->n; i++)

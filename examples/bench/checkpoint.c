@@ -54,7 +54,7 @@ static const zr_option_t rows[] = {
 
 static zr_status_t check(const checkpoint_options_t *o) {
     if (o->size_bytes < LEAST_SIZE || o->size_bytes > MOST_SIZE)
-        return zr_fail(o->common.log, ZR_ERR_ARGUMENT, "--size %s: %s to %s are possible",
+        return zr_fail(o->common.log, ZR_ERR_ARGUMENT, "--size %s: %s to %s are allowed",
                        zr_count_text(o->size_bytes, "byte").text, zr_size_text(LEAST_SIZE).text,
                        zr_size_text(MOST_SIZE).text);
     return bench_check_folder("--path", o->path, o->common.log);
@@ -87,7 +87,7 @@ static zr_status_t make_config(const checkpoint_bench_t *b, zr_config_t *config)
     config->nvme.depth = b->setting.depth;
     config->nvme.submit_batch = b->setting.submit_batch;
     if (strlen(o->path) >= sizeof(config->nvme.paths) || strlen(o->path) > 400)
-        return zr_fail(o->common.log, ZR_ERR_ARGUMENT, "--path: %zu bytes; allowed are up to 400",
+        return zr_fail(o->common.log, ZR_ERR_ARGUMENT, "--path: %zu bytes; allowed: up to 400",
                        strlen(o->path));
     snprintf(config->nvme.paths, sizeof(config->nvme.paths), "%s", o->path);
     return ZR_OK;
@@ -228,9 +228,9 @@ static const checkpoint_options_t defaults = {
 
 const command_t bench_checkpoint = {
     .name = "checkpoint",
-    .summary = "a save, against writing as many bytes, and how long training stands still",
+    .summary = "a save, against writing as many bytes, and how long training is blocked",
     .doc = "What saving a checkpoint costs, against writing as many bytes with the best settings "
-           "in the same run, and how long training stands still for it.",
+           "in the same run, and how long training is blocked for it.",
     .own = rows,
     .n_own = sizeof(rows) / sizeof(rows[0]),
     .defaults = &defaults,

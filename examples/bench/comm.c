@@ -59,15 +59,15 @@ static const zr_option_t rows[] = {
     {"collective", AT(collective), .type = ZR_OPTION_CHOICE, .choices = collectives, .initial = "",
      .help = "measure this one only"},
     {"in-place", AT(in_place), .type = ZR_OPTION_CHOICE, .choices = in_places,
-     .help = "with a rank's block at its place in the whole tensor, apart from it, or both"},
+     .help = "with a rank's block in place in the whole tensor, in separate memory, or both"},
     {"min", AT(least_bytes), .type = ZR_OPTION_BYTES, .arg = "SIZE",
-     .help = "of each rank's whole tensor, the smallest"},
+     .help = "smallest size of each rank's whole tensor"},
     {"max", AT(most_bytes), .type = ZR_OPTION_BYTES, .arg = "SIZE",
-     .help = "the largest; a rank takes twice that"},
+     .help = "largest size; a rank needs twice that"},
     {"factor", AT(factor), .type = ZR_OPTION_COUNT, .least = 2, .most = 1 << 20, .arg = "N",
-     .help = "from one size to the next"},
+     .help = "factor from one size to the next"},
     {"seconds", AT(comm.seconds), .type = ZR_OPTION_NUMBER, .most = 3600, .arg = "S",
-     .help = "measure each for about so long"}};
+     .help = "measure each for about this long"}};
 
 /* The number of ranks, where it is not for the caller to say. */
 static zr_status_t count_ranks(options_t *o) {
@@ -95,16 +95,16 @@ static zr_status_t complete(options_t *o) {
     size_t smallest = o->n_ranks * zr_dtype_size(o->comm.dtype);
     if (o->least_bytes < smallest || o->least_bytes > MAX_TENSOR_BYTES)
         return zr_fail(o->common.log, ZR_ERR_ARGUMENT,
-                       "--min %zu: allowed are %zu, an element of each rank, to %zu bytes",
+                       "--min %zu: allowed: %zu, an element of each rank, to %zu bytes",
                        o->least_bytes, smallest, MAX_TENSOR_BYTES);
     if (o->most_bytes < o->least_bytes || o->most_bytes > MAX_TENSOR_BYTES)
         return zr_fail(o->common.log, ZR_ERR_ARGUMENT,
-                       "--max %zu: allowed are %zu, that of --min, to %zu bytes", o->most_bytes,
+                       "--max %zu: allowed: %zu, that of --min, to %zu bytes", o->most_bytes,
                        o->least_bytes, MAX_TENSOR_BYTES);
     bool is_host = strcmp(o->comm.comm->device, "host") == 0;
     if (!is_host && o->n_threads > 0)
         return zr_fail(o->common.log, ZR_ERR_ARGUMENT,
-                       "--threads is for ranks on the host: a GPU has no such thing; leave it out");
+                       "--threads is for ranks on the host: GPUs do not support it; leave it out");
     o->comm.n_ranks = (int)o->n_ranks;
     o->comm.n_threads = is_host ? device_threads(o->n_threads, o->comm.n_ranks) : 1;
     o->comm.log = *o->common.log;

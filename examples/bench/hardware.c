@@ -24,13 +24,13 @@ static const zr_option_t rows[] = {
     {"save-hardware", AT(file), .type = ZR_OPTION_STRING, .arg = "FILE",
      .help = "write the description, for --hardware FILE"},
     {"ranks", AT(n_ranks), .type = ZR_OPTION_COUNT, .least = 1, .most = MAX_RANKS, .arg = "N",
-     .help = "ranks that share the machine, and work at once"},
+     .help = "ranks that share the machine and run concurrently"},
     {"path", AT(machine.paths), .type = ZR_OPTION_STRING, .arg = "DIR[,DIR...]", .initial = "none",
      .help = "measure the drives of these folders, with 256 MiB of each rank"},
     {"seconds", AT(machine.seconds), .type = ZR_OPTION_NUMBER, .most = 3600, .arg = "S",
      .help = "of each of the 7 groups of measurements, one round at least"},
     {"quick", AT(machine.is_quick), .type = ZR_OPTION_FLAG,
-     .help = "measure on next to nothing: the form is the same, figures say nothing"}};
+     .help = "measure with tiny sizes: only the format is meaningful, not the figures"}};
 
 static zr_status_t complete(options_t *o) {
     const zr_log_t *log = o->on.common.log;
@@ -102,9 +102,9 @@ static const options_t defaults = {
 
 const command_t bench_hardware = {
     .name = "hardware",
-    .summary = "what a rank's share of this machine reaches, for plans",
-    .doc = "What a rank's share of this machine reaches while all ranks work at once, as a "
-           "description of hardware for zero-plan and zero-train.",
+    .summary = "rates of a rank's share of this machine, for plans",
+    .doc = "Measure the rates of a rank's share of this machine while all ranks run concurrently, "
+           "as a description of hardware for zero-plan and zero-train.",
     .own = rows,
     .n_own = sizeof(rows) / sizeof(rows[0]),
     .base = &on_ranks_table,

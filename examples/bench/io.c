@@ -26,7 +26,7 @@ static const zr_option_t rows[] = {
     {"files", AT(given.n_files), .type = ZR_OPTION_COUNT, .least = 1, .most = IO_MAX_FILES,
      .arg = "N", .initial = "", .help = "measure this number of files per folder only"},
     {"rounds", AT(n_rounds), .type = ZR_OPTION_COUNT, .least = 1, .most = 1000, .arg = "N",
-     .help = "of the comparison; the median counts"},
+     .help = "repetitions of the comparison; the median is used"},
     {"verify", AT(verify), .type = ZR_OPTION_CHOICE, .choices = verifies,
      .help = "measure with checksums (on), without (off), or both"},
     {"fio", AT(with_fio), .type = ZR_OPTION_SWITCH, .help = "compare with fio"},
@@ -40,7 +40,7 @@ static zr_status_t check_request(const io_options_t *o) {
                          request_bytes <= IO_MAX_MEMORY))
         return ZR_OK;
     return zr_fail(o->common.log, ZR_ERR_ARGUMENT,
-                   "--request %s: multiples of %zu up to %zu are possible", text,
+                   "--request %s: multiples of %zu up to %zu are allowed", text,
                    ZR_STORE_CHUNK_ALIGN_BYTES, IO_MAX_MEMORY);
 }
 
@@ -52,15 +52,15 @@ static zr_status_t check_size(io_options_t *o) {
         unit = o->given.request_bytes;
     unit *= o->place.n_paths * most_files;
     if (o->place.n_paths * most_files > IO_MAX_FILES)
-        return zr_fail(o->common.log, ZR_ERR_ARGUMENT,
-                       "%s with up to %s each; %d files are possible: give fewer "
-                       "folders, or --files",
-                       zr_count_text(o->place.n_paths, "folder").text,
-                       zr_count_text(most_files, "file").text, IO_MAX_FILES);
+        return zr_fail(
+            o->common.log, ZR_ERR_ARGUMENT,
+            "%s with up to %s each; %d files are allowed: give fewer folders, or --files",
+            zr_count_text(o->place.n_paths, "folder").text, zr_count_text(most_files, "file").text,
+            IO_MAX_FILES);
     if (o->place.size_bytes < unit || o->place.size_bytes > MAX_SIZE)
         return zr_fail(o->common.log, ZR_ERR_ARGUMENT,
-                       "--size %s: with these settings %s (%zu bytes) to %s are possible; a "
-                       "number without a unit is bytes, others end in KiB, MiB or GiB",
+                       "--size %s: with these settings %s (%zu bytes) to %s are allowed; a number "
+                       "without a unit is bytes, others end in KiB, MiB or GiB",
                        zr_count_text(o->place.size_bytes, "byte").text, zr_size_text(unit).text,
                        unit, zr_size_text(MAX_SIZE).text);
     o->place.size_bytes -= o->place.size_bytes % unit;

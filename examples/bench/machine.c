@@ -53,7 +53,7 @@ static void take(making_t *making, const char *name, double value, const char *w
     say(making, name, "measured on %s by zero-bench, %s of %s at once: %s%s", making->date,
         zr_count_text((uint64_t)o->n_ranks, "rank").text,
         zr_count_text((uint64_t)o->n_threads, "thread").text, what,
-        o->is_quick ? "; but quickly, which says nothing" : "");
+        o->is_quick ? "; with tiny sizes, so figures are meaningless" : "");
 }
 
 static void leave(making_t *making, const char *name, const char *why) {
@@ -103,9 +103,9 @@ static void take_comm(making_t *making, const machine_figures_t *measured) {
     leave(making, "between_nodes.bytes_per_s", "there is one machine");
     leave(making, "between_nodes.latency_s", "there is one machine");
     if (n == 1) {
-        leave(making, "within_node.bytes_per_s", "one rank sends to nobody");
-        leave(making, "within_node.latency_s", "one rank sends to nobody");
-        leave(making, "reduce_bytes_per_s", "one rank adds up nothing");
+        leave(making, "within_node.bytes_per_s", "there is only one rank");
+        leave(making, "within_node.latency_s", "there is only one rank");
+        leave(making, "reduce_bytes_per_s", "there is only one rank");
         return;
     }
     machine_sizes_t sizes =

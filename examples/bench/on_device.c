@@ -34,7 +34,7 @@ static const zr_option_t rows[] = {
     {"threads", AT(n_threads), .type = ZR_OPTION_COUNT, .least = 1, .most = ON_DEVICE_MAX_THREADS,
      .arg = "N", .initial = "all cores", .help = "threads of the host"},
     {"seconds", AT(seconds), .type = ZR_OPTION_NUMBER, .most = 3600, .arg = "S",
-     .help = "measure for about so long"}};
+     .help = "measure for about this long"}};
 
 const options_table_t on_device_table = {
     .own = rows, .n_own = sizeof(rows) / sizeof(rows[0]), .base = &command_base};
@@ -59,7 +59,7 @@ zr_status_t on_device_open(const on_device_options_t *options, on_device_t *on) 
     const char *given = options->isa != NULL ? "--isa" : options->n_threads > 0 ? "--threads" : "";
     if (strcmp(choice.name, "host") != 0 && given[0] != '\0')
         return zr_fail(options->common.log, ZR_ERR_ARGUMENT,
-                       "%s is for --device host: a GPU has no such thing; leave it out", given);
+                       "%s is for --device host: GPUs do not support it; leave it out", given);
     device_options.log = *options->common.log;
     device_options.index = choice.index;
     device_options.n_threads = (int)options->n_threads;

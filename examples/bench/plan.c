@@ -59,7 +59,7 @@ static const zr_option_t rows[] = {
     {"seconds", AT(seconds), .type = ZR_OPTION_NUMBER, .most = 3600, .arg = "S",
      .help = "of each group of measurements of the machine, as of hardware"},
     {"quick", AT(quick), .type = ZR_OPTION_FLAG,
-     .help = "a few configurations of milliseconds: the form is the same, times say nothing"}};
+     .help = "a few configurations of milliseconds: only the format is meaningful, not the times"}};
 
 /* ---- all cases ------------------------------------------------------------------------------- */
 

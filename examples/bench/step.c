@@ -106,14 +106,12 @@ static zr_status_t complete(options_t *o) {
     size_t longest = zr_model_shape_sizes(&o->step.shape).seq;
     if (o->seq > longest)
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "--seq %zu: the model has %s; allowed are 1 to %zu; the nearest "
-                       "is %zu",
-                       o->seq, zr_count_text(longest, "position").text, longest, longest);
+                       "--seq %zu: the model has %s; allowed: 1 to %zu; the nearest is %zu", o->seq,
+                       zr_count_text(longest, "position").text, longest, longest);
     o->step.seq = o->seq != 0 ? o->seq : longest < 64 ? longest : 64;
     if (o->micro_batch > INT32_MAX / o->step.seq)
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "--micro-batch %zu: with %s each allowed are 1 to %zu; the nearest "
-                       "is %zu",
+                       "--micro-batch %zu: with %s each, allowed: 1 to %zu; the nearest is %zu",
                        o->micro_batch, zr_count_text(o->step.seq, "token").text,
                        INT32_MAX / o->step.seq, INT32_MAX / o->step.seq);
     o->step.n_ranks = (int)o->n_ranks;

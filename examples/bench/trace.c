@@ -80,7 +80,7 @@ static bool ends_field(const reader_t *reader) {
 static zr_status_t read_plain(reader_t *reader, char **end_p) {
     for (*end_p = reader->at; !ends_field(reader); reader->at++) {
         if (*reader->at == '\0')
-            return refuse_here(reader, "a byte 0; this is no text");
+            return refuse_here(reader, "a byte 0; this is not text");
         if (*reader->at == '"')
             return refuse_here(reader, "a quote within a field that does not begin with one");
         if (*reader->at != ' ' && *reader->at != '\t' && *reader->at != '\r')
@@ -97,7 +97,7 @@ static zr_status_t read_quoted(reader_t *reader, const field_t *field, char **en
         if (reader->at == reader->end)
             return REFUSE_FIELD(reader, field, "the quote that begins here is never closed");
         if (*reader->at == '\0')
-            return refuse_here(reader, "a byte 0; this is no text");
+            return refuse_here(reader, "a byte 0; this is not text");
         if (*reader->at == '"' && *++reader->at != '"')
             break;
         if (*reader->at == '\n') {
@@ -170,7 +170,7 @@ static zr_status_t read_number(const reader_t *reader, int column, bool may_be_n
         *number_p = number;
         return ZR_OK;
     }
-    return REFUSE_FIELD(reader, field, "%s \"%.40s\" is no whole number%s", column_names[column],
+    return REFUSE_FIELD(reader, field, "%s \"%.40s\" is not a whole number%s", column_names[column],
                         text,
                         errno == ERANGE ? " of 64 bits" : (may_be_negative ? "" : " of 0 or more"));
 }
@@ -185,7 +185,7 @@ static zr_status_t read_alignment(const reader_t *reader, size_t *alignment_p) {
     if ((*alignment_p & (*alignment_p - 1)) == 0 && *alignment_p <= ZR_PLAN_MAX_ALIGNMENT)
         return ZR_OK;
     return REFUSE_FIELD(reader, field_of(reader, COLUMN_ALIGNMENT),
-                        "alignment %zu is no power of two up to %zu", *alignment_p,
+                        "alignment %zu is not a power of two up to %zu", *alignment_p,
                         ZR_PLAN_MAX_ALIGNMENT);
 }
 

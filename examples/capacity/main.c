@@ -34,13 +34,13 @@ static int judge(const capacity_options_t *options, const capacity_results_t *re
         zr_log_write(log, ZR_LOG_ERROR, "stopped after %zu of %s%s",
                      json_array_size(results->points),
                      zr_count_text(results->n_wanted, "capacity").text,
-                     options->state_path != NULL ? "; --resume goes on from --state"
+                     options->state_path != NULL ? "; --resume resumes from --state"
                                                  : "; with --state they would have been kept");
         return EXIT_FAILED;
     }
     if (n_bad > 0)
         zr_log_write(log, ZR_LOG_ERROR,
-                     "not proved: %zu of %s: training did not do as planned; \"proof\" in --json "
+                     "not proved: %zu of %s: training differed from the plan; \"proof\" in --json "
                      "says why",
                      n_bad, zr_count_text(results->n_wanted, "capacity").text);
     else if (n_found == 0)

@@ -32,9 +32,9 @@
 static const char *const headers[] = {NULL,
                                       "The family of models:",
                                       "How it is trained:",
-                                      "What is tried in all ways, unless it is given:",
-                                      "In what:",
-                                      "Buffers, small so that budgets are left to the model:",
+                                      "Settings that are varied unless given:",
+                                      "Resources:",
+                                      "Buffers (small, to leave memory to the model):",
                                       "Proof and sweeps:",
                                       "Output:"};
 
@@ -102,16 +102,15 @@ static zr_status_t take_value(capacity_sweep_t *sweep, const char *text, const z
     size_t value = 0;
     snprintf(key, sizeof(key), "--sweep %s", capacity_axis_name(sweep->axis));
     if (sweep->n_values == CAPACITY_MOST_VALUES)
-        return zr_fail(log, ZR_ERR_ARGUMENT, "%s: allowed are %d values at most; split the sweep",
-                       key, CAPACITY_MOST_VALUES);
+        return zr_fail(log, ZR_ERR_ARGUMENT, "%s: allowed: %d values at most; split the sweep", key,
+                       CAPACITY_MOST_VALUES);
     if (sweep->axis == CAPACITY_RANKS)
         ZR_TRY(args_count(key, text, 1, MOST_SWEPT_RANKS, log, &value));
     else
         ZR_TRY(args_size(key, text, log, &value));
     for (size_t i = 0; i < sweep->n_values; i++)
         if (sweep->values[i] == value)
-            return zr_fail(log, ZR_ERR_ARGUMENT, "%s: %s stands there twice; leave one out", key,
-                           text);
+            return zr_fail(log, ZR_ERR_ARGUMENT, "%s: %s is given twice; leave one out", key, text);
     sweep->values[sweep->n_values++] = value;
     return ZR_OK;
 }
@@ -136,7 +135,7 @@ static zr_status_t take_sweep(void *object, const char *label, const char *text,
     const char *values = strchr(text, '=');
     if (values == NULL)
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "%s %s: allowed is NAME=VALUE,VALUE and so on, such as ranks=1,2,4", label,
+                       "%s %s: allowed: NAME=VALUE,VALUE and so on, such as ranks=1,2,4", label,
                        text);
     ZR_TRY(find_axis(text, (size_t)(values - text), log, &sweep.axis));
     for (size_t i = 0; i < o->n_sweeps; i++)
@@ -166,7 +165,7 @@ static zr_status_t take_verify(void *object, const char *label, const char *text
         return ZR_OK;
     if (strncmp(text, "steps=", 6) != 0)
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "--verify %s: allowed are off, and steps=N such as steps=3", text);
+                       "--verify %s: allowed: off, and steps=N such as steps=3", text);
     return args_count("--verify steps", text + 6, 1, MOST_VERIFY_STEPS, log, &o->verify_steps);
 }
 
@@ -176,8 +175,8 @@ static zr_status_t take_groups(void *object, const char *label, const char *text
     if (strcmp(text, "all") == 0)
         return ZR_OK;
     return zr_fail(log, ZR_ERR_ARGUMENT,
-                   "%s %s: groups hold a copy of the model each, and copies train nothing larger; "
-                   "allowed is all; what groups of N ranks can train is what --ranks N can",
+                   "%s %s: every group holds a copy of the model, so groups do not allow larger "
+                   "models; allowed: all; use --ranks N for the capacity of groups of N ranks",
                    label, text);
 }
 
@@ -249,11 +248,10 @@ static const zr_option_t own[] = {
     {"master", AT(run.config.master), .type = ZR_OPTION_CHOICE, .group = 2, .choices = masters,
      .help = "how the master is held: --master of zero-train"},
     {"state", AT(state_path), .type = ZR_OPTION_STRING, .initial = "", .group = 6, .arg = "FILE",
-     .help = "keep results so far in this file, whole at any time: a run that was stopped goes on "
-             "from it "
-             "with --resume"},
+     .help =
+         "keep results in this file, written atomically: a stopped search continues with --resume"},
     {"resume", AT(resume), .type = ZR_OPTION_FLAG, .needs = "state", .group = 6,
-     .help = "go on from --state, which has to be of the same question"},
+     .help = "resume from --state, which must be of the same question"},
     {"csv", AT(csv_path), .type = ZR_OPTION_STRING, .initial = "", .group = 7, .arg = "FILE",
      .help = "write a line for each capacity"},
     {"plot", AT(plot_path), .type = ZR_OPTION_STRING, .initial = "", .group = 7, .arg = "FILE",
@@ -326,15 +324,14 @@ static size_t nearest_channels(const capacity_family_t *family) {
 
 static zr_status_t check_family(const capacity_family_t *family, const zr_log_t *log) {
     if (family->layers != 0 && family->channels != 0)
-        return zr_fail(
-            log, ZR_ERR_ARGUMENT,
-            "--layers %zu --channels %zu: nothing is left to grow; leave one out, or ask "
-            "zero-plan about this one model",
-            family->layers, family->channels);
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "--layers %zu --channels %zu: nothing can grow; leave one out, or use "
+                       "zero-plan for a single model",
+                       family->layers, family->channels);
     size_t step = capacity_family_step(family);
     if (family->channels % step != 0)
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "--channels %zu: has to be a multiple of %s, %zu; the nearest is %zu",
+                       "--channels %zu: must be a multiple of %s, %zu; the nearest is %zu",
                        family->channels,
                        step == family->head_size ? "the head size" : "those of a head of keys",
                        step, nearest_channels(family));
@@ -375,8 +372,8 @@ static zr_status_t check_sweeps(const capacity_options_t *o, const zr_log_t *log
         const char *name = capacity_axis_name(o->sweeps[i].axis);
         if (is_fixed(o, o->sweeps[i].axis))
             return zr_fail(log, ZR_ERR_ARGUMENT,
-                           "--sweep %s: --%s gives one value for all; leave one of both out", name,
-                           name);
+                           "--sweep %s: --%s gives one value for all; leave one of the two out",
+                           name, name);
     }
     return ZR_OK;
 }
@@ -417,8 +414,8 @@ static void warn_of_open_budget(const capacity_options_t *o, const zr_log_t *log
     const char *open = find_open_budget(o);
     if (!is_given(o, "verify") && o->is_this && open != NULL)
         zr_log_write(log, ZR_LOG_WARNING,
-                     "capacities are planned and not verified: without --%s a run would take what "
-                     "the machine has; give it, or --verify off",
+                     "capacities are planned but not verified: without --%s a run would use the "
+                     "whole machine; give it, or --verify off",
                      open);
 }
 
@@ -428,19 +425,18 @@ static zr_status_t check_verify(const capacity_options_t *o, const zr_log_t *log
         return ZR_OK;
     if (!o->is_this)
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "--verify steps=%zu: --hardware %s is only described, and cannot be trained "
-                       "on; leave it out, or ask about --hardware this",
+                       "--verify steps=%zu: --hardware %s is only a description and cannot train; "
+                       "leave it out, or use --hardware this",
                        o->verify_steps, o->hardware_name);
     if (open != NULL)
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "--verify steps=%zu: without --%s a run would take what the machine has; "
-                       "give it, or --verify off",
+                       "--verify steps=%zu: without --%s a run would use the whole machine; give "
+                       "it, or --verify off",
                        o->verify_steps, open);
     if (o->family.vocab > MOST_VOCAB_OF_DATA)
         return zr_fail(
             log, ZR_ERR_ARGUMENT,
-            "--vocab %zu: what verifying runs train on has tokens of 16 bits; allowed are "
-            "%d at most, or --verify off",
+            "--vocab %zu: verifying runs use 16-bit tokens; allowed: at most %d, or --verify off",
             o->family.vocab, MOST_VOCAB_OF_DATA);
     return ZR_OK;
 }
@@ -459,11 +455,11 @@ static zr_status_t resolve(capacity_options_t *o, const zr_log_t *log) {
     train_options_t run = o->run;
     zr_model_shape_t shape;
     if (!capacity_family_shape(&o->family, 0, &shape))
-        return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "the smallest model of the family is no model: too large to count, or heads "
-                       "of more than %d channels; give a smaller --vocab, --layers, --channels or "
-                       "--head-size",
-                       ZR_NN_ROTARY_MAX_HEAD_SIZE);
+        return zr_fail(
+            log, ZR_ERR_ARGUMENT,
+            "the smallest model of the family is not valid: too large to count, or heads of more "
+            "than %d channels; give a smaller --vocab, --layers, --channels or --head-size",
+            ZR_NN_ROTARY_MAX_HEAD_SIZE);
     zr_model_text_t text = zr_model_shape_text(&shape);
     run.model = text.text;
     ZR_TRY(train_options_resolve_without_offload(&run, log));

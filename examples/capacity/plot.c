@@ -318,8 +318,7 @@ zr_status_t capacity_plot(const capacity_results_t *results, const char *path,
     gnuplot_t plot;
     size_t n_places = places_per_case(results);
     if (!has_found(results)) {
-        zr_log_write(log, ZR_LOG_WARNING, "--plot %s: there is nothing to draw, since nothing fits",
-                     path);
+        zr_log_write(log, ZR_LOG_WARNING, "--plot %s: nothing to draw, as nothing fits", path);
         return ZR_OK;
     }
     ZR_TRY(gnuplot_begin(path, 900, 860, log, &plot));

@@ -58,8 +58,8 @@ static void add(text_t *text, const char *format, ...) {
 
 /* Whether an option says what is trained: one that may be given, or that `auto` chooses. */
 static bool is_of_run(const options_row_t *row) {
-    static const char *const others[] = {"ranks",       "stage",  "dtype",   "recompute", "seed",
-                                         "micro-batch", "device", "nvme-path"};
+    static const char *const others[] = {"ranks", "stage",       "dtype",  "recompute",
+                                         "seed",  "micro-batch", "device", "nvme-path"};
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
         if (strcmp(row->option.name, others[i]) == 0)
             return false;
@@ -174,8 +174,8 @@ static json_t *largest_object(const capacity_search_t *search) {
 static json_t *slow_object(const capacity_search_t *search) {
     double rate = tokens_per_s(&search->next_run, search->next.plan.step_seconds);
     char message[128];
-    snprintf(message, sizeof(message), "%.4g tokens/s are planned of it, and %.4g were asked for",
-             rate, search->options->least_tokens_per_s);
+    snprintf(message, sizeof(message), "its plan has %.4g tokens/s, but %.4g were requested", rate,
+             search->options->least_tokens_per_s);
     return JSON_OBJECT({"model", shape_object(&search->next_shape)},
                        {"tokens_per_s", json_number(rate)}, {"message", json_text(message)});
 }

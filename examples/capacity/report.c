@@ -268,12 +268,12 @@ static void print_bytes(const json_t *point, FILE *file) {
     fprintf(file, "  of %s, the budgets of all ranks and tiers:\n",
             bytes_at(point, "largest.bytes.budgets").text);
     print_share(point, "model states, once", "largest.bytes.states", file);
-    print_share(point, "further copies of them on other ranks", "largest.bytes.replicas", file);
+    print_share(point, "copies on other ranks", "largest.bytes.replicas", file);
     print_share(point, "padding of shards", "largest.bytes.padding", file);
     for (size_t i = 0; i < N_ELEMS(tiers); i++)
         print_work(point, tiers[i], file);
-    print_share(point, "holes of the device's memory", "largest.bytes.holes.device", file);
-    print_share(point, "holes of host memory", "largest.bytes.holes.host", file);
+    print_share(point, "fragmentation of device memory", "largest.bytes.holes.device", file);
+    print_share(point, "fragmentation of host memory", "largest.bytes.holes.host", file);
     print_share(point, "rounding up to blocks of the drives", "largest.bytes.holes.nvme", file);
     print_share(point, "never used", "largest.bytes.unused", file);
     if (capacity_point_number(point, "largest.written_bytes_per_day") > 0)

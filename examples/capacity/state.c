@@ -99,16 +99,16 @@ static zr_status_t check(const char *path, const json_t *state, const json_t *qu
                          const zr_log_t *log) {
     const json_t *kept = json_object_get(state, QUESTION);
     if (!json_is_object(kept) || !are_points(json_object_get(state, POINTS)))
-        return zr_fail(log, ZR_ERR_FORMAT,
-                       "--state %s: is no state of zero-capacity; give another name, or leave out "
-                       "--resume",
-                       path);
+        return zr_fail(
+            log, ZR_ERR_FORMAT,
+            "--state %s: is not a state of zero-capacity; give another name, or leave out --resume",
+            path);
     const char *name = find_difference(question, kept);
     if (name == NULL)
         return ZR_OK;
     return zr_fail(log, ZR_ERR_ARGUMENT,
-                   "--resume: %s is of another question: %s was %s there and is %s now; ask the "
-                   "same, or leave out --resume to begin anew",
+                   "--resume: %s belongs to another search: %s was %s and is %s now; use the same "
+                   "options, or leave out --resume to start again",
                    path, name, text_of(kept, name), text_of(question, name));
 }
 
@@ -118,7 +118,8 @@ zr_status_t capacity_state_read(const char *path, const json_t *question, const 
     char *text;
     size_t n_bytes;
     if (access(path, F_OK) != 0 && errno == ENOENT) {
-        zr_log_write(log, ZR_LOG_WARNING, "--resume: %s is not there yet: begins anew", path);
+        zr_log_write(log, ZR_LOG_WARNING,
+                     "--resume: %s does not exist: starting from the beginning", path);
         *points_p = NULL;
         return ZR_OK;
     }

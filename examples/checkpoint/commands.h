@@ -32,7 +32,7 @@ ZR_NODISCARD zr_status_t checkpoint_secret(const char *path, const zr_log_t *log
 
 /** Damage is no bad input: the path is right, and what is there is not what was saved. */
 #define CHECKPOINT_STATUSES                                                                        \
-    "0 done, 1 failed, or a checkpoint that is not whole, 2 bad usage or input, such as a path "   \
+    "0 done, 1 failed, or a damaged checkpoint, 2 bad usage or input, such as a path "             \
     "without checkpoints"
 
 /**

@@ -28,9 +28,8 @@ zr_status_t exchange_check_place(const char *option, const char *path, bool is_w
     if (problem == NULL)
         return ZR_OK;
     return zr_fail(log, ZR_ERR_ARGUMENT,
-                   "%s %s: nothing can be made in %s: %s; name a place in a folder that can be "
-                   "written to",
-                   option, path, folder, problem);
+                   "%s %s: nothing can be made in %s: %s; name a path in a writable folder", option,
+                   path, folder, problem);
 }
 
 void exchange_show(void *progress, uint64_t n_elems) {

@@ -36,32 +36,31 @@ static zr_status_t take_model(void *object, const char *label, const char *text,
 
 static const zr_option_t rows[] = {
     {"output", AT(write.path), .type = ZR_OPTION_STRING, .arg = "PATH",
-     .help = "(also -o PATH) where to: for safetensors a folder as Hugging Face reads it, or one "
-             "file when it ends with .safetensors; for llm.c a file. Nothing may be there yet"},
+     .help = "(also -o PATH) output: for safetensors a folder in Hugging Face's layout, or one "
+             "file if the name ends with .safetensors; for llm.c a file. It must not exist yet"},
     {"format", AT(format), .type = ZR_OPTION_CHOICE, .choices = formats,
      .help = "safetensors: names and shapes of Hugging Face's models; llm.c: its model file, of a "
              "GPT-2"},
     {"dtype", AT(dtype), .type = ZR_OPTION_CHOICE, .choices = dtypes,
-     .help = "origin: each tensor as it was imported, fp32 where it was not. Others are rounded to "
-             "nearest; a value that the dtype does not have is an error; llm.c has fp32 and bf16"},
+     .help = "dtype of the weights. origin: as imported, or fp32 if not imported. Other dtypes "
+             "round to nearest; values out of range are an error; llm.c supports fp32 and bf16"},
     {"shard-size", AT(write.shard_bytes), .type = ZR_OPTION_BYTES, .arg = "SIZE",
      .initial = "one file",
-     .help = "safetensors: the most that tensors of a file have; several files and their index "
-             "are made"},
+     .help = "safetensors: maximum size of a file; writes several files and their index"},
     {"adapter", AT(adapter), .type = ZR_OPTION_FLAG,
-     .help = "of a run with --lora: the adapters alone, as PEFT has them: a folder with "
+     .help = "of a run with --lora: the adapters only, in PEFT's format: a folder with "
              "adapter_config.json and adapter_model.safetensors"},
     {"merge", AT(merge), .type = ZR_OPTION_FLAG,
-     .help = "of a run with --lora: a model like any other, with the adapters in its weights"},
+     .help = "of a run with --lora: a complete model, with the adapters merged into its weights"},
     {"model", .type = ZR_OPTION_STRING, .arg = "NAME|SIZES|PATH", .initial = "", .take = take_model,
-     .help = "the model, as zero-train has it, where the checkpoint does not say"},
+     .help = "the model, as for zero-train, if the checkpoint does not say"},
     CHECKPOINT_SECRET_ROW(options_t, secret_path, CHECKPOINT_SECRET_CHECKED)};
 
 static zr_status_t check(const options_t *o) {
     const zr_log_t *log = o->common.log;
     const char *shard_size = options_value(&o->common.given, "shard-size");
     if (o->write.path == NULL)
-        return zr_fail(log, ZR_ERR_ARGUMENT, "-o PATH is missing: where to export to");
+        return zr_fail(log, ZR_ERR_ARGUMENT, "-o PATH is missing: the output path");
     if (shard_size != NULL && o->write.shard_bytes == 0)
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "--shard-size %s: a size above 0 is needed; leave it out for one file",
@@ -110,8 +109,8 @@ static zr_status_t take_part(const options_t *o, const char *path, weights_t **w
                        o->merge ? "merge" : "adapter", path);
     if (o->adapter == o->merge)
         return zr_fail(o->common.log, ZR_ERR_ARGUMENT,
-                       "%s has adapters (--lora %s): add one of --adapter, for them alone, and "
-                       "--merge, for a model with them in its weights",
+                       "%s has adapters (--lora %s): add --adapter to export only the adapters, or "
+                       "--merge to merge them into the weights",
                        path, zr_lora_text(&(*weights)->lora).text);
     return adapter_take(o->merge ? ADAPTER_MERGED : ADAPTER_ALONE, o->common.log, weights);
 }
@@ -178,8 +177,8 @@ const command_t checkpoint_export = {
     .name = "export",
     .summary = "weights for other tools: safetensors, llm.c",
     .doc = "Write the weights of a checkpoint, or of the newest one in a folder of them, for other "
-           "tools. Optimizer state is left out. What is written appears whole or not at all."
-           "\vExit status: 0 exported, 1 failed, or the checkpoint is not whole, 2 bad usage or "
+           "tools. Optimizer state is not exported. Output is written atomically."
+           "\vExit status: 0 exported, 1 failed, or the checkpoint is damaged, 2 bad usage or "
            "input.",
     .own = rows,
     .n_own = sizeof(rows) / sizeof(rows[0]),

@@ -58,8 +58,8 @@ static json_t *describe(const options_t *o, const weights_t *weights,
 static int report(const options_t *o, const weights_t *weights, const zr_checkpoint_info_t *info) {
     if (o->common.json)
         return command_print(describe(o, weights, info), COMMAND_DONE, o->common.log);
-    printf("%s: %s of %s, %s; to go on from them:\n"
-           "zero-train --checkpoint-dir %s --resume --data ...\n",
+    printf("%s: %s of %s, %s; to resume from them:\nzero-train --checkpoint-dir %s --resume --data "
+           "...\n",
            info->path, zr_count_text(weights_n_elems(weights), "parameter").text, weights->format,
            weights->dtype, o->folder);
     return COMMAND_DONE;
@@ -96,7 +96,7 @@ static int run(void *options) {
     const zr_log_t *log = o->common.log;
     weights_t *weights = NULL;
     if (o->folder == NULL) {
-        zr_log_write(log, ZR_LOG_ERROR, "--checkpoint-dir DIR is missing: where to import to");
+        zr_log_write(log, ZR_LOG_ERROR, "--checkpoint-dir DIR is missing: the folder to import to");
         return COMMAND_BAD_INPUT;
     }
     if (checkpoint_secret(o->secret_path, log, &o->secret) != ZR_OK)

@@ -43,7 +43,8 @@ static void print_none(const char *folder) {
     char path[PATH_MAX];
     snprintf(path, sizeof(path), "%s/manifest.json", folder);
     printf("there are no checkpoints in %s%s\n", folder,
-           access(path, F_OK) == 0 ? ", but it is one: zero-checkpoint verify looks at it" : "");
+           access(path, F_OK) == 0 ? ", but it is a checkpoint itself: use zero-checkpoint verify"
+                                   : "");
 }
 
 static json_t *describe(const zr_checkpoint_entry_t *entry) {

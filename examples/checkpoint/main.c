@@ -7,7 +7,7 @@ static const command_t *const commands[] = {&checkpoint_list, &checkpoint_verify
 int main(int argc, char **argv) {
     static const program_t program = {
         .name = CHECKPOINT_PROGRAM,
-        .summary = "Look at checkpoints, verify them, and exchange them with other tools.",
+        .summary = "List and verify checkpoints, and exchange them with other tools.",
         .statuses = CHECKPOINT_STATUSES,
         .commands = commands,
         .n_commands = sizeof(commands) / sizeof(commands[0])};

@@ -49,7 +49,8 @@ int checkpoint_expect(const char *path, const zr_log_t *log) {
         zr_log_write(log, ZR_LOG_WARNING, "passed over %s in %s: never finished",
                      zr_count_text(n_entries, "checkpoint").text, path);
     zr_log_write(log, ZR_LOG_ERROR,
-                 "%s has no checkpoint, and is none itself: it has no manifest.json", path);
+                 "%s has no checkpoint and is not a checkpoint itself: it has no manifest.json",
+                 path);
     return COMMAND_BAD_INPUT;
 }
 

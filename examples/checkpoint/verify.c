@@ -105,12 +105,12 @@ static int run(void *options) {
 
 const command_t checkpoint_verify = {
     .name = "verify",
-    .summary = "whether a checkpoint's data is what was saved",
+    .summary = "verify a checkpoint's data",
     .doc =
         "Read all data of a checkpoint, or of the newest one that is complete in a folder of them, "
         "and compare it with its checksums. Each damaged extent is named with its unit, file and "
         "offset."
-        "\vExit status: 0 it is whole, 1 it is not, or not signed with the secret, 2 bad usage, or "
+        "\vExit status: 0 intact, 1 damaged, or not signed with the secret, 2 bad usage, or "
         "a path without checkpoints.",
     .own = rows,
     .n_own = sizeof(rows) / sizeof(rows[0]),

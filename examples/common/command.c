@@ -24,8 +24,7 @@ static void print_help(const program_t *program) {
     printf("  --help       print this; after a command, its options\n"
            "  --version    print the version and how it was built\n"
            "\n"
-           "Every command takes --json: one JSON object on standard output and nothing else "
-           "there.\n"
+           "Every command takes --json: one JSON object on standard output and nothing else.\n"
            "Exit status: %s.\n",
            program->statuses);
 }
@@ -83,8 +82,7 @@ static zr_status_t take_word(void *object, const char *label, const char *text,
     command_common_t *common = object;
     (void)label;
     if (common->n_words == COMMAND_MOST_WORDS)
-        return zr_fail(log, ZR_ERR_ARGUMENT, "\"%s\": allowed are %d words", text,
-                       COMMAND_MOST_WORDS);
+        return zr_fail(log, ZR_ERR_ARGUMENT, "\"%s\": allowed: %d words", text, COMMAND_MOST_WORDS);
     common->words[common->n_words++] = text;
     return ZR_OK;
 }
@@ -127,9 +125,9 @@ static zr_status_t check_words(const command_t *command, const command_common_t 
         return ZR_OK;
     const char *word = common->words[command->most_words];
     if (command->most_words == 0)
-        return zr_fail(log, ZR_ERR_ARGUMENT, "%s takes options only, but got \"%s\"", command->name,
+        return zr_fail(log, ZR_ERR_ARGUMENT, "%s takes only options, but got \"%s\"", command->name,
                        word);
-    return zr_fail(log, ZR_ERR_ARGUMENT, "%s takes %s, and \"%s\" is one too many", command->name,
+    return zr_fail(log, ZR_ERR_ARGUMENT, "%s takes %s, but got \"%s\" too", command->name,
                    command->words, word);
 }
 

@@ -47,7 +47,7 @@ zr_status_t device_choose(const char *wanted, const zr_log_t *log, device_choice
         device.index = atoi(wanted + 5);
     zr_status_t status = try_device(&device, &reason);
     if (status != ZR_OK && strcmp(wanted, "auto") != 0)
-        return zr_fail(log, status, "--device %s: not available here: %s; allowed are auto, host",
+        return zr_fail(log, status, "--device %s: not available here: %s; allowed: auto, host",
                        wanted, reason.text);
     if (status != ZR_OK)
         device.name = "host";

@@ -52,10 +52,9 @@ zr_status_t files_check_apart(files_named_t file, const files_named_t *others, s
                               const zr_log_t *log) {
     for (size_t i = 0; i < n_others && file.path != NULL; i++)
         if (others[i].path != NULL && files_are_same(file.path, others[i].path))
-            return zr_fail(
-                log, ZR_ERR_ARGUMENT,
-                "%s %s and %s %s: are one file, which would be overwritten; give another name",
-                others[i].option, others[i].path, file.option, file.path);
+            return zr_fail(log, ZR_ERR_ARGUMENT,
+                           "%s %s and %s %s: are the same file; give another name",
+                           others[i].option, others[i].path, file.option, file.path);
     return ZR_OK;
 }
 
@@ -70,11 +69,10 @@ zr_status_t files_check_writable(const char *option, const char *path, const zr_
     struct stat about;
     bool is_there = lstat(path, &about) == 0, is_writable;
     if (is_named_pipe(path))
-        return zr_fail(
-            log, ZR_ERR_IO,
-            "cannot write %s %s: is a named pipe, whose reader would be waited for; give "
-            "a file, or /dev/stdout and a pipe behind it",
-            option, path);
+        return zr_fail(log, ZR_ERR_IO,
+                       "cannot write %s %s: is a named pipe, which blocks until it has a reader; "
+                       "give a file, or /dev/stdout and a shell pipe",
+                       option, path);
     if (stat(path, &about) == 0 && !S_ISREG(about.st_mode) && !S_ISDIR(about.st_mode)) {
         is_writable = access(path, W_OK) == 0;
     } else {
@@ -127,6 +125,6 @@ const char *files_refuse_folder(const char *path) {
         return "not a folder";
     int error = try_file_in(path);
     if (error == ENOENT) /* what proc and the like say of a folder that is there */
-        return "no files can be made there";
+        return "no files can be created there";
     return error == 0 ? NULL : strerror(error);
 }

@@ -18,7 +18,7 @@ zr_status_t gnuplot_check_form(const char *option, const char *path, const zr_lo
     if (files_name_ends(path, ".svg") || files_name_ends(path, ".png"))
         return ZR_OK;
     return zr_fail(log, ZR_ERR_ARGUMENT,
-                   "%s %s: the form is chosen by the ending; allowed: NAME.svg, NAME.png", option,
+                   "%s %s: the suffix determines the format; allowed: NAME.svg, NAME.png", option,
                    path);
 }
 
@@ -95,7 +95,7 @@ zr_status_t gnuplot_end(gnuplot_t *plot) {
         return ZR_OK;
     if (code < 0 || code == 127)
         return zr_fail(plot->log, ZR_ERR_UNSUPPORTED,
-                       "%s cannot be drawn: there is no gnuplot; install the package gnuplot-nox",
+                       "%s cannot be drawn: gnuplot is missing; install the package gnuplot-nox",
                        plot->path);
     return zr_fail(plot->log, ZR_ERR_IO, "gnuplot could not draw %s", plot->path);
 }

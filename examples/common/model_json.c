@@ -41,8 +41,8 @@ static bool print_values(json_t *object, char *text, size_t size) {
     json_object_foreach(object, key, value) {
         if (strcmp(key, ARCHITECTURE) == 0)
             continue;
-        if (used >= size || !(json_is_number(value) || json_is_boolean(value) ||
-                              json_is_string(value)))
+        if (used >= size ||
+            !(json_is_number(value) || json_is_boolean(value) || json_is_string(value)))
             return false;
         used += (size_t)snprintf(text + used, size - used, "%s%s=", used > 0 ? "," : "", key);
         if (used >= size)
@@ -67,7 +67,6 @@ zr_status_t model_from_json(const json_t *object, const char *where, const zr_lo
     zr_log_t named = files_log(&own);
     if (!json_is_object(object) || !print_values((json_t *)object, text, sizeof(text)) ||
         strchr(text, '=') == NULL || strchr(text, '/') != NULL)
-        return zr_fail(log, ZR_ERR_FORMAT, "%s: what it says of its model are no sizes of one",
-                       where);
+        return zr_fail(log, ZR_ERR_FORMAT, "%s: its description of the model is invalid", where);
     return zr_model_shape_read(text, &named, shape_p) == ZR_OK ? ZR_OK : ZR_ERR_FORMAT;
 }

@@ -96,7 +96,7 @@ zr_status_t options_note(options_given_t *given, const char *name, const char *v
     while (i < given->n && (may_be_several || strcmp(given->all[i].name, name) != 0))
         i++;
     if (i == ZR_OPTIONS_MOST)
-        return zr_fail(log, ZR_ERR_ARGUMENT, "--%s %s: allowed are %d options at most", name, value,
+        return zr_fail(log, ZR_ERR_ARGUMENT, "--%s %s: allowed: %d options at most", name, value,
                        ZR_OPTIONS_MOST);
     given->all[i].name = name;
     given->all[i].value = value;
@@ -288,7 +288,7 @@ static void print_cell(const char *text, FILE *file) {
 void options_markdown(const options_table_t *table, const void *object, FILE *file) {
     parser_t p;
     make_parser(&p, table, object);
-    fprintf(file, "| option | default | what it says |\n|---|---|---|\n");
+    fprintf(file, "| option | default | meaning |\n|---|---|---|\n");
     for (size_t i = 0; i < p.n; i++) {
         if (p.options[i].name == NULL || (p.options[i].flags & OPTION_HIDDEN) != 0)
             continue;

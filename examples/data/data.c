@@ -45,11 +45,11 @@ static zr_status_t check_options(const data_options_t *options) {
         return zr_fail(log, ZR_ERR_ARGUMENT, "no data: give files or folders with --data PATH...");
     if (options->seq == 0 || options->seq >= SIZE_MAX / 8 || options->vocab == 0)
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "sequences of %s from a vocabulary of %zu: allowed are 1 and more",
+                       "sequences of %s from a vocabulary of %zu: allowed: 1 and more",
                        zr_count_text(options->seq, "token").text, options->vocab);
     if (options->seq_min > options->seq)
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "sequences of %s or more: allowed are 1 to %zu, the longest",
+                       "sequences of %s or more: allowed: 1 to %zu, the longest",
                        zr_count_text(options->seq_min, "token").text, options->seq);
     return ZR_OK;
 }
@@ -68,8 +68,8 @@ static zr_status_t open_source(data_t *data, size_t index, const char *const *pa
                                      &source->files.files[0]);
     if (source->files.kind == DATA_DOCUMENTS && data->seq_min < data->seq)
         return zr_fail(&data->log, ZR_ERR_ARGUMENT,
-                       "--seq-min %zu: --data %s has documents, whose sequences are not cut; leave "
-                       "--seq-min out",
+                       "--seq-min %zu: --data %s has documents, whose sequences cannot be "
+                       "shortened; leave --seq-min out",
                        data->seq_min, source->files.files[0].path);
     ZR_TRY(data_source_cut(source, data->seq, data->vocab));
     source->first_window = index > 0 ? source[-1].first_window + source[-1].n_windows : 0;

@@ -169,7 +169,7 @@ static zr_status_t add_path(data_files_t *files, const char *path, const walk_t 
 zr_status_t data_files_add(data_files_t *files, const char *path) {
     size_t n_before = files->n_files;
     if (path[0] == '\0')
-        return zr_fail(&files->log, ZR_ERR_ARGUMENT, "--data \"\": allowed are files and folders");
+        return zr_fail(&files->log, ZR_ERR_ARGUMENT, "--data \"\": allowed: files and folders");
     ZR_TRY(add_path(files, path, NULL));
     if (files->n_files == n_before)
         return zr_fail(&files->log, ZR_ERR_FORMAT, "--data %s: the folder holds no files", path);
@@ -210,7 +210,7 @@ static zr_status_t read_bytes(const data_files_t *files, const data_file_t *file
         if (got == 0)
             return zr_fail(&files->log, ZR_ERR_IO,
                            "--data %s: ends at byte %zu, but had %s when it was opened: it was "
-                           "truncated meanwhile",
+                           "truncated during the run",
                            file->path, offset + done, zr_count_text(file->size_bytes, "byte").text);
         done += (size_t)got;
     }
@@ -288,11 +288,11 @@ static zr_status_t check_file(const data_files_t *files, data_file_t *file) {
         return check_header(files, file, header, format);
     }
     if (file->size_bytes > 0 && ends_with(file->path, ".bin"))
-        return zr_fail(
-            &files->log, ZR_ERR_FORMAT,
-            "--data %s: is named like a token file, but its first four bytes are %u and no "
-            "magic number (%u, %u, %u); rename it to train on its bytes",
-            file->path, le32toh(header[0]), formats[0].magic, formats[1].magic, formats[2].magic);
+        return zr_fail(&files->log, ZR_ERR_FORMAT,
+                       "--data %s: is named like a token file, but its first four bytes are %u "
+                       "instead of a magic number (%u, %u, %u); rename it to train on its bytes",
+                       file->path, le32toh(header[0]), formats[0].magic, formats[1].magic,
+                       formats[2].magic);
     file->kind = DATA_TEXT;
     file->width = 1;
     file->n_tokens = file->size_bytes;

@@ -92,8 +92,8 @@ static zr_status_t pack(data_source_t *source, size_t seq, size_t vocab) {
         n_targets += source->n_targets[i];
     if (n_targets == 0)
         return zr_fail(&files->log, ZR_ERR_FORMAT,
-                       "--data %s%s: no token has a loss: all are first ones of documents, or are "
-                       "marked to have none",
+                       "--data %s%s: no token has a loss: all are first tokens of documents or "
+                       "marked as ignored",
                        files->files[0].path, files->n_files > 1 ? ", ..." : "");
     return ZR_OK;
 }

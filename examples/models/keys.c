@@ -128,7 +128,7 @@ static bool read_real(reading_t *r, const zr_model_key_t *key, const char *text)
 
 static bool read_flag(reading_t *r, const zr_model_key_t *key, const char *text) {
     if (strcmp(text, "0") != 0 && strcmp(text, "1") != 0)
-        return REFUSE(r, "%s=%s: allowed are 0 and 1", key->name, text);
+        return REFUSE(r, "%s=%s: allowed: 0 and 1", key->name, text);
     *(bool *)((char *)&r->shape + key->offset) = text[0] == '1';
     return true;
 }
@@ -143,7 +143,7 @@ static bool read_word(reading_t *r, const zr_model_key_t *key, const char *text)
         *(int *)((char *)&r->shape + key->offset) = i;
         return true;
     }
-    return REFUSE(r, "%s=%s: allowed are %s", key->name, text, known);
+    return REFUSE(r, "%s=%s: allowed: %s", key->name, text, known);
 }
 
 static bool read_layers(reading_t *r, const zr_model_key_t *key, const char *text) {
@@ -166,8 +166,7 @@ static bool read_layers(reading_t *r, const zr_model_key_t *key, const char *tex
         if (is_all || *end == '\0')
             return true;
     } while (*end++ == '+');
-    return REFUSE(r, "%s=%s: layers from 0 on are needed, such as 0-2+5, or all or none", key->name,
-                  text);
+    return REFUSE(r, "%s=%s: allowed: layers such as 0-2+5, all or none", key->name, text);
 }
 
 static bool read_value(reading_t *r, const zr_model_key_t *key, const char *text) {
@@ -205,7 +204,7 @@ static bool read_pair(reading_t *r, char *pair) {
         return read_value(r, &architecture->keys[i], value);
     }
     list_keys(architecture, known, sizeof(known));
-    return REFUSE(r, "\"%s\" is no part of a model; known: %s", pair, known);
+    return REFUSE(r, "\"%s\" is not a part of a model; known: %s", pair, known);
 }
 
 static bool refuse_missing(reading_t *r, const zr_model_key_t *missing) {

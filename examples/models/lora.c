@@ -134,8 +134,8 @@ zr_lora_t zr_lora_usual(void) {
 static zr_status_t refuse(const char *text, const char *key, const char *allowed,
                           const zr_log_t *log) {
     return zr_fail(log, ZR_ERR_ARGUMENT,
-                   "%.200s: %s; allowed is %s, such as rank=16,alpha=32,targets=q_proj,v_proj",
-                   text, key, allowed);
+                   "%.200s: %s; allowed: %s, such as rank=16,alpha=32,targets=q_proj,v_proj", text,
+                   key, allowed);
 }
 
 static bool read_rank(const char *value, size_t length, size_t *rank_p) {
@@ -171,7 +171,8 @@ zr_status_t zr_lora_read(const char *text, const zr_log_t *log, zr_lora_t *lora_
     zr_lora_t lora = zr_lora_usual();
     bool is_in_targets = false;
     if (text[0] == '\0' || text[strlen(text) - 1] == ',')
-        return refuse(text, "nothing is behind the last comma", "rank, alpha and targets", log);
+        return refuse(text, "the value after the last comma is missing", "rank, alpha and targets",
+                      log);
     for (const char *entry = text; *entry != '\0';) {
         size_t length = strcspn(entry, ","), key = strcspn(entry, "=");
         const char *value = entry + key + 1;
@@ -182,10 +183,10 @@ zr_status_t zr_lora_read(const char *text, const zr_log_t *log, zr_lora_t *lora_
                 return refuse(text, "targets are names of linear layers", "up to 255 bytes", log);
         } else if (has_key && key == 4 && strncmp(entry, "rank", key) == 0) {
             if (!read_rank(value, value_length, &lora.rank))
-                return refuse(text, "rank is no number that is allowed", "1 to 4096", log);
+                return refuse(text, "rank is not an allowed number", "1 to 4096", log);
         } else if (has_key && key == 5 && strncmp(entry, "alpha", key) == 0) {
             if (!read_alpha(value, value_length, &lora.alpha))
-                return refuse(text, "alpha is no number that is allowed", "above 0, to 1e6", log);
+                return refuse(text, "alpha is not an allowed number", "above 0, to 1e6", log);
         } else if (has_key && key == 7 && strncmp(entry, "targets", key) == 0) {
             lora.targets[0] = '\0';
             if (!append_target(value, value_length, &lora))
@@ -289,8 +290,8 @@ zr_status_t zr_lora_check(const zr_lora_t *lora, const zr_model_shape_t *shape,
         if (n_found == 0)
             status = zr_fail(
                 log, ZR_ERR_ARGUMENT,
-                "targets: \"%.*s\" is no linear layer of the model; allowed are " ZR_LORA_ALL
-                ", and %s, or what follows a dot of these",
+                "targets: \"%.*s\" is not a linear layer of the model; allowed: " ZR_LORA_ALL
+                ", and %s, or a suffix of these after a dot",
                 (int)length, target, layers);
         target += length;
         target += *target == ',';

@@ -71,7 +71,7 @@ static zr_status_t refuse_type(const char *type, const char *where, const zr_log
         for (const char *const *name = architectures[i]->types; *name != NULL; name++)
             used += (size_t)snprintf(known + used, sizeof(known) - used, "%s%s",
                                      used > 0 ? ", " : "", *name);
-    return zr_fail(log, ZR_ERR_UNSUPPORTED, "%s: model_type is %.60s; supported are %s", where,
+    return zr_fail(log, ZR_ERR_UNSUPPORTED, "%s: model_type is %.60s; supported: %s", where,
                    type != NULL ? type : "missing", known);
 }
 
@@ -124,10 +124,11 @@ static zr_status_t read_path(const char *path, bool is_folder, const zr_log_t *l
     sprintf(where, "%.*s%s", (int)n, path, is_folder ? "/" CONFIG_NAME : "");
     zr_status_t status;
     if (is_folder && stat(where, &about) != 0)
-        status = zr_fail(log, ZR_ERR_ARGUMENT,
-                         "%s: the folder has no " CONFIG_NAME ", which says what model it is; give "
-                         "a folder of Hugging Face's, a name or sizes",
-                         path);
+        status =
+            zr_fail(log, ZR_ERR_ARGUMENT,
+                    "%s: the folder has no " CONFIG_NAME
+                    ", which describes the model; give a folder of Hugging Face's, a name or sizes",
+                    path);
     else
         status = zr_text_file_read(where, CONFIG_MAX_BYTES, log, &text, &n_bytes);
     if (status == ZR_OK) {
@@ -147,8 +148,8 @@ static zr_status_t refuse_name(const char *text, const zr_log_t *log) {
     const char *nearest = zr_name_nearest(text, names, n);
     zr_model_shape_t shape;
     return zr_fail(log, ZR_ERR_ARGUMENT,
-                   "%s: neither a model's name (such as %s or %s), nor sizes, nor a file or folder "
-                   "that is there%s%s; docs/guide/train.md has all names",
+                   "%s: not a model's name (such as %s or %s), sizes, or an existing file or "
+                   "folder%s%s; docs/guide/train.md has all names",
                    text, architectures[0]->usual(0, &shape), architectures[1]->usual(0, &shape),
                    nearest != NULL ? "; the nearest name is " : "", nearest != NULL ? nearest : "");
 }
@@ -261,7 +262,7 @@ bool zr_model_shapes_differ(const zr_model_shape_t *a, const zr_model_shape_t *b
 zr_status_t zr_model_shape_check(const zr_model_shape_t *shape, const zr_log_t *log) {
     char error[512];
     if ((size_t)shape->kind >= ZR_N_MODEL_KINDS)
-        return zr_fail(log, ZR_ERR_ARGUMENT, "no model: kind %d; allowed are 0 to %d",
+        return zr_fail(log, ZR_ERR_ARGUMENT, "no model: kind %d; allowed: 0 to %d",
                        (int)shape->kind, ZR_N_MODEL_KINDS - 1);
     if (of(shape)->check(shape, error, sizeof(error)))
         return ZR_OK;

@@ -40,13 +40,13 @@ const plan_band_t *plan_band_of(const plan_options_t *options, const zr_run_row_
     if (strncmp(source, "fitted", 6) == 0)
         return none(source, text, size);
     if (hardware->kind == ZR_HARDWARE_CUDA && offloads)
-        return none("no planned step with offload on a GPU was compared with a measured one", text,
+        return none("planned steps with offload on a GPU were not validated by measurements", text,
                     size);
     const plan_band_t *band =
         &bands[hardware->kind == ZR_HARDWARE_HOST                ? MEASURED_HOST
                : options->run.n_ranks > hardware->ranks_per_node ? SEVERAL_NODES
                                                                  : ONE_NODE];
-    snprintf(text, size, "%.2f to %.2f times as long as planned were the steps of %zu %s (%s)",
-             band->least, band->most, band->n_runs, band->what, band->document);
+    snprintf(text, size, "measured steps of %zu %s took %.2f to %.2f times the planned time (%s)",
+             band->n_runs, band->what, band->least, band->most, band->document);
     return band;
 }

@@ -178,7 +178,7 @@ static zr_status_t take_global_batch(const table_t *table, char *const *cells, p
         return ZR_OK;
     }
     if (batch % each != 0)
-        return zr_fail(log, ZR_ERR_ARGUMENT, "global batch %zu: has to be a multiple of %zu (%s)",
+        return zr_fail(log, ZR_ERR_ARGUMENT, "global batch %zu: must be a multiple of %zu (%s)",
                        batch, each, "micro-batch x ranks");
     config->grad_accum = batch / each;
     return ZR_OK;
@@ -215,8 +215,7 @@ static zr_status_t take_time(const table_t *table, char *const *cells, calibrate
     double value = cell != NULL ? strtod(cell, &end) : 0;
     if (cell == NULL || end == cell || *end != '\0' || !(value > 0) || !isfinite(value))
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "the time of a step is \"%s\": has to be a number "
-                       "greater than 0",
+                       "the time of a step is \"%s\": must be a number greater than 0",
                        cell != NULL ? cell : "");
     run->measured = ms != NULL ? 1e-3 * value : value;
     return ZR_OK;
@@ -322,7 +321,7 @@ static zr_status_t read_runs(table_t *table, FILE *file, calibration_t *calibrat
     return zr_fail(
         table->log, ZR_ERR_ARGUMENT,
         "--calibrate %s: has %s that can be planned (%zu left out for tensor or pipeline "
-        "parallelism, %zu for other reasons); needed are at least %d",
+        "parallelism, %zu for other reasons); at least %d are required",
         table->path, zr_count_text(calibration->n_runs, "run").text, calibration->n_parallel,
         calibration->n_impossible, LEAST_RUNS);
 }

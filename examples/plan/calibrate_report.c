@@ -62,7 +62,7 @@ zr_status_t calibration_save(const calibration_t *calibration, const plan_option
     snprintf(
         fitted, sizeof(fitted),
         "fitted to %zu measured steps of %.200s (zero-plan --calibrate); fitted to %zu of them, "
-        "it is wrong of the other %zu by %.1f%% on average and %.1f%% at most",
+        "its error on the other %zu is %.1f%% on average and %.1f%% at most",
         calibration->n_runs, options->calibrate_path, calibration->n_runs - calibration->n_held_out,
         rest.n, 100 * rest.mean, 100 * rest.worst);
     snprintf(others, sizeof(others), "as described: %s", options->hardware.name);

@@ -43,7 +43,7 @@ void plan_words_placement(const zr_run_row_t *row, plan_words_t *words) {
             words, "%s %sparameters %s", row->optimizer != ZR_OFFLOAD_NONE ? " and" : " with",
             part_of(config->offload_param.ratio, part, sizeof(part)), where[row->params]);
     if (row->recompute)
-        plan_words_add(words, ", layers computed again in backward,");
+        plan_words_add(words, ", layers recomputed in backward,");
     if (config->order == ZR_ORDER_BLOCK && config->grad_accum > 1)
         plan_words_add(words, ", each block for all micro-batches before the next,");
     if (config->update_at == ZR_UPDATE_AT_BACKWARD)

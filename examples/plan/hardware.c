@@ -153,7 +153,7 @@ zr_status_t plan_hardware_check_given(const char *which, const options_given_t *
     if (!has_device || strcmp(which, "this") == 0)
         return ZR_OK;
     return zr_fail(log, ZR_ERR_ARGUMENT,
-                   "--device and --threads are of this machine, and --hardware %s is planned for; "
-                   "leave them out, or ask about --hardware this",
+                   "--device and --threads apply to this machine, but the plan is for --hardware "
+                   "%s; leave them out, or use --hardware this",
                    which);
 }

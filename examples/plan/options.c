@@ -80,10 +80,9 @@ static const options_use_t uses[] = {
 };
 #define N_ELEMS(array) (sizeof(array) / sizeof((array)[0]))
 
-static const char *const headers[] = {NULL,       "What to train:",
-                                      "How:",     "What is tried in all ways, unless it is given:",
-                                      "In what:", "Offload, where it is tried:",
-                                      "Output:"};
+static const char *const headers[] = {
+    NULL,         "What to train:",           "How:",   "Settings that are varied unless given:",
+    "Resources:", "Offload, if it is tried:", "Output:"};
 
 static zr_status_t take_plot(void *object, const char *label, const char *text,
                              const zr_log_t *log) {

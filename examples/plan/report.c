@@ -256,7 +256,7 @@ static void print_memory(const zr_run_plan_t *plan, FILE *file) {
         size_t all = is_nvme ? plan->nvme_bytes : plan->tiers[tier].reserved.peak;
         if (all == 0)
             continue;
-        fprintf(file, "  %s, the most of a rank: %s", zr_tier_name((zr_tier_t)tier),
+        fprintf(file, "  %s, maximum per rank: %s", zr_tier_name((zr_tier_t)tier),
                 train_bytes((double)all).text);
         for (int tag = 0; tag < ZR_N_TAGS; tag++) {
             size_t own = is_nvme ? plan->nvme_by_tag[tag] : plan->tiers[tier].by_tag[tag].peak;
@@ -265,7 +265,7 @@ static void print_memory(const zr_run_plan_t *plan, FILE *file) {
         }
         fprintf(file, "\n");
     }
-    fprintf(file, "  tables of the library, in no tier: at most %s of a rank\n",
+    fprintf(file, "  tables of the library, outside of tiers: at most %s per rank\n",
             train_bytes((double)plan->metadata.peak).text);
 }
 

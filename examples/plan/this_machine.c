@@ -132,14 +132,13 @@ static zr_status_t check_rates(const train_options_t *options, const zr_log_t *l
                        zr_hardware_kind_name(looked_up->kind));
     int n_here = looked_up->ranks_per_node;
     if (rates->ranks_per_node != n_here || rates->n_threads != looked_up->n_threads)
-        zr_log_write(log, ZR_LOG_WARNING,
-                     "--hardware %s: its rates are those of %s of %s each, and "
-                     "these are %d of %d on this machine: times are rough; measure them with "
-                     "zero-bench --save-hardware FILE --ranks %d",
-                     options->hardware_path,
-                     zr_count_text((uint64_t)rates->ranks_per_node, "rank").text,
-                     zr_count_text((uint64_t)rates->n_threads, "thread").text, n_here,
-                     looked_up->n_threads, n_here);
+        zr_log_write(
+            log, ZR_LOG_WARNING,
+            "--hardware %s: its rates are for %s with %s each, but this run has %d with %d: times "
+            "are approximate; measure them with zero-bench --save-hardware FILE --ranks %d",
+            options->hardware_path, zr_count_text((uint64_t)rates->ranks_per_node, "rank").text,
+            zr_count_text((uint64_t)rates->n_threads, "thread").text, n_here, looked_up->n_threads,
+            n_here);
     return ZR_OK;
 }
 

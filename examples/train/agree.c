@@ -83,9 +83,10 @@ zr_status_t train_agree(const train_options_t *options, const data_t *data, cons
     agree_on_data(&agreement, "--val-data", val);
     agree_on_rows(&agreement, options);
     if (options->checkpoint.dir != NULL && start->checkpoint == NULL)
-        agree(&agreement, "no checkpoint to go on from (--resume)");
+        agree(&agreement, "no checkpoint to resume from (--resume)");
     else if (options->checkpoint.dir != NULL)
-        agree(&agreement, "a checkpoint of step %zu to go on from (--resume), at sequence %" PRIu64,
+        agree(&agreement,
+              "a checkpoint of step %zu to resume from (--resume), at sequence %" PRIu64,
               start->step, start->n_sequences);
     agree(&agreement, "%s --trace", options->trace_path != NULL ? "a" : "no");
     return agreement.status;

@@ -172,13 +172,12 @@ static zr_status_t refuse_data(const opening_t *opening, const char *key, const 
                                const json_t *now) {
     char *saved_text = json_dumps(saved, JSON_ENCODE_ANY),
          *now_text = json_dumps(now, JSON_ENCODE_ANY);
-    zr_status_t status =
-        zr_fail(opening->log, ZR_ERR_ARGUMENT,
-                "checkpoint %s was trained on data of other %s: %s, now %s, so that their order "
-                "does not go on; give what was given then, or begin them anew with --resume-data "
-                "restart",
-                opening->info.path, key, saved_text != NULL ? saved_text : "?",
-                now_text != NULL ? now_text : "?");
+    zr_status_t status = zr_fail(
+        opening->log, ZR_ERR_ARGUMENT,
+        "checkpoint %s was trained on data of other %s: %s, now %s, so their order cannot "
+        "continue; use the same data, or start from the beginning with --resume-data restart",
+        opening->info.path, key, saved_text != NULL ? saved_text : "?",
+        now_text != NULL ? now_text : "?");
     free(saved_text);
     free(now_text);
     return status;
@@ -207,12 +206,11 @@ static zr_status_t check_data(const opening_t *opening, const json_t *saved) {
 static void warn_of_bytes(const opening_t *opening) {
     size_t vocab = zr_model_shape_sizes(&opening->options->shape).vocab;
     if (vocab > 256 && strcmp(data_kind(opening->data), "text") == 0)
-        zr_log_write(
-            opening->log, ZR_LOG_WARNING,
-            "%s has weights of another tool with a vocabulary of %zu, and --data is text, "
-            "of which every byte is a token: what the weights have learnt of their "
-            "tokenizer's tokens is lost; give token files (docs/guide/fine-tune.md, \"Data\")",
-            opening->info.path, vocab);
+        zr_log_write(opening->log, ZR_LOG_WARNING,
+                     "%s has weights of another tool with a vocabulary of %zu, and --data is text, "
+                     "where every byte is a token, which does not match the tokenizer of the "
+                     "weights; give token files (docs/guide/fine-tune.md, \"Data\")",
+                     opening->info.path, vocab);
 }
 
 /* Weights from elsewhere have no place in any data. */
@@ -236,7 +234,7 @@ static void find_gain(opening_t *opening, const json_t *trainer) {
     if (!train_gain_read(opening->options, opening->val, evaluation, &opening->start->gain))
         zr_log_write(opening->log, ZR_LOG_INFO,
                      "checkpoint %s has evaluated other validation data, --seq or --eval-batches: "
-                     "its best loss and its count for --patience are not gone on with",
+                     "its best loss and its count for --patience are reset",
                      opening->info.path);
 }
 
@@ -262,12 +260,12 @@ static void say_start(const opening_t *opening) {
                      zr_count_text(info->step, "step").text);
     else if (info->step >= n_steps)
         zr_log_write(opening->log, info->step > n_steps ? ZR_LOG_WARNING : ZR_LOG_INFO,
-                     "%s has %s already: nothing is left of --steps %zu; give more to go on",
-                     info->path, zr_count_text(info->step, "step").text, n_steps);
+                     "%s has %s already: --steps %zu are done; give more to continue", info->path,
+                     zr_count_text(info->step, "step").text, n_steps);
     else
         zr_log_write(opening->log, ZR_LOG_INFO,
-                     "goes on from %s: step %zu of %zu, saved by %s at stage %d, sequence "
-                     "%" PRIu64 " of the data",
+                     "resumes from %s: step %zu of %zu, saved by %s at stage %d, sequence %" PRIu64
+                     " of the data",
                      info->path, info->step, n_steps,
                      zr_count_text((uint64_t)info->n_ranks, "rank").text, info->stage,
                      opening->start->n_sequences);
@@ -300,11 +298,10 @@ static zr_status_t open_newest(const train_options_t *options, const data_t *dat
 static zr_status_t make_folder(const char *dir, const zr_log_t *log) {
     if (mkdir(dir, 0777) != 0 && errno != EEXIST)
         return zr_fail(log, ZR_ERR_IO, "--checkpoint-dir %s: cannot be made: %s%s", dir,
-                       strerror(errno), errno == ENOENT ? ": make the folder above it first" : "");
+                       strerror(errno), errno == ENOENT ? ": create its parent folder first" : "");
     const char *problem = files_refuse_folder(dir);
     if (problem != NULL)
-        return zr_fail(log, ZR_ERR_IO,
-                       "--checkpoint-dir %s: %s; give a folder that can be written to", dir,
+        return zr_fail(log, ZR_ERR_IO, "--checkpoint-dir %s: %s; give a writable folder", dir,
                        problem);
     return ZR_OK;
 }
@@ -342,8 +339,8 @@ static zr_status_t refuse_within(const char *option, const char *const *paths, s
     for (size_t i = 0; i < n_paths; i++)
         if (reads_folder(paths[i], dir))
             return zr_fail(log, ZR_ERR_ARGUMENT,
-                           "--checkpoint-dir %s is in %s %s, all of whose files are read as "
-                           "data; give a folder elsewhere, or one whose name begins with a dot",
+                           "--checkpoint-dir %s is in %s %s, whose files are all read as data; "
+                           "give a folder elsewhere, or one whose name begins with a dot",
                            dir, option, paths[i]);
     return ZR_OK;
 }
@@ -375,8 +372,8 @@ static zr_status_t open_to_evaluate(const train_options_t *options, const data_t
         ZR_TRY(look_into_folder(options, log, &has_any));
     if (!has_any)
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "--checkpoint-dir %s: there is no checkpoint in it; give the folder of one, "
-                       "or leave it out to evaluate initial weights",
+                       "--checkpoint-dir %s: contains no checkpoint; give a folder with a "
+                       "checkpoint, or leave it out to evaluate initial weights",
                        dir);
     return open_newest(options, NULL, val, comm, log, start);
 }
@@ -401,14 +398,12 @@ zr_status_t train_checkpoint_open(const train_options_t *options, const data_t *
         return open_newest(options, data, val, comm, log, start_p);
     if (has_any)
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "--checkpoint-dir %s: there are checkpoints in it already; add --resume to "
-                       "go on from the newest, or give another folder",
+                       "--checkpoint-dir %s: contains checkpoints already; add --resume to resume "
+                       "from the newest, or give another folder",
                        asked->dir);
     if (asked->resume)
         zr_log_write(log, ZR_LOG_INFO,
-                     "--resume: %s has no checkpoint yet: begins at the first "
-                     "step",
-                     asked->dir);
+                     "--resume: %s has no checkpoint yet: starting at the first step", asked->dir);
     return ZR_OK;
 }
 

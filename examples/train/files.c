@@ -109,12 +109,11 @@ zr_status_t train_files_check_nvme_paths(const train_options_t *o, const zr_log_
         if (problem == NULL)
             continue;
         if (o->nvme_paths_from == TRAIN_PATHS_OF_OPTION)
-            return zr_fail(log, ZR_ERR_IO,
-                           "--nvme-path %s: %s; give a folder that can be written to", path,
+            return zr_fail(log, ZR_ERR_IO, "--nvme-path %s: %s; give a writable folder", path,
                            problem);
         bool is_config = o->nvme_paths_from == TRAIN_PATHS_OF_CONFIG;
         return zr_fail(log, ZR_ERR_IO,
-                       "%s %s: %s %s: %s; name a folder that can be written to, there or with "
+                       "%s %s: %s %s: %s; name a writable folder, there or with "
                        "--nvme-path",
                        is_config ? "--config" : "--io-settings",
                        is_config ? o->config_path : o->io_settings_path,

@@ -64,8 +64,7 @@ static zr_status_t open_data(run_t *run) {
     if (run->data == NULL || data_has_documents(run->data) == data_has_documents(run->val))
         return ZR_OK;
     return zr_fail(&run->log, ZR_ERR_ARGUMENT,
-                   "--val-data is %s and --data is %s: a model has documents in both or in none; "
-                   "make documents of both",
+                   "--val-data is %s and --data is %s: use documents for both or for none",
                    data_kind(run->val), data_kind(run->data));
 }
 
@@ -81,8 +80,8 @@ static void warn_of_weights(const run_t *run) {
         int n = snprintf(path, sizeof(path), "%s/%s", o->model, names[i]);
         if (n > 0 && (size_t)n < sizeof(path) && access(path, F_OK) == 0)
             zr_log_write(&run->log, ZR_LOG_WARNING,
-                         "--model %s: its weights (%s) are not read, and training begins with "
-                         "random ones; to go on from them: zero-checkpoint import %s "
+                         "--model %s: its weights (%s) are not read, and training starts with "
+                         "random ones; to use them: zero-checkpoint import %s "
                          "--checkpoint-dir DIR, and zero-train --checkpoint-dir DIR --resume",
                          o->model, names[i], o->model);
     }

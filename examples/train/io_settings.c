@@ -66,7 +66,7 @@ static zr_status_t refuse_number(const settings_t *s, const setting_t *setting, 
         snprintf(allowed, sizeof(allowed), "multiples of %zu, up to %zu", setting->unit,
                  setting->most);
     return zr_fail(s->log, ZR_ERR_ARGUMENT,
-                   "--io-settings %s: %s is %s; allowed are %s; the nearest is %zu", s->path,
+                   "--io-settings %s: %s is %s; allowed: %s; the nearest is %zu", s->path,
                    setting->key, value, allowed, nearest);
 }
 
@@ -92,18 +92,18 @@ static zr_status_t read_paths(settings_t *s, const json_t *paths) {
     if (s->keep_paths)
         return ZR_OK;
     if (!json_is_array(paths) || json_array_size(paths) == 0)
-        return zr_fail(s->log, ZR_ERR_ARGUMENT, "--io-settings %s: paths has to be a list of names",
+        return zr_fail(s->log, ZR_ERR_ARGUMENT, "--io-settings %s: paths must be a list of names",
                        s->path);
     json_array_foreach(paths, index, path) {
         const char *name = json_string_value(path);
         if (name == NULL || name[0] == '\0' || strchr(name, ',') != NULL)
             return zr_fail(s->log, ZR_ERR_ARGUMENT,
-                           "--io-settings %s: path %zu has to be a name without comma", s->path,
+                           "--io-settings %s: path %zu must be a name without comma", s->path,
                            index + 1);
         used += (size_t)snprintf(text + used, room - used, "%s%s", index > 0 ? "," : "", name);
         if (used >= room)
             return zr_fail(s->log, ZR_ERR_ARGUMENT,
-                           "--io-settings %s: paths have to have less than %zu bytes together",
+                           "--io-settings %s: paths must have less than %zu bytes together",
                            s->path, room);
     }
     return ZR_OK;
@@ -132,8 +132,8 @@ static zr_status_t check_files(const settings_t *s) {
     if (s->config.nvme.files_per_path * n_paths <= ZR_STORE_MAX_PATHS)
         return ZR_OK;
     return zr_fail(s->log, ZR_ERR_ARGUMENT,
-                   "--io-settings %s: files_per_path is %zu, with %s; allowed are %d files "
-                   "together: name fewer folders, or write a smaller files_per_path",
+                   "--io-settings %s: files_per_path is %zu, with %s; allowed: %d files together: "
+                   "name fewer folders, or write a smaller files_per_path",
                    s->path, s->config.nvme.files_per_path, zr_count_text(n_paths, "folder").text,
                    ZR_STORE_MAX_PATHS);
 }

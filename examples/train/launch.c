@@ -19,11 +19,10 @@ static zr_status_t check_launch(const train_options_t *options, const zr_log_t *
                        options->n_ranks, who, launch->n_ranks,
                        launch->by_mpi ? "start one process" : "unset WORLD_SIZE");
     if (options->comm == TRAIN_COMM_THREADS)
-        return zr_fail(
-            log, ZR_ERR_ARGUMENT,
-            "--comm threads: %s %d processes that are a rank each; allowed are nccl with "
-            "GPUs, processes on the host",
-            who, launch->n_ranks);
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "--comm threads: %s %d processes that are a rank each; allowed: nccl with "
+                       "GPUs, processes on the host",
+                       who, launch->n_ranks);
     return ZR_OK;
 }
 
@@ -101,10 +100,10 @@ static zr_status_t read_trust(train_options_t *options, const zr_log_t *log) {
 static zr_status_t check_sign(const train_options_t *options, const zr_log_t *log) {
     if (options->checkpoint.sign == TRAIN_SIGN_OFF || options->launch.secret.is_given)
         return ZR_OK;
-    return zr_fail(log, ZR_ERR_ARGUMENT,
-                   "--checkpoint-sign %s: there is no secret to sign with; give --comm-secret "
-                   "FILE, or the variable %s",
-                   options_value(&options->given, "checkpoint-sign"), ZR_SECRET_VARIABLE);
+    return zr_fail(
+        log, ZR_ERR_ARGUMENT,
+        "--checkpoint-sign %s: no secret was given; add --comm-secret FILE, or set the variable %s",
+        options_value(&options->given, "checkpoint-sign"), ZR_SECRET_VARIABLE);
 }
 
 zr_status_t train_launch_apply(train_options_t *options, const zr_log_t *log) {

@@ -365,8 +365,7 @@ static const zr_option_t own[] = {
      .help = "with --trace: of these steps",
      .more = "A run that goes on after them (`--resume`) warns, and leaves the file as it is"},
     {"json", AT(json), .type = ZR_OPTION_FLAG, .group = OUTPUT,
-     .help = "print the result as one JSON object",
-     .more = "on standard output, and nothing else there"},
+     .help = "print the result as one JSON object", .more = "on standard output, and nothing else"},
     {"quiet", AT(quiet), .type = ZR_OPTION_FLAG, .group = OUTPUT,
      .help = "no progress and no summary; errors and warnings only"},
     {"verbose", AT(verbose), .type = ZR_OPTION_FLAG, .group = OUTPUT,
@@ -429,8 +428,7 @@ static zr_status_t resolve_shape(train_options_t *options, const zr_log_t *log) 
         options->seq = usual_seq(&options->shape);
     if (options->seq > longest)
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "--seq %zu: the model has %s; allowed are 1 to %zu; the nearest "
-                       "is %zu",
+                       "--seq %zu: the model has %s; allowed: 1 to %zu; the nearest is %zu",
                        options->seq, zr_count_text(longest, "position").text, longest, longest);
     if (options->seq_min_text != NULL)
         ZR_TRY(args_count("--seq-min", options->seq_min_text, 1, options->seq, log,
@@ -439,8 +437,8 @@ static zr_status_t resolve_shape(train_options_t *options, const zr_log_t *log) 
         options->seq_min = options->seq;
     if (options->seq_min > options->seq)
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "--seq-min %zu: sequences have at most %s (--seq); allowed are 1 to "
-                       "%zu; the nearest is %zu",
+                       "--seq-min %zu: sequences have at most %s (--seq); allowed: 1 to %zu; the "
+                       "nearest is %zu",
                        options->seq_min, zr_count_text(options->seq, "token").text, options->seq,
                        options->seq);
     return ZR_OK;
@@ -478,10 +476,10 @@ static zr_status_t resolve_schedule(train_options_t *options, const zr_log_t *lo
     if (has_end && schedule->total_steps == 0)
         schedule->total_steps = options->steps;
     if (has_warmup && has_end && schedule->warmup_steps > schedule->total_steps)
-        return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "--warmup %zu: longer than the schedule; allowed are 0 to %zu; the nearest "
-                       "is %zu",
-                       schedule->warmup_steps, schedule->total_steps, schedule->total_steps);
+        return zr_fail(
+            log, ZR_ERR_ARGUMENT,
+            "--warmup %zu: longer than the schedule; allowed: 0 to %zu; the nearest is %zu",
+            schedule->warmup_steps, schedule->total_steps, schedule->total_steps);
     return ZR_OK;
 }
 
@@ -493,17 +491,17 @@ static zr_status_t check_sizes(const train_options_t *options, const zr_log_t *l
         __builtin_mul_overflow(n, (size_t)options->n_ranks, &n) ||
         __builtin_mul_overflow(n, options->seq, &n) ||
         __builtin_mul_overflow(n, options->steps, &n))
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "--micro-batch %zu, --grad-accum %zu, --ranks %d, --seq %zu and --steps "
+                       "%zu: the number of tokens overflows; allowed: less than 2^64 together",
+                       c->micro_batch, c->grad_accum, options->n_ranks, options->seq,
+                       options->steps);
+    if (c->micro_batch > (size_t)INT32_MAX / options->seq)
         return zr_fail(
             log, ZR_ERR_ARGUMENT,
-            "--micro-batch %zu, --grad-accum %zu, --ranks %d, --seq %zu and --steps %zu: "
-            "the number of tokens overflows; allowed are less than 2^64 together",
-            c->micro_batch, c->grad_accum, options->n_ranks, options->seq, options->steps);
-    if (c->micro_batch > (size_t)INT32_MAX / options->seq)
-        return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "--micro-batch %zu: of sequences of %s, allowed are at most %d tokens; "
-                       "the nearest is %zu",
-                       c->micro_batch, zr_count_text(options->seq, "token").text, INT32_MAX,
-                       (size_t)INT32_MAX / options->seq);
+            "--micro-batch %zu: of sequences of %s, allowed: at most %d tokens; the nearest is %zu",
+            c->micro_batch, zr_count_text(options->seq, "token").text, INT32_MAX,
+            (size_t)INT32_MAX / options->seq);
     return ZR_OK;
 }
 
@@ -677,7 +675,7 @@ static zr_status_t check_memory_snapshot(const train_options_t *options, const z
     if (path == NULL || zr_snapshot_form_of(path, &form))
         return ZR_OK;
     return zr_fail(log, ZR_ERR_ARGUMENT,
-                   "--memory-snapshot %s: the form is chosen by the ending; allowed are NAME.csv, "
+                   "--memory-snapshot %s: the suffix determines the format; allowed: NAME.csv, "
                    "NAME.json, NAME.pickle",
                    path);
 }
@@ -728,7 +726,7 @@ static zr_status_t resolve_data_weights(train_options_t *options, const zr_log_t
         double weight = strtod(next, &end);
         if (end == next || (*end != '\0' && *end != ','))
             return zr_fail(log, ZR_ERR_ARGUMENT,
-                           "--data-weights %s: \"%.20s\" is no number; allowed are numbers greater "
+                           "--data-weights %s: \"%.20s\" is not a number; allowed: numbers greater "
                            "than 0 with commas between, such as 0.7,0.3",
                            text, next);
         if (n < options->n_data_paths)

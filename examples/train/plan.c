@@ -156,8 +156,8 @@ static void warn_of_machine(const zr_run_lack_t *lack, const zr_config_t *config
                                          : config->host_memory_bytes) <= lack->there_bytes))
         return;
     zr_log_write(log, ZR_LOG_WARNING,
-                 "a rank needs %s of %s, and its part of this machine is %s: the system may "
-                 "end the run without a word; zero-plan says what fits",
+                 "a rank needs %s of %s, and its part of this machine is %s: the system may kill "
+                 "the run; zero-plan tells what fits",
                  train_bytes((double)lack->needed_bytes).text, zr_run_lack_name(lack),
                  train_bytes((double)lack->there_bytes).text);
 }
@@ -172,8 +172,8 @@ zr_status_t train_plan_check(const train_plan_t *plan, const train_options_t *op
         return ZR_OK;
     }
     return zr_fail(log, ZR_ERR_BUDGET,
-                   "%s; by its plan the run needs %s of %s and has %s, so it is not begun; "
-                   "--plan-check off begins it",
+                   "%s; the planned run needs %s of %s but has %s, so it was not started; "
+                   "--plan-check off starts it",
                    plan->on_host.message, train_bytes((double)lack->needed_bytes).text,
                    zr_run_lack_name(lack), train_bytes((double)lack->there_bytes).text);
 }

@@ -431,8 +431,8 @@ void train_report_warnings(const train_options_t *options, const train_result_t 
     if (result->status != ZR_OK || result->n_steps == result->first_step || is_finite(result))
         return;
     zr_log_write(log, ZR_LOG_WARNING,
-                 "the training went astray: the last loss is %g, of %s %zu skipped, of %s %zu not "
-                 "finite; try a lower --lr (now %g), --clip 1, or a "
+                 "training diverged: the last loss is %g, of %s %zu were skipped, of %s %zu are "
+                 "not finite; try a lower --lr (now %g), --clip 1, or a "
                  "longer --warmup",
                  isnan(result->last_loss) ? NAN : result->last_loss,
                  zr_count_text(result->n_steps, "step").text, result->n_skipped,
@@ -595,7 +595,7 @@ static void print_tags(const train_peak_t *peak, const train_peak_t *planned, FI
 
 static void print_plan(const zr_replay_plan_t *plan, FILE *file) {
     if (plan->n_allocations > 0)
-        fprintf(file, "  plan of a step: %s in %s, %.4f of the most alive at once\n",
+        fprintf(file, "  plan of a step: %s in %s, %.4f of the peak of live bytes\n",
                 zr_count_text(plan->n_allocations, "allocation").text,
                 train_bytes((double)plan->height_bytes).text,
                 (double)plan->height_bytes / (double)plan->max_live_bytes);
@@ -615,7 +615,7 @@ static void print_memory(const train_result_t *result, FILE *file) {
         if (tier != ZR_TIER_NVME && result->replay.has_plan)
             print_plan(&result->replay.plans[tier], file);
     }
-    fprintf(file, "tables of the library, in no tier: at most %s of a rank\n",
+    fprintf(file, "tables of the library, outside of tiers: at most %s per rank\n",
             train_bytes((double)result->metadata.peak).text);
     if (result->replay.is_on)
         fprintf(file, "memory plan  %s; %s placed by plan, %zu left it\n",
@@ -731,7 +731,7 @@ static void print_peaks(const train_result_t *result, FILE *file) {
                     train_bytes((double)result->planned.peak[tier].reserved).text);
         between = ", ";
     }
-    fprintf(file, "; the most of a rank\n");
+    fprintf(file, "; maximum per rank\n");
 }
 
 static void print_weights(const train_options_t *options, const train_result_t *result,

@@ -45,7 +45,7 @@ static bool keeps_snapshot(const run_t *run, const rank_t *rank) {
         return false;
     if (rank->number == 0)
         zr_log_write(&rank->log, ZR_LOG_WARNING,
-                     "--memory-snapshot %s: nothing is written: the run has done no step",
+                     "--memory-snapshot %s: nothing is written, as no step was done",
                      run->options->memory_snapshot_path);
     return true;
 }

@@ -21,7 +21,7 @@ zr_status_t train_trace_take_steps(train_options_t *options, const char *value,
     char first[32], key[128];
     if (colon == NULL || (size_t)(colon - value) >= sizeof(first))
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "--trace-steps %s: allowed is FIRST:LAST, such as 3:3 for the third step",
+                       "--trace-steps %s: allowed: FIRST:LAST, such as 3:3 for the third step",
                        value);
     snprintf(first, sizeof(first), "%.*s", (int)(colon - value), value);
     snprintf(key, sizeof(key), "--trace-steps %.64s: FIRST", value);
@@ -34,10 +34,10 @@ zr_status_t train_trace_check(const train_options_t *options, const zr_log_t *lo
     if (options->trace_first == 0)
         return ZR_OK;
     if (options->trace_first > options->steps)
-        return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "--trace-steps %zu:%zu: the run ends with step %zu (--steps); allowed are "
-                       "steps 1 to %zu",
-                       options->trace_first, options->trace_last, options->steps, options->steps);
+        return zr_fail(
+            log, ZR_ERR_ARGUMENT,
+            "--trace-steps %zu:%zu: the run ends with step %zu (--steps); allowed: steps 1 to %zu",
+            options->trace_first, options->trace_last, options->steps, options->steps);
     return ZR_OK;
 }
 
@@ -57,12 +57,11 @@ static bool has_steps(const train_options_t *options, int rank, size_t n_done,
         return true;
     if (rank == 0 && are_chosen)
         zr_log_write(log, ZR_LOG_WARNING,
-                     "--trace %s: nothing is traced: the run goes on after step %zu, and "
+                     "--trace %s: nothing is traced: the run resumes after step %zu, and "
                      "--trace-steps %zu:%zu are done",
                      options->trace_path, n_done, options->trace_first, options->trace_last);
     else if (rank == 0)
-        zr_log_write(log, ZR_LOG_WARNING,
-                     "--trace %s: nothing is traced: no step of the run is left",
+        zr_log_write(log, ZR_LOG_WARNING, "--trace %s: nothing is traced: no steps are left",
                      options->trace_path);
     return false;
 }

@@ -644,14 +644,14 @@ static void say_over(const train_options_t *options, const train_result_t *resul
 static void say_interrupted(const train_options_t *options, const train_result_t *result,
                             const zr_log_t *log) {
     if (options->evaluation.only)
-        zr_log_write(log, ZR_LOG_ERROR, "interrupted before the evaluation has ended");
+        zr_log_write(log, ZR_LOG_ERROR, "interrupted before the end of the evaluation");
     else if (options->checkpoint.dir == NULL)
         zr_log_write(log, ZR_LOG_ERROR, "interrupted after step %zu of %zu", result->n_steps,
                      options->steps);
     else
         zr_log_write(log, ZR_LOG_INFO,
-                     "ended after step %zu of %zu, as it was asked to; all of it is in %s: the "
-                     "same command with --resume goes on",
+                     "ended after step %zu of %zu, as requested; it is saved in %s: run the same "
+                     "command with --resume to continue",
                      result->n_steps, options->steps, options->checkpoint.dir);
 }
 

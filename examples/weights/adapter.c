@@ -256,16 +256,16 @@ static zr_status_t read_lora(const json_t *config, const char *path, const zr_lo
     files_log_t own = {.log = *log, .option = path};
     zr_log_t named = files_log(&own);
     if (type == NULL || strcmp(type, "LORA") != 0)
-        return zr_fail(log, ZR_ERR_UNSUPPORTED, "%s: peft_type is %.40s; supported is LORA", path,
+        return zr_fail(log, ZR_ERR_UNSUPPORTED, "%s: peft_type is %.40s; supported: LORA", path,
                        type != NULL ? type : "missing");
     if (other != NULL)
         return zr_fail(log, ZR_ERR_UNSUPPORTED,
-                       "%s: %s is set; supported are adapters of A and B of one rank and alpha",
-                       path, other);
+                       "%s: %s is set; supported: adapters of A and B of one rank and alpha", path,
+                       other);
     if (!read_targets(json_object_get(config, "target_modules"), targets, sizeof(targets)))
         return zr_fail(log, ZR_ERR_UNSUPPORTED,
-                       "%s: target_modules is no list of names of at most %d bytes together, nor "
-                       "\"" ZR_LORA_ALL "\"",
+                       "%s: target_modules is not a list of names of at most %d bytes together, "
+                       "nor \"" ZR_LORA_ALL "\"",
                        path, ZR_LORA_TARGETS_BYTES - 1);
     if (!json_is_integer(rank) || json_integer_value(rank) < 1 || !(alpha > 0))
         return zr_fail(log, ZR_ERR_FORMAT,
@@ -388,7 +388,7 @@ static zr_status_t check_factors(const over_t *o) {
             zr_model_tensors_find(&o->base.tensors, name + n_prefix) == NULL)
             return zr_fail(
                 &o->log, ZR_ERR_FORMAT,
-                "%s: tensor \"%s\" is no adapter of the layers that target_modules names", path,
+                "%s: tensor \"%s\" is not an adapter of the layers that target_modules names", path,
                 name);
     }
     return ZR_OK;

@@ -78,7 +78,7 @@ static zr_status_t check_place(const char *path, const char *folder, const zr_lo
     if (is_within(real_path, real_folder))
         return ZR_OK;
     return zr_fail(log, ZR_ERR_FORMAT,
-                   "%s is a link that leads out of the folder, to %s; copy the file there, or "
+                   "%s is a link to %s, outside the folder; copy that file into the folder, or "
                    "remove the link",
                    path, real_path);
 }
@@ -110,8 +110,8 @@ static zr_status_t check_id(const tokens_t *t, const char *token, const json_t *
     if (json_is_number(id) && number >= 0 && number < (double)t->vocab)
         return ZR_OK;
     if (!json_is_number(id))
-        return zr_fail(t->log, ZR_ERR_FORMAT, "%s: token \"%.60s\": its id is no number", t->path,
-                       token);
+        return zr_fail(t->log, ZR_ERR_FORMAT, "%s: token \"%.60s\": its id is not a number",
+                       t->path, token);
     return zr_fail(
         t->log, ZR_ERR_FORMAT,
         "%s: token \"%.60s\" has the id %.0f, and the model has %s (vocab_size of " HF_CONFIG_NAME
@@ -211,7 +211,7 @@ static zr_status_t check_pieces(const tokens_t *t, const char *text, size_t n_by
     }
     if (!is_whole || n_pieces == 0)
         return zr_fail(t->log, ZR_ERR_FORMAT,
-                       "%s: it is no model of SentencePiece, or is cut off; remove it where the "
+                       "%s: it is not a model of SentencePiece, or is cut off; remove it where the "
                        "tokenizer is another file",
                        t->path);
     if (n_pieces > t->vocab)

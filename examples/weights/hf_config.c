@@ -18,7 +18,8 @@ static const char *dtype_name(element_kind_t kind) {
 }
 
 char *hf_config_print(const json_t *object, size_t *n_bytes_p) {
-    char *text = object == NULL ? NULL : json_dumps(object, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
+    char *text =
+        object == NULL ? NULL : json_dumps(object, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
     size_t n = text == NULL ? 0 : strlen(text);
     char *longer = text == NULL ? NULL : realloc(text, n + 2);
     if (longer == NULL) {
@@ -34,7 +35,7 @@ zr_status_t hf_config_set_dtype(element_kind_t kind, const zr_log_t *log, char *
                                 size_t *n_bytes_p) {
     json_t *object = json_loadb(*text_p, *n_bytes_p, 0, NULL);
     if (object == NULL)
-        return zr_fail(log, ZR_ERR_FORMAT, "config.json that the checkpoint carries is no JSON");
+        return zr_fail(log, ZR_ERR_FORMAT, "config.json that the checkpoint carries is not JSON");
     bool differs = false;
     for (size_t i = 0; i < sizeof(dtype_keys) / sizeof(dtype_keys[0]); i++) {
         const char *name = json_string_value(json_object_get(object, dtype_keys[i]));
@@ -44,10 +45,9 @@ zr_status_t hf_config_set_dtype(element_kind_t kind, const zr_log_t *log, char *
         differs = true;
     }
     size_t n_bytes = *n_bytes_p;
-    char *text = !differs ? *text_p
-                 : object == NULL
-                     ? NULL
-                     : json_dumps(object, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
+    char *text = !differs         ? *text_p
+                 : object == NULL ? NULL
+                                  : json_dumps(object, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
     json_decref(object);
     if (text == NULL)
         return zr_fail(log, ZR_ERR_MEMORY, "no memory for config.json");
@@ -114,7 +114,8 @@ static json_t *positions_of(const zr_nn_rotary_positions_t *rotary) {
     if (rotary->scaling == ZR_NN_ROTARY_DEFAULT)
         return json_null();
     if (rotary->scaling == ZR_NN_ROTARY_LINEAR)
-        return JSON_OBJECT({"rope_type", json_string("linear")}, {"factor", json_real(rotary->factor)});
+        return JSON_OBJECT({"rope_type", json_string("linear")},
+                           {"factor", json_real(rotary->factor)});
     return JSON_OBJECT({"rope_type", json_string("llama3")}, {"factor", json_real(rotary->factor)},
                        {"low_freq_factor", json_real(rotary->low_freq_factor)},
                        {"high_freq_factor", json_real(rotary->high_freq_factor)},
@@ -138,7 +139,8 @@ static void put_windows(const zr_decoder_shape_t *shape, const char *type, json_
 static void put_unrotated(const zr_decoder_shape_t *shape, json_t **object) {
     json_t *layers = json_array();
     for (size_t i = 0; i < shape->n_layers; i++)
-        json_append(&layers, json_integer(zr_decoder_has_layer(shape, shape->unrotated, i) ? 0 : 1));
+        json_append(&layers,
+                    json_integer(zr_decoder_has_layer(shape, shape->unrotated, i) ? 0 : 1));
     json_put(object, "no_rope_layers", layers);
 }
 
@@ -178,10 +180,11 @@ static zr_status_t check_text(const char *text, size_t n_bytes, const zr_model_s
     ZR_TRY(zr_model_shape_read_config(text, n_bytes, "config.json", log, &read));
     if (!zr_model_shapes_differ(shape, &read, &d))
         return ZR_OK;
-    return zr_fail(log, ZR_ERR_UNSUPPORTED,
-                   "no model type of transformers is a model with %s: the nearest has %s=%s; export "
-                   "to a file that ends with .safetensors, which needs no config.json",
-                   zr_model_shape_text(shape).text, d.b.name, d.b.text);
+    return zr_fail(
+        log, ZR_ERR_UNSUPPORTED,
+        "no model type of transformers is a model with %s: the nearest has %s=%s; export "
+        "to a file that ends with .safetensors, which needs no config.json",
+        zr_model_shape_text(shape).text, d.b.name, d.b.text);
 }
 
 zr_status_t hf_config_make(const zr_model_shape_t *shape, element_kind_t kind, const zr_log_t *log,

@@ -18,7 +18,7 @@ static zr_status_t check_regular(const char *path, int fd, const zr_log_t *log,
     if (fstat(fd, &about) != 0)
         return zr_fail(log, ZR_ERR_IO, "cannot look at %s: %s", path, strerror(errno));
     if (!S_ISREG(about.st_mode))
-        return zr_fail(log, ZR_ERR_ARGUMENT, "%s is no file", path);
+        return zr_fail(log, ZR_ERR_ARGUMENT, "%s is not a file", path);
     *size_bytes_p = (uint64_t)about.st_size;
     return ZR_OK;
 }

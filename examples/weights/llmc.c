@@ -7,7 +7,6 @@
 
 #include "examples/common/files.h"
 
-
 /* Where the numbers stand. */
 enum { AT_MAGIC, AT_VERSION, AT_SEQ, AT_VOCAB, AT_LAYERS, AT_HEADS, AT_CHANNELS, AT_PADDED_VOCAB };
 
@@ -57,8 +56,9 @@ static zr_status_t check_version(int32_t version, const char *where, const zr_lo
                                  element_kind_t *kind_p) {
     if (version != VERSION_FP32 && version != VERSION_BF16)
         return zr_fail(log, ZR_ERR_FORMAT,
-                       "%s: version %" PRId32 " of llm.c's model files; %d (fp32) and %d (bf16) "
-                       "are read, and older ones can be made anew with a newer llm.c",
+                       "%s: version %" PRId32
+                       " of llm.c's model files; %d (fp32) and %d (bf16) are read, and older ones "
+                       "can be made again with a newer llm.c",
                        where, version, VERSION_FP32, VERSION_BF16);
     *kind_p = version == VERSION_FP32 ? ELEMENT_FP32 : ELEMENT_BF16;
     return ZR_OK;
@@ -107,9 +107,8 @@ zr_status_t llmc_parse(const void *bytes, uint64_t file_bytes, const char *where
     if (llmc_file_bytes(&header) != file_bytes)
         return zr_fail(log, ZR_ERR_FORMAT,
                        "%s: it has %s, and a model with %s, padded to %s, in "
-                       "%s %" PRIu64 ": it is damaged or cut off",
-                       where, zr_count_text(file_bytes, "byte").text,
-                       text_of(&header.shape).text,
+                       "%s %" PRIu64 ": it is damaged or truncated",
+                       where, zr_count_text(file_bytes, "byte").text, text_of(&header.shape).text,
                        zr_count_text(header.padded_vocab, "word").text,
                        element_type_of(header.kind)->name, llmc_file_bytes(&header));
     *header_p = header;

@@ -91,6 +91,6 @@ zr_status_t origin_parse(const char *text, size_t n_bytes, const char *where, co
         return ZR_OK;
     }
     free(origin.kinds);
-    return zr_fail(log, ZR_ERR_FORMAT, "%s: it does not say how a model's files had its weights",
+    return zr_fail(log, ZR_ERR_FORMAT, "%s: it does not describe the original files of the weights",
                    where);
 }

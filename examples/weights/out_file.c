@@ -92,9 +92,8 @@ static zr_status_t check_free(const char *path, bool empty_folder_is_fine, const
     if (empty_folder_is_fine && is_empty_folder(path)) /* which a rename replaces */
         return ZR_OK;
     return zr_fail(log, ZR_ERR_ARGUMENT,
-                   "-o %s: %s is there already, and nothing is written over; remove it, or name "
-                   "another",
-                   path, S_ISDIR(about.st_mode) ? "a folder with files" : "a file");
+                   "-o %s: %s exists already; remove it, or give another name", path,
+                   S_ISDIR(about.st_mode) ? "a folder with files" : "a file");
 }
 
 /* ---- files ------------------------------------------------------------------------------- */

@@ -70,7 +70,7 @@ static zr_status_t refuse(const reading_t *r, const char *name, const char *what
 static zr_status_t read_type(const reading_t *r, const char *name, const json_t *value,
                              safetensors_tensor_t *tensor) {
     if (!json_is_string(value))
-        return refuse(r, name, "its dtype is missing, or no string");
+        return refuse(r, name, "its dtype is missing, or not a string");
     tensor->type = element_type_find(json_string_value(value));
     if (tensor->type == NULL)
         return zr_fail(r->log, ZR_ERR_FORMAT,
@@ -82,7 +82,7 @@ static zr_status_t read_type(const reading_t *r, const char *name, const json_t 
 static zr_status_t read_shape(const reading_t *r, const char *name, const json_t *value,
                               safetensors_tensor_t *tensor) {
     if (!json_is_array(value))
-        return refuse(r, name, "its shape is missing, or no array");
+        return refuse(r, name, "its shape is missing, or not an array");
     if (json_array_size(value) > SAFETENSORS_MAX_DIMS)
         return zr_fail(r->log, ZR_ERR_FORMAT,
                        "%s: tensor \"%s\": its shape has %s; at most %d are read", r->where, name,
@@ -93,7 +93,7 @@ static zr_status_t read_shape(const reading_t *r, const char *name, const json_t
     for (int i = 0; i < tensor->n_dims; i++) {
         const json_t *dim = json_array_get(value, (size_t)i);
         if (!json_is_integer(dim) || json_integer_value(dim) < 0)
-            return refuse(r, name, "its shape has what is no size");
+            return refuse(r, name, "its shape has an entry that is not a size");
         tensor->dims[i] = (size_t)json_integer_value(dim);
         if (__builtin_mul_overflow(tensor->n_elems, tensor->dims[i], &tensor->n_elems))
             return refuse(r, name, "its shape has more elements than there are numbers");
@@ -110,7 +110,7 @@ static zr_status_t read_range(const reading_t *r, const char *name, const json_t
     if (first < 0 || last < first || (uint64_t)last > r->data_bytes)
         return zr_fail(r->log, ZR_ERR_FORMAT,
                        "%s: tensor \"%s\": its data_offsets are [%lld, %lld], and the file has "
-                       "%s of data: it is damaged or cut off",
+                       "%s of data: it is damaged or truncated",
                        r->where, name, (long long)first, (long long)last,
                        zr_count_text(r->data_bytes, "byte").text);
     tensor->offset_bytes = (uint64_t)first;
@@ -134,7 +134,7 @@ static zr_status_t read_tensor(const reading_t *r, const char *name, const json_
                        "%s: a tensor's name is empty, has control characters, or more than %s",
                        r->where, zr_count_text((uint64_t)MAX_NAME_BYTES, "byte").text);
     if (!json_is_object(value))
-        return refuse(r, name, "it is no object");
+        return refuse(r, name, "it is not an object");
     if (json_object_size(value) != 3)
         return refuse(r, name, "it has other keys than dtype, shape and data_offsets");
     ZR_TRY(read_type(r, name, json_object_get(value, "dtype"), tensor));
@@ -149,10 +149,10 @@ static zr_status_t read_metadata(const reading_t *r, json_t *metadata,
     const char *key;
     json_t *value;
     if (!json_is_object(metadata))
-        return zr_fail(r->log, ZR_ERR_FORMAT, "%s: " METADATA " is no object", r->where);
+        return zr_fail(r->log, ZR_ERR_FORMAT, "%s: " METADATA " is not an object", r->where);
     json_object_foreach(metadata, key, value) {
         if (!json_is_string(value))
-            return zr_fail(r->log, ZR_ERR_FORMAT, "%s: " METADATA ": \"%.60s\" is no string",
+            return zr_fail(r->log, ZR_ERR_FORMAT, "%s: " METADATA ": \"%.60s\" is not a string",
                            r->where, is_name(key) ? key : "?");
         if (strcmp(key, SAFETENSORS_MODEL_KEY) != 0)
             continue;
@@ -347,15 +347,15 @@ static zr_status_t read_entry(const reading_t *r, const char *tensor, const json
                               safetensors_index_t *index) {
     if (!is_name(tensor) || !json_is_string(value))
         return zr_fail(r->log, ZR_ERR_FORMAT,
-                       "%s: weight_map has a tensor without a name, or a file that is no string",
+                       "%s: weight_map has an unnamed tensor, or a file that is not a string",
                        r->where);
     const char *file = json_string_value(value);
     if (!is_file_name(file))
-        return zr_fail(r->log, ZR_ERR_FORMAT,
-                       "%s: weight_map has \"%s\" in \"%.255s\"; allowed are names of .safetensors "
-                       "files in the folder of the index, without a folder and without a dot in "
-                       "front",
-                       r->where, tensor, is_name(file) ? file : "?");
+        return zr_fail(
+            r->log, ZR_ERR_FORMAT,
+            "%s: weight_map has \"%s\" in \"%.255s\"; allowed: names of .safetensors files in the "
+            "folder of the index, without a folder and without a dot in front",
+            r->where, tensor, is_name(file) ? file : "?");
     safetensors_index_entry_t *entry = &index->entries[index->n_entries];
     entry->file = number_of_file(index, file);
     entry->tensor = strdup(tensor);
@@ -372,8 +372,8 @@ static zr_status_t read_index(const reading_t *r, json_t *object, safetensors_in
     json_t *map = json_object_get(object, "weight_map"), *value;
     const char *tensor;
     if (!json_is_object(map) || json_object_size(map) == 0)
-        return zr_fail(r->log, ZR_ERR_FORMAT, "%s: its weight_map is missing, empty, or no object",
-                       r->where);
+        return zr_fail(r->log, ZR_ERR_FORMAT,
+                       "%s: its weight_map is missing, empty, or not an object", r->where);
     size_t n = json_object_size(map);
     index->entries = calloc(n, sizeof(*index->entries));
     index->files =

@@ -24,7 +24,7 @@ static zr_status_t look_at(const char *path, const zr_log_t *log, bool *is_llmc_
     if (memcmp(&magic, "PK\3\4", sizeof(magic)) == 0)
         return zr_fail(log, ZR_ERR_FORMAT,
                        "%s: a file of PyTorch's own kind, which is not read; save the model as "
-                       "safetensors (save_pretrained does)",
+                       "safetensors (with save_pretrained)",
                        path);
     *is_llmc_p = magic == LLMC_MAGIC;
     return ZR_OK;
@@ -94,7 +94,6 @@ zr_status_t weights_check_finite(const float *values, size_t n_elems, size_t fir
     while (isfinite(values[i]))
         i++;
     return zr_fail(log, ZR_ERR_FORMAT,
-                   "%s: tensor \"%s\": element %zu is %g: nothing can be trained from it; take "
-                   "weights of before it went wrong",
-                   path, tensor, first + i, (double)values[i]);
+                   "%s: tensor \"%s\": element %zu is %g: use weights without such values", path,
+                   tensor, first + i, (double)values[i]);
 }

@@ -37,7 +37,7 @@ static zr_status_t read_shape(const zr_checkpoint_t *checkpoint, const zr_model_
         shape = *model;
     else
         status = zr_fail(log, ZR_ERR_FORMAT,
-                         "%s: its trainer has not said what model it is of; add --model NAME, its "
+                         "%s: it does not describe its model; add --model NAME, its "
                          "sizes, or a config.json",
                          path);
     if (status == ZR_OK && model != NULL)
@@ -91,7 +91,7 @@ static zr_status_t check_tensors(const checkpoint_weights_t *w, const zr_checkpo
         const zr_model_tensor_t *wanted = zr_model_tensors_find(&w->base.tensors, found->name);
         if (wanted == NULL)
             return zr_fail(&w->log, ZR_ERR_FORMAT,
-                           "%s: tensor \"%s\" is no part of a model with %s", info->path,
+                           "%s: tensor \"%s\" is not a part of a model with %s", info->path,
                            found->name, model.text);
         if (!has_shape(found, wanted))
             return zr_fail(&w->log, ZR_ERR_FORMAT,
@@ -213,8 +213,8 @@ static zr_status_t check_folder(const char *folder, const zr_log_t *log, bool *i
     for (size_t i = 0; status == ZR_OK && i < n_entries; i++)
         if (entries[i].is_complete)
             status = zr_fail(log, ZR_ERR_ARGUMENT,
-                             "--checkpoint-dir %s: %s is in it, and zero-train --resume takes the "
-                             "newest; name a folder without checkpoints",
+                             "--checkpoint-dir %s: %s exists in it, and zero-train --resume uses "
+                             "the newest; name a folder without checkpoints",
                              folder, entries[i].name);
     free(entries);
     return status;

@@ -65,8 +65,7 @@ static zr_status_t open_folder(const char *path, const zr_log_t *log, safetensor
         status = zr_fail(log, ZR_ERR_MEMORY, "no memory to open %s", path);
     else if (access(file, F_OK) == 0 && access(index, F_OK) == 0)
         status = zr_fail(log, ZR_ERR_ARGUMENT,
-                         "%s has both " HF_WEIGHTS_NAME " and " HF_INDEX_NAME "; name the one that "
-                         "is meant",
+                         "%s has both " HF_WEIGHTS_NAME " and " HF_INDEX_NAME "; name one of them",
                          path);
     else if (access(file, F_OK) == 0)
         status = safetensors_set_open((const char *const *)&file, 1, log, set);
@@ -136,8 +135,8 @@ static zr_status_t read_in_header(const char *model, const char *path, const zr_
     zr_log_t named = files_log(&own);
     if (strchr(model, '=') == NULL || strchr(model, '/') != NULL)
         return zr_fail(log, ZR_ERR_FORMAT,
-                       "%s: __metadata__: " SAFETENSORS_MODEL_KEY ": \"%.200s\" are no sizes of a "
-                       "model",
+                       "%s: __metadata__: " SAFETENSORS_MODEL_KEY
+                       ": \"%.200s\" are not sizes of a model",
                        path, model);
     return zr_model_shape_read(model, &named, shape_p) == ZR_OK ? ZR_OK : ZR_ERR_FORMAT;
 }
@@ -183,7 +182,7 @@ static zr_status_t find_prefix(hf_weights_t *hf, const char *path) {
     bool prefixed = safetensors_set_find(&hf->set, full_name.text).tensor != NULL;
     if (bare == prefixed)
         return zr_fail(&hf->log, ZR_ERR_FORMAT,
-                       "%s: it has %s %s %s %s; the weights of one model have one of them", path,
+                       "%s: it has %s %s %s %s; give the weights of one model", path,
                        bare ? "both" : "neither", bare_name, bare ? "and" : "nor", full_name.text);
     hf->base.origin.has_prefix = prefixed && names->own_prefix == NULL;
     hf->base.origin.is_bare = bare && names->own_prefix != NULL;
@@ -285,10 +284,10 @@ static zr_status_t check_other(hf_weights_t *hf, const char *path, const char *n
         hf->base.n_ignored++;
         return ZR_OK;
     }
-    return zr_fail(&hf->log, ZR_ERR_FORMAT,
-                   "%s: tensor \"%s\" is no part of a model with %s; remove it, or name the right "
-                   "model",
-                   path, name, zr_model_shape_text(&hf->base.shape).text);
+    return zr_fail(
+        &hf->log, ZR_ERR_FORMAT,
+        "%s: tensor \"%s\" is not a part of a model with %s; remove it, or name the right model",
+        path, name, zr_model_shape_text(&hf->base.shape).text);
 }
 
 static zr_status_t check_others(hf_weights_t *hf) {
@@ -298,7 +297,7 @@ static zr_status_t check_others(hf_weights_t *hf) {
             ZR_TRY(check_other(hf, hf->set.files[i].file.path, header->tensors[k].name));
     }
     if (hf->base.n_ignored > 0)
-        zr_log_write(&hf->log, ZR_LOG_INFO, "%s of %s are not read: they are no parameters",
+        zr_log_write(&hf->log, ZR_LOG_INFO, "%s of %s are ignored: they are not parameters",
                      zr_count_text(hf->base.n_ignored, "tensor").text, hf->names->what);
     return ZR_OK;
 }

@@ -102,9 +102,8 @@ static zr_status_t read_piece(weights_t *weights, const zr_model_tensor_t *tenso
     zr_gpt_tensor_t of_gpt;
     if (!zr_gpt_tensor_find(&w->header.shape, tensor->name, &of_gpt))
         return zr_fail(&w->log, ZR_ERR_STATE, "%s has no %s", w->file.path, tensor->name);
-    ZR_TRY(zr_gpt_kind_is_linear(of_gpt.kind)
-               ? read_transposed(w, &of_gpt, first, n_elems, values)
-               : read_run(w, &of_gpt, first, n_elems, values));
+    ZR_TRY(zr_gpt_kind_is_linear(of_gpt.kind) ? read_transposed(w, &of_gpt, first, n_elems, values)
+                                              : read_run(w, &of_gpt, first, n_elems, values));
     return weights_check_finite(values, n_elems, first, tensor->name, w->file.path, &w->log);
 }
 
@@ -149,7 +148,7 @@ static zr_status_t open_all(llmc_weights_t *w, const char *path, const zr_model_
     ZR_TRY(in_file_open(path, &w->log, &w->file));
     if (w->file.size_bytes < sizeof(bytes))
         return zr_fail(&w->log, ZR_ERR_FORMAT,
-                       "%s: it has %s, and the header of llm.c %zu: it is cut off", path,
+                       "%s: it has %s, and the header of llm.c %zu: it is truncated", path,
                        zr_count_text(w->file.size_bytes, "byte").text, sizeof(bytes));
     ZR_TRY(in_file_read(&w->file, bytes, sizeof(bytes), 0, &w->log));
     ZR_TRY(llmc_parse(bytes, w->file.size_bytes, path, &w->log, &w->header));

@@ -50,8 +50,8 @@ static zr_status_t write_column(writing_t *w, const zr_gpt_tensor_t *tensor, siz
         for (size_t i = 0; i < n; i++)
             w->pieces.values[i] = w->band[(done + i) * n_out + column];
         size_t row = first_row + done;
-        ZR_TRY(pieces_convert(&w->pieces, model_tensor(w, tensor), row * n_out + column, n_out, w->pieces.values, n,
-                              w->pieces.elements));
+        ZR_TRY(pieces_convert(&w->pieces, model_tensor(w, tensor), row * n_out + column, n_out,
+                              w->pieces.values, n, w->pieces.elements));
         uint64_t at =
             llmc_offset_bytes(&w->header, tensor) + ((uint64_t)column * n_in + row) * w->size_bytes;
         ZR_TRY(out_file_write_at(w->file, w->pieces.elements, n * w->size_bytes, at));
@@ -77,7 +77,8 @@ static zr_status_t write_transposed(writing_t *w, const zr_gpt_tensor_t *tensor)
     for (size_t row = 0, n_rows; row < n_in; row += n_rows) {
         n_rows = n_in - row < most ? n_in - row : most;
         ZR_TRY(make_room(w, n_rows * n_out));
-        ZR_TRY(weights_read(w->pieces.weights, model_tensor(w, tensor), row * n_out, n_rows * n_out, w->band));
+        ZR_TRY(weights_read(w->pieces.weights, model_tensor(w, tensor), row * n_out, n_rows * n_out,
+                            w->band));
         for (size_t column = 0; column < n_out; column++)
             ZR_TRY(write_column(w, tensor, row, n_rows, column));
         pieces_note(&w->pieces, n_rows * n_out);
@@ -115,9 +116,8 @@ static element_kind_t kind_of(const weights_t *weights, const weights_export_t *
     const weights_origin_t *origin = &weights->origin;
     if (!options->as_origin)
         return options->kind;
-    bool is_bf16 = origin->kinds != NULL &&
-                   element_kinds_name(origin->kinds, weights->tensors.n) ==
-                       element_kind_name(ELEMENT_BF16);
+    bool is_bf16 = origin->kinds != NULL && element_kinds_name(origin->kinds, weights->tensors.n) ==
+                                                element_kind_name(ELEMENT_BF16);
     return is_bf16 ? ELEMENT_BF16 : ELEMENT_FP32;
 }
 
@@ -125,10 +125,11 @@ zr_status_t weights_write_llmc(weights_t *weights, const weights_export_t *optio
                                const zr_log_t *log, weights_report_t *report_p) {
     element_kind_t kind = kind_of(weights, options);
     if (weights->shape.kind != ZR_MODEL_GPT)
-        return zr_fail(log, ZR_ERR_UNSUPPORTED,
-                       "--format llm.c: its files have a GPT-2, and this model is %s; take --format "
-                       "safetensors",
-                       zr_model_kind_name(weights->shape.kind));
+        return zr_fail(
+            log, ZR_ERR_UNSUPPORTED,
+            "--format llm.c: its files have a GPT-2, and this model is %s; take --format "
+            "safetensors",
+            zr_model_kind_name(weights->shape.kind));
     writing_t w = {.log = *log,
                    .header = llmc_header_of(&weights->shape.of.gpt, kind),
                    .size_bytes = element_type_of(kind)->size_bytes};
@@ -136,9 +137,8 @@ zr_status_t weights_write_llmc(weights_t *weights, const weights_export_t *optio
     w.pieces.kind = kind;
     zr_status_t status = write_all(&w);
     if (status == ZR_OK)
-        *report_p = (weights_report_t){.n_files = 1,
-                                       .n_bytes = llmc_file_bytes(&w.header),
-                                       .dtype = element_kind_name(kind)};
+        *report_p = (weights_report_t){
+            .n_files = 1, .n_bytes = llmc_file_bytes(&w.header), .dtype = element_kind_name(kind)};
     out_file_destroy(&w.file);
     free(w.band);
     pieces_free(&w.pieces);

@@ -271,7 +271,7 @@ TEST(test_device) {
     assert_said("auto", "device: host (auto; device \"cuda\": no GPU can be used here");
     assert_ran(2, TINY "--steps 1 --device cuda");
     assert_said("cuda", "--device cuda: not available here: device \"cuda\": no GPU");
-    assert_said("cuda", "allowed are auto, host");
+    assert_said("cuda", "allowed: auto, host");
     assert_string_equal(out, "");
     assert_int_equal(unsetenv("EMU_DEVICES"), 0);
 }

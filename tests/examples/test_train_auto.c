@@ -89,13 +89,13 @@ TEST(the_stage_that_fits) {
         const char *why;
     } cases[] = {
         {"--device-memory 13MB", 1,
-         "; plain data parallelism (stage 0), layers computed again in backward, needs"},
+         "; plain data parallelism (stage 0), layers recomputed in backward, needs"},
         {"--device-memory 11100kB", 3,
-         "; plain data parallelism (stage 0), layers computed again in backward, needs"},
+         "; plain data parallelism (stage 0), layers recomputed in backward, needs"},
         {"--offload-optimizer auto --device-memory 8MB", 1, "optimizer state in host memory"},
         {"--offload-optimizer auto --device-memory 6MB", 2, "optimizer state in host memory"},
         {"--offload-params cpu", 3,
-         "stage 3 with parameters in host memory, layers computed again in backward, fits"},
+         "stage 3 with parameters in host memory, layers recomputed in backward, fits"},
         {"--offload-optimizer cpu --offload-gradients none", 2, "optimizer state in host"}};
     for (size_t i = 0; i < N_OF(cases); i++)
         expect_parts(cases[i].options,
@@ -120,7 +120,7 @@ TEST(what_cannot_be_is_said) {
     } cases[] = {
         {1,
          {MODEL TWO "--device-memory 5MB",
-          "auto: nothing fits; the nearest to it, stage 3, layers computed again in backward, "
+          "auto: nothing fits; the nearest to it, stage 3, layers recomputed in backward, "
           "needs | of device memory and has 4.8 MiB; |--offload-optimizer cpu or nvme"},
          "--stage 1"},
         {1,
@@ -176,11 +176,11 @@ TEST(rates_of_a_file) {
         json_t *object = run_json(0, MODEL "--ranks 2 --threads 1 --stage auto --grad-accum 2 "
                                            "--hardware slow.json");
         expect_fields(object, "stage=%d", stage);
-        assert_not_said("two ranks", "times are rough");
+        assert_not_said("two ranks", "times are approximate");
     }
     write_rates("gpu.json", ZR_HARDWARE_CUDA, false);
     expect_said(ZERO_TRAIN, 0, MODEL "--stage auto --hardware slow.json",
-                "its rates are those of 2 ranks of 1 thread");
+                "its rates are for 2 ranks with 1 thread");
     expect_said(ZERO_TRAIN, 2, MODEL "--device host --stage auto --hardware gpu.json",
                 "--hardware gpu.json: it describes the device cuda");
     expect_said(ZERO_TRAIN, 2, MODEL "--hardware slow.json",
@@ -265,10 +265,10 @@ TEST(groups_of_machines) {
 TEST(rates_are_of_one_machine) {
     write_rates("two.json", ZR_HARDWARE_HOST, false);
     train_on_machines("2", "--stage auto --hardware two.json");
-    assert_not_said("", "times are rough");
+    assert_not_said("", "times are approximate");
     train_on_machines("4", "--stage auto --hardware two.json");
-    assert_said("four", "its rates are those of 2 ranks of 1 thread each, and these are 4 of 1 on "
-                        "this machine: times are rough");
+    assert_said("four", "its rates are for 2 ranks with 1 thread each, but this run has 4 with 1: "
+                        "times are approximate");
 }
 
 const test_group_t test_group = {make_folder, leave_test_folder};

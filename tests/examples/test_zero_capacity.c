@@ -333,12 +333,12 @@ TEST(parts_fit_more) {
 TEST(open_stages_are_all_tried) {
     static const char *const stages[] = {"0 2", "0 1 2 3"};
     for (int n_ranks = 1; n_ranks <= 2; n_ranks++) {
-        json_t *object = capacity_json(
-            0,
-            SMALL BUDGETS "--offload-optimizer none --offload-params none --ranks %d "
-                          "--offload-activations none --verify off "
-                          "--stage 2 --stage auto --shard-group-size all",
-            n_ranks);
+        json_t *object =
+            capacity_json(0,
+                          SMALL BUDGETS "--offload-optimizer none --offload-params none --ranks %d "
+                                        "--offload-activations none --verify off "
+                                        "--stage 2 --stage auto --shard-group-size all",
+                          n_ranks);
         char tried[32] = "";
         size_t i;
         json_t *point;
@@ -455,7 +455,8 @@ TEST(stopped_sweeps_go_on) {
 TEST(states_are_gone_on_from) {
     unlink("state.json");
     assert_int_equal(capacity(SWEEP "--state state.json --resume"), 0); /* as each time after */
-    assert_said("the first time", "warning: --resume: state.json is not there yet: begins anew");
+    assert_said("the first time",
+                "warning: --resume: state.json does not exist: starting from the beginning");
     assert_int_equal(rename("got.csv", "undisturbed.csv"), 0);
     json_t *found = kept(json_load_file("state.json", 0, NULL)), *points = field(found, "points");
     assert_int_equal(json_array_size(points), 12);
@@ -486,15 +487,15 @@ TEST(states_are_whole) {
 TEST(other_questions_are_refused) {
 #define GO_ON "--state state.json --resume"
     static const said_t cases[] = {
-        {SWEEP "--micro-batch 2 " GO_ON, "--micro-batch was not given there and is 2 now"},
+        {SWEEP "--micro-batch 2 " GO_ON, "--micro-batch was not given and is 2 now"},
         {SMALL "--device-memory 3MiB --stage 3 --offload-optimizer cpu " SWEPT GO_ON,
-         "--device-memory was 2MiB there and is 3MiB"},
+         "--device-memory was 2MiB and is 3MiB"},
         {SMALL
          "--device-memory 2MiB --stage 3 --offload-optimizer cpu --verify off --sweep ranks=1 "
          "--sweep host-memory=1MiB,2MiB,4MiB " GO_ON,
-         "--sweep ranks was ranks=1,2 there and is ranks=1 now"},
+         "--sweep ranks was ranks=1,2 and is ranks=1 now"},
         {SMALL "--stage 3 --offload-optimizer cpu " SWEPT GO_ON,
-         "--device-memory was 2MiB there and is not given now"},
+         "--device-memory was 2MiB and is not given now"},
         {SWEEP "--state drive/x/state.json", "--state"}};
     static const char *const files[] = {"", "{", "[]", "{\"question\": 1, \"points\": []}",
                                         "{\"question\": {}, \"points\": [1]}"};
@@ -550,28 +551,28 @@ TEST(described_hardware_is_planned_for) {
 /* Each reason that is this program's own once, and no warning of what is not done. */
 TEST(bad_input_is_refused) {
     static const said_t refused[] = {
-        {"--shard-group-size 8", "allowed is all; what groups of N"},
+        {"--shard-group-size 8", "allowed: all; use --ranks N for"},
         {"--verify maybe", "steps=3"},
         {"--verify steps=0", "--verify steps"},
         {"--verify steps=2 --device-memory 1MiB", "without --host-memory"},
         {BUDGETS "--verify steps=2 --nvme-path .", "without --nvme-capacity"},
-        {"--hardware h200 --verify steps=2", "only described"},
+        {"--hardware h200 --verify steps=2", "only a description"},
         {"--hardware none-such", "--hardware none-such"},
         {"--hardware h200 --device host", "--hardware this"},
-        {"--layers 2 --channels 64", "nothing is left to grow"},
+        {"--layers 2 --channels 64", "nothing can grow"},
         {"--channels 100", "multiple of the head size, 64; the nearest is 128"},
         {"--channels 10", "the nearest is 64"},
-        {BUDGETS "--vocab 70000", "16 bits"},
+        {BUDGETS "--vocab 70000", "16-bit tokens"},
         {"--sweep rank=1,2", "ranks"},
         {"--sweep ranks", "NAME=VALUE"},
         {"--sweep ranks=1,x", "--sweep ranks"},
         {"--sweep ranks=1,1", "twice"},
         {"--sweep ranks=1,", "--sweep ranks"},
         {"--sweep ranks=1 --sweep ranks=2", "already"},
-        {"--ranks 2 --sweep ranks=1,2", "leave one of both out"},
+        {"--ranks 2 --sweep ranks=1,2", "leave one of the two out"},
         {"--resume", "--state"},
         {"--plot picture.pdf", "NAME.svg"},
-        {"--csv one --state one", "one file"},
+        {"--csv one --state one", "same file"},
         {"--stage 1 --offload-params cpu", "--stage 3"},
         {"--offload-optimizer nvme", "--nvme-path"},
         {"--recompute none --offload-activations cpu", "--recompute unit"},
@@ -606,7 +607,7 @@ TEST(no_option_is_left_out) {
     assert_ok(options_note(&givens, "sweep", "ranks=2", false, &log));
     assert_string_equal(givens.all[0].value, "ranks=2");
     assert_int_equal(options_note(&givens, "seed", "7", false, &log), ZR_ERR_ARGUMENT);
-    assert_string_equal(captured.text, "--seed 7: allowed are 160 options at most\n");
+    assert_string_equal(captured.text, "--seed 7: allowed: 160 options at most\n");
 }
 
 /* But for peaks and tables, which are zero-train's. */

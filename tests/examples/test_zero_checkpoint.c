@@ -57,7 +57,8 @@ TEST(test_list) {
     expect_fields(json_array_get(list, 0), "complete=false");
     assert_non_null(field(json_array_get(list, 0), "problem"));
     expect("list c/step-00000000", 0,
-           "there are no checkpoints in c/step-00000000, but it is one: zero-checkpoint verify",
+           "there are no checkpoints in c/step-00000000, but it is a checkpoint itself: use "
+           "zero-checkpoint verify",
            "");
     expect("list c/step-00000000 --json", 0, "", "");
     shell("mkdir none");
@@ -77,7 +78,7 @@ TEST(test_verify) {
            "|c/step-00000003 is not whole");
     assert_string_equal(out, "");
     expect("verify nowhere", 2, "", "cannot open nowhere: No such file or directory");
-    expect("verify .", 2, "", ". has no checkpoint, and is none itself");
+    expect("verify .", 2, "", ". has no checkpoint and is not a checkpoint itself");
     expect("verify err", 2, "", ""); /* a file */
     shell("mkdir -p unfinished/.step-00000007.partial");
     expect("verify unfinished", 2, "", "passed over 1 checkpoint in unfinished: never finished");
@@ -86,9 +87,9 @@ TEST(test_verify) {
 /* The file in a folder that names its newest leads there, and no other file of that name does. */
 TEST(test_latest) {
     expect("verify c/latest", 0, "c/step-00000000 is whole: step 0, 2 tensors, 781.3 KiB\n", "");
-    expect("list c/latest", 0, "in c/step-00000000, but it is one", "");
+    expect("list c/latest", 0, "in c/step-00000000, but it is a checkpoint", "");
     /* It is found, and is no GPT's. */
-    expect("export c/latest -o x", 2, "", "its trainer has not said what model it is of");
+    expect("export c/latest -o x", 2, "", "it does not describe its model");
     shell("mkdir l && echo step-00000009 >l/latest");
     expect("verify l/latest", 2, "", "cannot open l/step-00000009: No such file or directory");
     shell("echo ../c/step-00000000 >l/latest");
@@ -145,7 +146,7 @@ TEST(test_usage) {
                  {"verify --help", 0, "Usage: zero-checkpoint verify [OPTION...] PATH\n", ""},
                  {"list --version", 0, "zero-checkpoint 0.", ""},
                  {"list", 2, "", "list takes DIR, which is missing"},
-                 {"list a b", 2, "", "list takes DIR, and \"b\" is one too many"},
+                 {"list a b", 2, "", "list takes DIR, but got \"b\" too"},
                  {"list --jsn c", 2, "", "unknown option --jsn; the nearest is --json"},
                  {"list c --json >/dev/full", 1, "", ""}};
     for (size_t i = 0; i < N_OF(cases); i++)

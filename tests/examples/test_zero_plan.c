@@ -136,8 +136,9 @@ TEST(table) {
     assert_int_equal(plan("--model gpt2 --hardware 4x-rtx4090 --dtype bf16 --quiet"), 0);
     expect_out("budgets   of a rank: device 23.0 GiB, host 60.0 GiB (assumption: 256 GiB; a quarter"
                "|nvme 884.8 GiB (assumption: a drive of 4 TB|(8 of |placements; --top 0 prints all)"
-               "|->|  error band: |times as long as planned were the steps of 9 published runs of "
-               "other programs on one node of GPUs (docs/internals/scaling.md)");
+               "|->|  error band: |measured steps of 9 published runs of "
+               "other programs on one node of GPUs took |times the planned time "
+               "(docs/internals/scaling.md)");
     assert_int_equal(plan("--model gpt2 --hardware 4x-rtx4090 --dtype bf16 --quiet --top 0"), 0);
     assert_null(strstr(out, "prints all"));
     assert_int_equal(plan("--model gpt2 --device host --quiet --top 1 --host-memory 7GiB"), 0);
@@ -162,7 +163,7 @@ TEST(a_picture_needs_gnuplot) {
     int code = plan(PICTURED BUDGET "--plot it.svg");
     assert_int_equal(setenv("PATH", "/usr/local/bin:/usr/bin:/bin", 1), 0);
     assert_int_equal(code, 1);
-    assert_said("no gnuplot", "there is no gnuplot; install the package gnuplot-nox");
+    assert_said("no gnuplot", "gnuplot is missing; install the package gnuplot-nox");
     expect_out("recommended");
 }
 
@@ -338,7 +339,7 @@ TEST(bad_input_is_refused) {
         {"--plot picture.pdf", "NAME.svg, NAME.png"},
         {"--plot nowhere/picture.png", "cannot write --plot nowhere/picture.png"},
         {"--trace nowhere/t.json", "cannot write --trace nowhere/t.json"},
-        {"--trace ./it.svg --plot it.svg", "--trace ./it.svg: are one file"},
+        {"--trace ./it.svg --plot it.svg", "--trace ./it.svg: are the same file"},
         {"--config drive.json", "--config drive.json: nvme_path absent: No such"},
         {"--nvme-capacity 1GB", "--nvme-capacity 1GB: no drives are named"},
         {"--model gpt2 --micro-batch 2097152", "the nearest is 2097151"},

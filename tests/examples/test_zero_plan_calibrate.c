@@ -51,8 +51,8 @@ TEST(a_changed_rate_is_found) {
     write_runs("runs.csv", "changed.json");
     json_t *object = plan_json(0, MODEL ON "--stage 1 --recompute none --calibrate runs.csv "
                                            "--save-hardware fitted.json");
-    assert_said("rows", "line 16 is left out: the time of a step is \"-1\"|line 17 is left out|"
-                        "line 18 is left out: global batch 9: has to be a multiple of 8");
+    assert_said("rows", "line 16 is left out: the time of a step is \"-1\"|line 17 is left "
+                        "out|line 18 is left out: global batch 9: must be a multiple of 8");
     expect_fields(object, "result=calibrated left_out.parallel=1 left_out.impossible=3 "
                           "errors.held_out.runs=4 errors.fitted.runs=8");
     assert_true(number(object, "errors.described.mean") > 0.2);

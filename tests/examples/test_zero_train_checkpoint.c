@@ -101,8 +101,8 @@ TEST(the_snapshot_stays) {
         if (i == 0)
             assert_int_equal(system("cp s.csv first.csv; cp s.rank1.csv first.rank1.csv"), 0);
         else
-            assert_said("again", "warning: rank 0: --memory-snapshot s.csv: nothing is written: "
-                                 "the run has done no step");
+            assert_said("again", "warning: rank 0: --memory-snapshot s.csv: nothing is written, as "
+                                 "no step was done");
         assert_int_equal(system("cmp s.csv first.csv && cmp s.rank1.csv first.rank1.csv"), 0);
     }
     empty("ckpt");
@@ -110,7 +110,7 @@ TEST(the_snapshot_stays) {
 
 TEST(a_run_that_is_done_does_nothing) {
     json_t *done = run_json(0, TINY "--steps 3 --checkpoint-dir ckpt --resume");
-    assert_said("first", "begins at the first step");
+    assert_said("first", "starting at the first step");
     json_t *again = run_json(0, TINY "--steps 3 --checkpoint-dir ckpt --resume");
     expect_fields(again, "checkpoint.saves=0 loss.last=null");
     expect_same_weights(again, done);
@@ -208,7 +208,7 @@ TEST(a_signal_saves) {
         int status = end(child);
         if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
             fail_msg("signal %d: ended with %#x\n%s", numbers[i], (unsigned)status, err);
-        assert_said("signal", "the same command with --resume goes on");
+        assert_said("signal", "run the same command with --resume to continue");
         json_t *object = kept_json(out);
         expect_fields(object, "result=saved");
         snprintf(arguments, sizeof(arguments), TINY "--ranks 2 %s --steps %.0f --schedule constant",
@@ -296,7 +296,7 @@ TEST(what_does_not_fit_is_refused) {
     expect_said(ZERO_TRAIN, 2, TINY "--checkpoint-every 3", "add --checkpoint-dir DIR");
     expect_said(ZERO_TRAIN, 2, TINY "--checkpoint-dir ckpt --resume-data restart", "add --resume");
     expect_said(ZERO_TRAIN, 2, TINY "--checkpoint-dir nowhere/ckpt",
-                "No such file or directory: make the folder above it first");
+                "No such file or directory: create its parent folder first");
     expect_said(ZERO_TRAIN, 2, TINY "--checkpoint-dir text", "--checkpoint-dir text");
     /* In a folder of data it would be read as data. */
     assert_int_equal(system("mkdir texts; cp text texts; ln -s texts link"), 0);
@@ -309,7 +309,7 @@ TEST(what_does_not_fit_is_refused) {
     empty("texts");
     empty("texts2");
     assert_ran(0, SAVED);
-    expect_said(ZERO_TRAIN, 2, SAVED, "there are checkpoints in it already; add --resume");
+    expect_said(ZERO_TRAIN, 2, SAVED, "contains checkpoints already; add --resume");
     expect_said(ZERO_TRAIN, 2, TINY "--resume --checkpoint-dir ckpt/step-00000004",
                 "--checkpoint-dir ckpt/step-00000004: is a checkpoint itself");
     expect_said(ZERO_TRAIN, 2,
@@ -455,7 +455,7 @@ TEST(who_does_not_know_the_secret_saves_nothing) {
                                "head -c 32 /dev/urandom | base64 >other";
     assert_int_equal(system(make), 0);
     expect_said(ZERO_TRAIN, 2, TINY "--steps 2 --checkpoint-dir ckpt --checkpoint-sign write",
-                "--checkpoint-sign write: there is no secret to sign with; give --comm-secret");
+                "--checkpoint-sign write: no secret was given; add --comm-secret");
     assert_ran(0, SAVED "--comm-secret secret --checkpoint-sign write");
     expect_said(ZERO_CHECKPOINT, 0, "verify ckpt", "is signed, but no secret was given");
     expect_said(ZERO_CHECKPOINT, 1, "verify ckpt --comm-secret other",

@@ -108,9 +108,10 @@ TEST(paths_have_weights) {
                 "data of other weights: \"3,1\", now \"\"");
     assert_ran(0, TWO "--data-weights 3,1 --steps 8 --checkpoint-dir weighted --resume");
     expect_said(ZERO_TRAIN, 2, TWO "--data-weights 1", "1 weight for 2 paths of --data");
-    expect_said(ZERO_TRAIN, 2, TWO "--data-weights 1,x", "\"x\" is no number");
+    expect_said(ZERO_TRAIN, 2, TWO "--data-weights 1,x", "\"x\" is not a number");
     expect_said(ZERO_TRAIN, 2, TWO "--data-weights 1,0", "--data-weights: 0 for others");
-    expect_said(ZERO_TRAIN, 2, DOCUMENTS "--seq-min 4", "documents, whose sequences are not cut");
+    expect_said(ZERO_TRAIN, 2, DOCUMENTS "--seq-min 4",
+                "documents, whose sequences cannot be shortened");
 }
 
 /* The mean over all targets that count, in micro-batches of any size, some without any. */

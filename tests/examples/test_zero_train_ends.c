@@ -50,8 +50,9 @@ static const bool has_few_addresses = false;
 TEST(quiet_runs_are_warned) {
     if (has_few_addresses)
         skip(); /* no plan of a run so large, and so nothing to warn of */
-    pid_t child = start("--model gpt3-175b --seq 16 --data text --quiet --steps 1 --plan-check off");
-    wait_for(child, "the system may end the run without a word");
+    pid_t child =
+        start("--model gpt3-175b --seq 16 --data text --quiet --steps 1 --plan-check off");
+    wait_for(child, "the system may kill the run");
     assert_int_equal(kill(child, SIGKILL), 0); /* if the system has not ended it before */
     assert_int_not_equal(end(child), 0);
     assert_string_equal(out, "");
@@ -116,7 +117,7 @@ TEST(a_signal_ends_within_a_step) {
                       "--grad-accum 2147483648",
                  ways[i]);
         pid_t child = start(run);
-        wait_for(child, "goes on from");
+        wait_for(child, "resumes from");
         usleep(200000); /* into the step, most often */
         assert_int_equal(kill(child, SIGTERM), 0);
         int status = end(child);
@@ -142,7 +143,7 @@ TEST(a_run_that_went_astray_says_so) {
     assert_true(json_is_null(field(object, "loss.last")));
     assert_true(number(object, "non_finite_weights") > 0);
     assert_true(number(object, "n_skipped") > 0);
-    assert_said("astray", "warning: the training went astray: the last loss is nan|of 6 steps |a "
+    assert_said("astray", "warning: training diverged: the last loss is nan|of 6 steps |a "
                           "lower --lr (now 1000)");
     object = run_json(0, TINY "--steps 2");
     expect_fields(object, "finite=true");

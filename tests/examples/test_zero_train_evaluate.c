@@ -347,7 +347,7 @@ TEST(a_signal_ends_an_evaluation) {
                        "--json %s --val-data long",
                  ways[i]);
         pid_t child = start(run);
-        wait_for(child, "goes on from");
+        wait_for(child, "resumes from");
         assert_int_equal(kill(child, SIGTERM), 0);
         int status = end(child);
         assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
@@ -364,7 +364,7 @@ TEST(a_signal_ends_an_evaluation) {
         status = end(child);
         assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 1);
         expect_fields(kept_json(out), "result=failed interrupted=true");
-        assert_said("alone", "interrupted before the evaluation has ended");
+        assert_said("alone", "interrupted before the end of the evaluation");
         remove_all("saved");
     }
 }
@@ -407,10 +407,10 @@ TEST(what_cannot_be_evaluated_is_refused) {
         {SIZES "--eval-only --val-data val --checkpoint-dir saved", "add --resume to evaluate"},
         {TINY "--val-data folder --checkpoint-dir folder/saved",
          "--checkpoint-dir folder/saved is in --val-data folder"},
-        {TINY "--val-data val --log val", "--val-data val and --log val: are one file"}};
+        {TINY "--val-data val --log val", "--val-data val and --log val: are the same file"}};
     expect_all_said(ZERO_TRAIN, 2, cases, N_OF(cases));
     expect_said(ZERO_TRAIN, 2, SIZES "--eval-only --val-data val --checkpoint-dir none --resume",
-                "--checkpoint-dir none: there is no checkpoint in it");
+                "--checkpoint-dir none: contains no checkpoint");
     assert_int_equal(access("none", F_OK), -1);
 }
 

@@ -48,7 +48,7 @@ TEST(refusals) {
     static const said_t cases[] = {
         {TINY "--ranks 6 --shard-group-size 4",
          "--shard-group-size) is 4|divide the number of ranks, 6|next smaller divisor is 3"},
-        {TINY "--device cuda", "--device cuda|not available here|allowed are auto, host"},
+        {TINY "--device cuda", "--device cuda|not available here|allowed: auto, host"},
         {TINY "--device cuda:1", "--device cuda:1|not available here"},
         {TINY "--micro-batch 1000000000000 --steps 1000000000000", "--micro-batch|overflows"},
         {TINY "--seq 17", "--seq 17|1 to 16; the nearest is 16"},
@@ -82,7 +82,7 @@ TEST(refusals) {
         {TINY "--offload-optimizer nvme --nvme-path there.csv",
          "--nvme-path there.csv|not a folder"},
         {TINY "--offload-optimizer nvme --nvme-path /proc",
-         "--nvme-path /proc|no files can be made there"},
+         "--nvme-path /proc|no files can be created there"},
         {TINY "--config config.json", "--config config.json: nvme_path absent|No such file"},
         {TINY "--config two.json", "two.json|only the same for both"},
         {TINY NVME "--stage 3 --offload-params nvme --param-buffer 2047 --dtype bf16",
@@ -99,7 +99,7 @@ TEST(refusals) {
          "--io-settings size.json: request_bytes is 5000|multiples of 4096|nearest is 4096"},
         {TINY NVME "--offload-optimizer nvme --io-settings depth.json",
          "--io-settings depth.json: depth is 4000|nearest is 1024"},
-        {TINY "--offload-optimizer nvme --io-settings no_paths.json", "paths has to be a list"},
+        {TINY "--offload-optimizer nvme --io-settings no_paths.json", "paths must be a list"},
         {TINY "--offload-optimizer nvme --io-settings files.json",
          "--io-settings files.json: files_per_path is 9, with 2 folders|16 files together"},
         {TINY "--offload-optimizer nvme --io-settings lost.json",
@@ -120,17 +120,17 @@ TEST(refusals) {
         {TINY "--trace t --trace-steps 3:1", "--trace-steps 3:1: LAST 1: allowed: 3 to"},
         {TINY "--trace t --trace-steps 1:2:3", "--trace-steps 1:2:3: LAST 2:3: not a whole"},
         {TINY "--trace t.json --steps 2 --trace-steps 3:3", "--trace-steps 3:3|steps 1 to 2"},
-        {TINY "--trace text", "--data text and --trace text|are one file"},
-        {TINY "--trace same.json --log same.json", "--trace same.json|one file"},
+        {TINY "--trace text", "--data text and --trace text|are the same file"},
+        {TINY "--trace same.json --log same.json", "--trace same.json|same file"},
         {TINY "--log same.csv --memory-snapshot ./same.csv",
-         "--log same.csv and --memory-snapshot ./same.csv|are one file"},
-        {TINY "--ranks 2 --log m.rank1.csv --memory-snapshot m.csv", "m.rank1.csv|one file"},
-        {TINY "--log link.csv --memory-snapshot there.csv", "link.csv|are one file"},
+         "--log same.csv and --memory-snapshot ./same.csv|are the same file"},
+        {TINY "--ranks 2 --log m.rank1.csv --memory-snapshot m.csv", "m.rank1.csv|same file"},
+        {TINY "--log link.csv --memory-snapshot there.csv", "link.csv|are the same file"},
         {TINY "--config config.json --log config.json",
-         "--config config.json and --log config.json|are one file"},
+         "--config config.json and --log config.json|are the same file"},
         {TINY NVME "--offload-optimizer nvme --io-settings settings.json --memory-snapshot "
                    "settings.json",
-         "--io-settings settings.json and --memory-snapshot settings.json|are one file"},
+         "--io-settings settings.json and --memory-snapshot settings.json|are the same file"},
     };
     expect_all_said(ZERO_TRAIN, 2, cases, N_OF(cases));
 }
@@ -302,7 +302,9 @@ static int run_on_terminal(unsigned short columns, const char *arguments) {
 /* Lines fit: words of messages go on in the next, and a progress line that is rewritten is cut. */
 TEST(terminal) {
     assert_int_equal(run_on_terminal(60, TINY "--zero-stage 2"), 2);
-    assert_has(err, "zero-train: error: unknown option --zero-stage; here it is\r\n    --stage 0, 1, 2 or 3");
+    assert_has(
+        err,
+        "zero-train: error: unknown option --zero-stage; here it is\r\n    --stage 0, 1, 2 or 3");
     assert_int_equal(run_on_terminal(40, TINY "--steps 3"), 0);
     assert_has(err, "\rstep 1/3  loss 5.");
     assert_has(err, " 0:00 left\033[K\r\n"); /* of the last step, which stays */

@@ -144,10 +144,10 @@ TEST(steps_that_are_done) {
     assert_not_said("the first time", "warning");
     json_t *result = run_json(0, AGAIN "--steps 4 --checkpoint-every 2 --trace-steps 1:2");
     expect_fields(result, "trace=absent");
-    assert_said("given again", "warning: rank 0: --trace t.json: nothing is traced: the run goes "
-                               "on after step 2, and --trace-steps 1:2 are done");
+    assert_said("given again", "warning: rank 0: --trace t.json: nothing is traced: the run "
+                               "resumes after step 2, and --trace-steps 1:2 are done");
     assert_ran(0, AGAIN "--steps 4 --ranks 2");
-    assert_said("no step", "--trace t.json: nothing is traced: no step of the run is left");
+    assert_said("no step", "--trace t.json: nothing is traced: no steps are left");
     expect_slices(kept(trace_file_load("t.json")), 1, "schedule", "step ", 2);
 }
 

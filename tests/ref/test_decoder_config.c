@@ -145,17 +145,17 @@ TEST(refused) {
         const char *text, *said;
     } cases[] = {
         {"{\"model_type\": \"gemma\", " SIZES "}",
-         "model_type is gemma; supported are gpt2, llama, qwen2, qwen3, mistral, smollm3"},
+         "model_type is gemma; supported: gpt2, llama, qwen2, qwen3, mistral, smollm3"},
         {"{" SIZES "}", "model_type is missing"},
         {"{\"model_type\": \"llama\", \"hidden_size\": 64}", "num_hidden_layers is missing"},
         {"{\"model_type\": \"llama\", " SIZES ", \"head_dim\": 0}", "head_dim is 0; it must be"},
         {"{\"model_type\": \"llama\", " SIZES ", \"head_dim\": 7}", "head_size=7"},
         {"{\"model_type\": \"llama\", " SIZES ", \"hidden_act\": \"gelu\"}",
-         "hidden_act is \"gelu\"; supported is silu"},
+         "hidden_act is \"gelu\"; supported: silu"},
         {"{\"model_type\": \"llama\", " SIZES ", \"attention_dropout\": 0.1}",
          "attention_dropout is 0.1"},
         {"{\"model_type\": \"llama\", " SIZES ", \"rope_scaling\": {\"rope_type\": \"yarn\"}}",
-         "positions of the type yarn; supported are default, linear, llama3"},
+         "positions of the type yarn; supported: default, linear, llama3"},
         {"{\"model_type\": \"llama\", " SIZES ", \"rope_scaling\": {\"rope_type\": \"linear\", "
          "\"factor\": 0}}",
          "factor is 0; it must be a number greater than 0"},

@@ -31,16 +31,21 @@ static const type_t types[] = {
 const char *const zr_decoder_types[] = {"llama", "qwen2", "qwen3", "mistral", "smollm3", NULL};
 
 /* What does not change what is computed in training. */
-static const char *const passed_over[] = {
-    "architectures",          "dtype",
-    "initializer_range",      "is_llama_config",
-    "max_window_layers", /* read with the windows */
-    "model_type",             "name_or_path",
-    "no_rope_layer_interval", /* with no_rope_layers */
-    "pretraining_tp",         "tokenizer_class",
-    "torch_dtype",            "transformers.js_config",
-    "transformers_version",   "use_cache",
-    "use_sliding_window"};
+static const char *const passed_over[] = {"architectures",
+                                          "dtype",
+                                          "initializer_range",
+                                          "is_llama_config",
+                                          "max_window_layers", /* read with the windows */
+                                          "model_type",
+                                          "name_or_path",
+                                          "no_rope_layer_interval", /* with no_rope_layers */
+                                          "pretraining_tp",
+                                          "tokenizer_class",
+                                          "torch_dtype",
+                                          "transformers.js_config",
+                                          "transformers_version",
+                                          "use_cache",
+                                          "use_sliding_window"};
 
 /* Notes of who wrote the file, and which tokens begin, end and fill texts. */
 static bool is_passed_over(const char *key) {
@@ -144,7 +149,7 @@ static void read_rotary(reader_t *r) {
     while (kind != NULL && i < N_ELEMS(kinds) && strcmp(kind, kinds[i]) != 0)
         i++;
     if (scaling != NULL && (!json_is_object(scaling) || i == N_ELEMS(kinds)))
-        refuse(r, "positions of the type %s; supported are default, linear, llama3",
+        refuse(r, "positions of the type %s; supported: default, linear, llama3",
                kind != NULL ? kind : show(scaling).text);
     json_object_foreach((json_t *)scaling, key, value) {
         size_t k = 0;
@@ -154,7 +159,7 @@ static void read_rotary(reader_t *r) {
             refuse(r, "%s of the positions is %s, and not supported", key, show(value).text);
     }
     if (read_number(r, scaling, "partial_rotary_factor", 1) != 1)
-        refuse(r, "partial_rotary_factor is %s; supported is 1",
+        refuse(r, "partial_rotary_factor is %s; supported: 1",
                show(value_of(scaling, "partial_rotary_factor")).text);
     rotary->theta = read_number(r, scaling, "rope_theta",
                                 read_number(r, r->root, "rope_theta", r->type->theta));
@@ -179,8 +184,7 @@ static void put_layer(uint64_t *layers, size_t layer, size_t *n) {
 /* More layers than a set has bits for are all in it, or none. */
 static void check_set(reader_t *r, const char *key, size_t n) {
     if (r->shape.n_layers > ZR_DECODER_SET_LAYERS && n > 0 && n < r->shape.n_layers)
-        refuse(r, "%s: of more than %d layers all must be of one kind", key,
-               ZR_DECODER_SET_LAYERS);
+        refuse(r, "%s: of more than %d layers all must be of one kind", key, ZR_DECODER_SET_LAYERS);
 }
 
 /* layer_types, or the rule of the type. */
@@ -199,7 +203,7 @@ static void read_windows(reader_t *r) {
         bool is_windowed = kinds == NULL ? uses && i >= first
                                          : kind != NULL && strcmp(kind, "sliding_attention") == 0;
         if (kinds != NULL && !is_windowed && (kind == NULL || strcmp(kind, "full_attention") != 0))
-            refuse(r, "layer_types has %s; supported are full_attention and sliding_attention",
+            refuse(r, "layer_types has %s; supported: full_attention and sliding_attention",
                    show(json_array_get(kinds, i)).text);
         if (is_windowed && value_of(r->root, "sliding_window") != NULL)
             put_layer(shape->windowed, i, &n_windowed);
@@ -280,10 +284,10 @@ static void check_others(reader_t *r) {
         if (strcmp(key, "hidden_act") == 0) {
             const char *name = json_string_value(value);
             if (name == NULL || (strcmp(name, "silu") != 0 && strcmp(name, "swish") != 0))
-                refuse(r, "hidden_act is %s; supported is silu", show(value).text);
+                refuse(r, "hidden_act is %s; supported: silu", show(value).text);
         } else if (strcmp(key, "attention_dropout") == 0) {
             if (json_number_value(value) != 0)
-                refuse(r, "attention_dropout is %s; supported is 0", show(value).text);
+                refuse(r, "attention_dropout is %s; supported: 0", show(value).text);
         } else if (!is_known) {
             refuse(r, "%s is %s, and not supported for the model type %s", key, show(value).text,
                    r->type->name);

@@ -231,9 +231,8 @@ static bool check_sizes(const zr_model_shape_t *shape, char *error, size_t error
     for (size_t i = 0; i < N_ELEMS(keys); i++) {
         zr_model_value_t value = zr_model_key_value(&keys[i], shape);
         if (keys[i].type == ZR_MODEL_SIZE && keys[i].offset != AT(window) &&
-            keys[i].offset != AT(repeat) &&
-            (value.size == 0 || value.size > keys[i].most))
-            return zr_model_refuse(error, error_size, "%s=%zu; allowed are 1 to %zu", keys[i].name,
+            keys[i].offset != AT(repeat) && (value.size == 0 || value.size > keys[i].most))
+            return zr_model_refuse(error, error_size, "%s=%zu; allowed: 1 to %zu", keys[i].name,
                                    value.size, keys[i].most);
     }
     return true;
@@ -283,12 +282,10 @@ static bool check(const zr_model_shape_t *shape, char *error, size_t error_size)
         return zr_model_refuse(error, error_size, "kv_heads=%zu does not divide heads=%zu",
                                s->kv_heads, s->heads);
     if (s->head_size % 2 != 0)
-        return zr_model_refuse(
-            error, error_size,
-            "head_size=%zu; positions turn pairs of its channels, it must be even", s->head_size);
-    if (!(s->epsilon > 0))
         return zr_model_refuse(error, error_size,
-                               "epsilon=%g of its norms; it must be greater than 0", s->epsilon);
+                               "head_size=%zu; must be even for rotary positions", s->head_size);
+    if (!(s->epsilon > 0))
+        return zr_model_refuse(error, error_size, "epsilon=%g; must be greater than 0", s->epsilon);
     if (n_params(shape) > SIZE_MAX / 256)
         return zr_model_refuse(error, error_size,
                                "a model of %.3g parameters is too large to address",

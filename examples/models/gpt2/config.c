@@ -25,10 +25,8 @@ static zr_status_t check_switches(const json_t *config, const char *where, const
         if (value == NULL || (json_is_boolean(value) && json_is_true(value) == switches[i].wanted))
             continue;
         const char *wanted = switches[i].wanted ? "true" : "false";
-        return zr_fail(log, ZR_ERR_FORMAT,
-                       "%s: \"%s\" is not %s: that is another model than this GPT; only %s is "
-                       "allowed",
-                       where, switches[i].key, wanted, wanted);
+        return zr_fail(log, ZR_ERR_FORMAT, "%s: \"%s\" is not %s: this GPT supports only %s", where,
+                       switches[i].key, wanted, wanted);
     }
     return ZR_OK;
 }
@@ -46,7 +44,7 @@ static zr_status_t check_activation(const json_t *config, const char *where, con
     return zr_fail(log, ZR_ERR_FORMAT,
                    "%s: \"activation_function\" is %.60s; this GPT has GELU with tanh: gelu_new, "
                    "gelu_pytorch_tanh or gelu_fast",
-                   where, name == NULL ? "no string" : name);
+                   where, name == NULL ? "not a string" : name);
 }
 
 static zr_status_t check_function(const json_t *config, const zr_gpt_shape_t *shape,
@@ -56,14 +54,14 @@ static zr_status_t check_function(const json_t *config, const zr_gpt_shape_t *sh
     const json_t *epsilon = json_object_get(config, "layer_norm_epsilon");
     if (epsilon != NULL && !(fabs(json_number_value(epsilon) - (double)ZR_GPT_EPSILON) < 1e-12))
         return zr_fail(log, ZR_ERR_FORMAT,
-                       "%s: \"layer_norm_epsilon\" is %g; this GPT has 1e-05 and no other", where,
+                       "%s: \"layer_norm_epsilon\" is %g; this GPT supports only 1e-05", where,
                        json_number_value(epsilon));
     const json_t *inner = json_object_get(config, "n_inner");
     if (inner != NULL && !json_is_null(inner) &&
         json_integer_value(inner) != (json_int_t)(4 * shape->channels))
         return zr_fail(log, ZR_ERR_FORMAT,
-                       "%s: \"n_inner\" is %lld; this GPT has 4 n_embd, here %zu, and no other",
-                       where, (long long)json_integer_value(inner), 4 * shape->channels);
+                       "%s: \"n_inner\" is %lld; this GPT supports only 4 n_embd, here %zu", where,
+                       (long long)json_integer_value(inner), 4 * shape->channels);
     return ZR_OK;
 }
 
@@ -76,8 +74,8 @@ zr_status_t zr_gpt_read_config(const json_t *config, const char *where, const zr
     for (size_t i = 0; i < N_ELEMS(keys); i++) {
         const json_t *value = json_object_get(config, keys[i]);
         if (!json_is_integer(value))
-            return zr_fail(log, ZR_ERR_FORMAT, "%s: \"%s\" is %s; a whole number is needed", where,
-                           keys[i], value == NULL ? "missing" : "no whole number");
+            return zr_fail(log, ZR_ERR_FORMAT, "%s: \"%s\" is %s; a whole number is required",
+                           where, keys[i], value == NULL ? "missing" : "not a whole number");
         n[i] = json_integer_value(value);
     }
     snprintf(text, sizeof(text), "layers=%lld,channels=%lld,heads=%lld,seq=%lld,vocab=%lld", n[0],

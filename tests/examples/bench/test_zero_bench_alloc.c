@@ -215,19 +215,19 @@ TEST(test_bad_traces) {
         {"id,lower,upper,size\n0,1,2\n", ":2:5: 3 fields, but the header has 4 columns"},
         {"id,lower,upper,size\n0\n", ":2:1: 1 field, but the header has 4 columns"},
         {"id,lower,upper,size\n0,1,2,3,4\n", ":2:9: 5 fields, but the header has 4"},
-        {"id,lower,upper,size\n0,1,2,3\n0,1, x,3\n", ":3:6: upper \"x\" is no whole number"},
-        {"id,lower,upper,size\n0,1,2,-3\n", ":2:7: size \"-3\" is no whole number"},
-        {"id,lower,upper,size\n0,1,2,\n", ":2:7: size \"\" is no whole number"},
-        {"id,lower,upper,size\n0,1,2,3 4\n", ":2:7: size \"3 4\" is no whole number"},
+        {"id,lower,upper,size\n0,1,2,3\n0,1, x,3\n", ":3:6: upper \"x\" is not a whole number"},
+        {"id,lower,upper,size\n0,1,2,-3\n", ":2:7: size \"-3\" is not a whole number"},
+        {"id,lower,upper,size\n0,1,2,\n", ":2:7: size \"\" is not a whole number"},
+        {"id,lower,upper,size\n0,1,2,3 4\n", ":2:7: size \"3 4\" is not a whole number"},
         {"id,lower,upper,size\n0,1,1,3\n", ":2:5: upper 1 is not above lower 1"},
         {"id,lower,upper,size\n0,1,99999999999999999999,3\n", "of 64 bits"},
         {"id,lower,upper,size\n0\"0\",1,2,3\n", ":2:2: a quote within a field"},
         {"id,lower,upper,size\n\"a\n,b\" c,1,2,3\n", ":3:5: after a closing quote"},
         {"id,lower,upper,size\n0,1,2,3\n 1,\"2,3\n4,5,6,7\n", ":3:4: the quote that begins"},
-        {"id,lower,upper,size\n\"a\nb\"\"\",\"1\",x,3\n", ":3:10: upper \"x\" is no whole"},
+        {"id,lower,upper,size\n\"a\nb\"\"\",\"1\",x,3\n", ":3:10: upper \"x\" is not a whole"},
         {"id,lower,upper,size\n\"\n\n\",1,2,3\n0,1,1,3\n", ":5:5: upper 1 is not above"},
         {"\"id\",\"lower\",upper,\"si\nze\"\n", ":1:1: the header has no column \"size\""},
-        {"id,lower,upper,size,alignment\n0,1,2,3,3\n", ":2:9: alignment 3 is no power"},
+        {"id,lower,upper,size,alignment\n0,1,2,3,3\n", ":2:9: alignment 3 is not a power"},
         {"id,lower,upper,size\n0,1,2,9000000000000000000\n", ":2:7: sizes up to this one add up"},
         {"id,lower,upper,size\n0,1,2,3000000000000000000\n1,1,2,3000000000000000000\n",
          ":3:7: siz"},
@@ -246,13 +246,14 @@ TEST(test_bad_traces) {
     assert_bad_usage("alloc --pairs many", "--pairs many");
     assert_bad_usage("alloc --trace no_such_file.csv", "no_such_file.csv: cannot open it");
     assert_bad_usage("alloc --trace test_zero_bench_alloc.csv --plan ./test_zero_bench_alloc.csv",
-                     "are one file");
+                     "are the same file");
     assert_bad_usage("alloc --trace /dev/zero", "has more than");
     /* Before any work, which this trace would have failed at. */
     assert_bad_usage("alloc --trace no_such_file.csv --plan no_such_folder/plan.csv",
                      "cannot write --plan no_such_folder/plan.csv: No such file");
     assert_bad_usage("alloc --plan .", "cannot write --plan .: Is a directory");
-    assert_bad_usage("alloc --trace no_such_file.csv --plan ./no_such_file.csv", "are one file");
+    assert_bad_usage("alloc --trace no_such_file.csv --plan ./no_such_file.csv",
+                     "are the same file");
     assert_bad_usage("alloc --trace test_zero_bench_alloc.csv --capacity -1", "--capacity -1");
     assert_bad_usage("alloc --align 384", "--align 384: a power of two up to");
     assert_bad_usage("alloc --align 700", "the nearest is 512");

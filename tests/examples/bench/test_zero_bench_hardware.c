@@ -100,7 +100,7 @@ TEST(test_what_is_not_there) {
     assert_null(json_object_get(object, "file"));
     assert_sources(json_object_get(object, "figures"), sources);
     assert_source(sources, "disk_read.bytes_per_s", "not measured: no --path");
-    assert_source(sources, "within_node.bytes_per_s", "not measured: one rank");
+    assert_source(sources, "within_node.bytes_per_s", "not measured: there is only one rank");
     assert_source(sources, "device.update_bytes_per_s", "measured on 20");
     json_decref(object);
 }

@@ -88,17 +88,17 @@ TEST(test_refusals) {
     assert_bad_usage("io --depth 1025", "1024");
     assert_bad_usage("io --path a,,b", "none of them empty");
     assert_bad_usage("io --size 1MiB", "--size 1048576 bytes");
-    assert_bad_usage("io --size 1MiB", "8.0 MiB (8388608 bytes) to 64.0 GiB are possible");
+    assert_bad_usage("io --size 1MiB", "8.0 MiB (8388608 bytes) to 64.0 GiB are allowed");
     assert_bad_usage("io --size 300", "a number without a unit is bytes");
     assert_bad_usage("io --path /no/such/folder", "--path /no/such/folder: No such file");
     assert_bad_usage("io --path /dev/null", "--path /dev/null: not a folder");
-    assert_bad_usage("io --path /proc", "--path /proc: no files can be made there");
+    assert_bad_usage("io --path /proc", "--path /proc: no files can be created there");
     assert_bad_usage("io --save-settings /no/such/folder/x",
                      "cannot write --save-settings /no/such/folder/x");
     assert_bad_usage("adam --offload nvme --path /no/such/folder", "--path /no/such/folder: No");
-    assert_bad_usage("io --files 9 --path .,.", "16 files are possible");
+    assert_bad_usage("io --files 9 --path .,.", "16 files are allowed");
     assert_bad_usage("io --verify maybe", "--verify");
-    assert_bad_usage("io extra", "io takes options only");
+    assert_bad_usage("io extra", "io takes only options");
     assert_bad_usage("io --pth x", "--path");
 }
 

@@ -291,7 +291,7 @@ TEST(test_names_without_a_prefix) {
     }
     bare.is_mixed = false;
     bare.added = "model.norm.weight";
-    refuse(LLAMA, &bare, "tensor \"model.norm.weight\" is no part of a model");
+    refuse(LLAMA, &bare, "tensor \"model.norm.weight\" is not a part of a model");
     bare.added = "model.embed_tokens.weight";
     refuse(LLAMA, &bare, "it has both embed_tokens.weight and model.embed_tokens.weight");
     bare.added = NULL;
@@ -419,9 +419,9 @@ TEST(test_tensors_that_are_refused) {
     refuse(LLAMA, &(change_t){.renamed = Q_PROJ, .to = "model.layers.2.self_attn.q_proj.weight"},
            "are missing, \"" Q_PROJ "\" alone");
     refuse(LLAMA, &(change_t){.added = "model.layers.1.self_attn.q_proj.bias"},
-           "\"model.layers.1.self_attn.q_proj.bias\" is no part of a model with llama,");
+           "\"model.layers.1.self_attn.q_proj.bias\" is not a part of a model with llama,");
     refuse(LLAMA, &(change_t){.added = "model.layers.2.self_attn.rotary_emb.inv_freq"},
-           "is no part of a model with llama,");
+           "is not a part of a model with llama,");
     refuse(LLAMA, &(change_t){.spoiled = Q_PROJ, .spoil = NAN},
            "in/model.safetensors: tensor \"" Q_PROJ "\": element 3 is nan");
     refuse(LLAMA, &(change_t){.spoiled = "model.norm.weight", .spoil = -INFINITY, .n_files = 2},
@@ -435,7 +435,7 @@ TEST(test_tensors_that_are_refused) {
 TEST(test_buffers_are_passed_over) {
     make_folder("in", LLAMA, &(change_t){.added = "model.layers.1.self_attn.rotary_emb.inv_freq"});
     assert_ok(import("in", "c"));
-    assert_has(captured.text, "1 tensor of rotary positions (inv_freq) are not read");
+    assert_has(captured.text, "1 tensor of rotary positions (inv_freq) are ignored");
     remove_all("in c");
 }
 
@@ -458,12 +458,12 @@ TEST(test_files_that_are_refused) {
     refuse_after(&two, "rm in/m1.safetensors", "cannot open in/m1.safetensors");
     refuse_after(&two, "cp in/m0.safetensors in/m1.safetensors", "both have a tensor \"");
     refuse_after(&two, "sed -i s,m1.safetensors,../m1.safetensors,g " INDEX,
-                 "in \"../m1.safetensors\"; allowed are names of .safetensors files in the folder");
-    refuse_after(&two, "sed -i s,m1.safetensors,/etc/m1.safetensors,g " INDEX, "allowed are names");
-    refuse_after(&two, "sed -i s,m1.safetensors,.m1.safetensors,g " INDEX, "allowed are names");
+                 "in \"../m1.safetensors\"; allowed: names of .safetensors files in the folder");
+    refuse_after(&two, "sed -i s,m1.safetensors,/etc/m1.safetensors,g " INDEX, "allowed: names");
+    refuse_after(&two, "sed -i s,m1.safetensors,.m1.safetensors,g " INDEX, "allowed: names");
     refuse_after(&two, "truncate -s 100 " INDEX, INDEX ": its JSON");
     refuse_after(&two, "truncate -s 20M " INDEX, "at most 16777216 are read");
-    refuse_after(&one, "rm in/model.safetensors && mkfifo in/model.safetensors", "is no file");
+    refuse_after(&one, "rm in/model.safetensors && mkfifo in/model.safetensors", "is not a file");
     refuse_after(&one,
                  "rm in/model.safetensors && ln -s loop in/model.safetensors && "
                  "ln -s model.safetensors in/loop",
@@ -479,7 +479,7 @@ TEST(test_files_that_are_refused) {
     refuse_after(&one, "truncate -s 2M in/config.json", "in/config.json has 2097152 bytes");
     refuse_after(&one, "truncate -s 50 in/config.json", "in/config.json");
     refuse_after(&one, "sed -i s/llama/gemma/ in/config.json",
-                 "in/config.json: model_type is gemma; supported are");
+                 "in/config.json: model_type is gemma; supported:");
     refuse_after(&one, "sed -i 's/\"hidden_size\": 16/\"hidden_size\": 32/' in/config.json",
                  "has the shape [11, 16]; in a model with");
     refuse_after(&one,
@@ -496,10 +496,10 @@ TEST(test_tokenizers_that_are_refused) {
         {"tokenizer.json", "{\"model\": {\"vocab\": {\"a\": 0, \"bad\": 11}}}",
          "in/tokenizer.json: token \"bad\" has the id 11, and the model has 11 words"},
         {"tokenizer.json", "{\"model\": {\"vocab\": {\"a\": -1}}}", "has the id -1"},
-        {"tokenizer.json", "{\"model\": {\"vocab\": {\"a\": \"1\"}}}", "its id is no number"},
+        {"tokenizer.json", "{\"model\": {\"vocab\": {\"a\": \"1\"}}}", "its id is not a number"},
         {"tokenizer.json", "{\"added_tokens\": [{\"id\": 10}, {\"id\": 11, \"content\": \"<x>\"}]}",
          "token \"<x>\" has the id 11"},
-        {"tokenizer.json", "{\"added_tokens\": [7]}", "its id is no number"},
+        {"tokenizer.json", "{\"added_tokens\": [7]}", "its id is not a number"},
         {"tokenizer.json", "{\"model\": {\"vocab\": [1,2,3,4,5,6,7,8,9,10,11,12]}}",
          "in/tokenizer.json: it has 12 tokens, and the model 11 words"},
         {"tokenizer.json", "{\"model\": ", "in/tokenizer.json: line 1"},
@@ -548,7 +548,7 @@ TEST(test_pieces_that_are_too_many) {
         bool is_whole = n == 5 || n == 10 || n == 15; /* without the field behind */
         assert_int_equal(import("in", "c"), is_whole ? ZR_OK : ZR_ERR_FORMAT);
         if (!is_whole)
-            assert_has(captured.text, "in/tokenizer.model: it is no model of SentencePiece");
+            assert_has(captured.text, "in/tokenizer.model: it is not a model of SentencePiece");
         remove_all("in c");
     }
 }
@@ -557,15 +557,14 @@ TEST(test_pieces_that_are_too_many) {
 TEST(test_carried_files_that_are_refused) {
     change_t one = {.n_files = 1};
     made_file("secret", "key", 3);
-    refuse_after(&one, "ln -s ../secret in/merges.txt",
-                 "in/merges.txt is a link that leads out of the folder, to ");
-    refuse_after(&one, "ln -s /dev/zero in/tokenizer.model", "leads out of the folder");
+    refuse_after(&one, "ln -s ../secret in/merges.txt", "in/merges.txt is a link to ");
+    refuse_after(&one, "ln -s /dev/zero in/tokenizer.model", "outside the folder; copy");
     refuse_after(&one,
                  "mkdir -p in/x/blobs && ln -s ../blobs/s in/x/y && ln -s $PWD/secret "
                  "in/tokenizer.model",
-                 "leads out of the folder");
-    refuse_after(&one, "mkfifo in/merges.txt", "in/merges.txt is no file");
-    refuse_after(&one, "mkdir in/merges.txt", "in/merges.txt is no file");
+                 "outside the folder; copy");
+    refuse_after(&one, "mkfifo in/merges.txt", "in/merges.txt is not a file");
+    refuse_after(&one, "mkdir in/merges.txt", "in/merges.txt is not a file");
     refuse_after(&one, "truncate -s 65M in/merges.txt",
                  "in/merges.txt has 68157440 bytes; at most");
     make_folder("in", LLAMA, &one);

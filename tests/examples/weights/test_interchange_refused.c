@@ -133,11 +133,11 @@ TEST(test_tensors_that_are_refused) {
                   "\"h.0.attn.c_attn.weight\" has the shape [12, 4]; in a model with " TEXT
                   " it has [4, 12]");
     refuse_change(&(change_t){.model = TEXT, .buffer = "score.weight"},
-                  "\"score.weight\" is no part of a model with");
+                  "\"score.weight\" is not a part of a model with");
     refuse_change(&(change_t){.model = TEXT, .buffer = "h.1.attn.bias"},
-                  "\"h.1.attn.bias\" is no part of a model with");
+                  "\"h.1.attn.bias\" is not a part of a model with");
     refuse_change(&(change_t){.model = TEXT, .prefix = "transformer.", .buffer = "h.0.attn.bias"},
-                  "\"h.0.attn.bias\" is no part of a model with");
+                  "\"h.0.attn.bias\" is not a part of a model with");
     refuse_change(&(change_t){.model = TEXT, .dtype_of_wte = "I32"},
                   "\"wte.weight\" is of dtype I32; F32, BF16 and F16 are read");
     refuse_change(&(change_t){.model = TEXT, .output = true, .output_differs = 1.0f},
@@ -160,7 +160,7 @@ TEST(test_tensors_that_are_read) {
     write_changed(path, &(change_t){.model = TEXT, .buffer = "h.0.attn.masked_bias"});
     assert_ok(try_open(&path, 1, NULL));
     assert_has(captured.text,
-               "1 tensor of attention's mask (attn.bias, attn.masked_bias) are not read");
+               "1 tensor of attention's mask (attn.bias, attn.masked_bias) are ignored");
     write_changed(path, &(change_t){.model = TEXT,
                                     .prefix = "transformer.",
                                     .buffer = "transformer.h.0.attn.bias"});
@@ -186,9 +186,9 @@ TEST(test_who_says_the_shape) {
     other.of.gpt.heads = 4;
     assert_int_equal(try_open(&path, 1, &other), ZR_ERR_FORMAT);
     assert_has(captured.text, "--model says heads=4, and x.safetensors says heads=2");
-    refuse_change(&(change_t){.model = "gpt5"}, "libzero.model: \"gpt5\" are no sizes of a model");
-    refuse_change(&(change_t){.model = "gpt2"}, "libzero.model: \"gpt2\" are no sizes of a model");
-    refuse_change(&(change_t){.model = "/etc/a=b"}, "\"/etc/a=b\" are no sizes of a model");
+    refuse_change(&(change_t){.model = "gpt5"}, "libzero.model: \"gpt5\" are not sizes of a model");
+    refuse_change(&(change_t){.model = "gpt2"}, "libzero.model: \"gpt2\" are not sizes of a model");
+    refuse_change(&(change_t){.model = "/etc/a=b"}, "\"/etc/a=b\" are not sizes of a model");
     refuse_change(&(change_t){.model = "layers=1"}, "x.safetensors layers=1: ");
 }
 
@@ -224,7 +224,7 @@ TEST(test_configurations) {
     refuse_config("[1]", "config.json: not an object");
     refuse_config("{\"n_layer\":1}", "\"n_embd\" is missing");
     refuse_config(CONFIG(",\"n_layer\":1"), "duplicate");
-    refuse_config("{\"n_layer\":1.5}", "\"n_layer\" is no whole number");
+    refuse_config("{\"n_layer\":1.5}", "\"n_layer\" is not a whole number");
     refuse_config("{\"n_layer\":1,\"n_embd\":4,\"n_head\":3,\"n_positions\":3,\"vocab_size\":7}",
                   "heads=3 does not divide channels=4");
     refuse_config("{\"n_layer\":-1,\"n_embd\":4,\"n_head\":2,\"n_positions\":3,\"vocab_size\":7}",
@@ -232,15 +232,16 @@ TEST(test_configurations) {
     refuse_config("{\"n_layer\":1,\"n_embd\":4,\"n_head\":2,\"n_positions\":3,\"vocab_size\":8}",
                   "\"wte.weight\" has the shape [7, 4]");
     refuse_config(CONFIG(",\"activation_function\":\"gelu\""), "\"activation_function\" is gelu;");
-    refuse_config(CONFIG(",\"activation_function\":7"), "\"activation_function\" is no string");
+    refuse_config(CONFIG(",\"activation_function\":7"), "\"activation_function\" is not a string");
     refuse_config(CONFIG(",\"layer_norm_epsilon\":1e-6"), "\"layer_norm_epsilon\" is 1e-06");
-    refuse_config(CONFIG(",\"n_inner\":8"), "\"n_inner\" is 8; this GPT has 4 n_embd, here 16");
+    refuse_config(CONFIG(",\"n_inner\":8"),
+                  "\"n_inner\" is 8; this GPT supports only 4 n_embd, here 16");
     refuse_config(CONFIG(",\"scale_attn_weights\":false"), "\"scale_attn_weights\" is not true");
     refuse_config(CONFIG(",\"scale_attn_by_inverse_layer_idx\":true"), "is not false");
     refuse_config(CONFIG(",\"add_cross_attention\":true"), "\"add_cross_attention\" is not false");
     refuse_config(CONFIG(",\"tie_word_embeddings\":false"), "\"tie_word_embeddings\" is not true");
     refuse_config_with(ZR_ERR_UNSUPPORTED, CONFIG(",\"model_type\":\"bert\""),
-                       "model_type is bert; supported are gpt2, llama");
+                       "model_type is bert; supported: gpt2, llama");
     write_changed("x.safetensors", &(change_t){.model = TEXT});
     refuse_config("{\"n_layer\":1,\"n_embd\":4,\"n_head\":4,\"n_positions\":3,\"vocab_size\":7}",
                   "x.safetensors says heads=2, and ./config.json says heads=4");
@@ -253,7 +254,7 @@ TEST(test_paths) {
     assert_int_equal(mkdir("empty", 0777), 0);
     refuse(ZR_ERR_ARGUMENT, "empty", "empty has neither model.safetensors nor");
     assert_int_equal(mkfifo("pipe", 0600), 0);
-    refuse(ZR_ERR_ARGUMENT, "pipe", "pipe is no file");
+    refuse(ZR_ERR_ARGUMENT, "pipe", "pipe is not a file");
     made_file("pickle.bin", "PK\3\4rest", 8);
     refuse(ZR_ERR_FORMAT, "pickle.bin", "a file of PyTorch's own kind");
     made_file("none", "", 0);
@@ -280,9 +281,9 @@ TEST(test_indexes) {
     const char *index = "model.safetensors.index.json";
     write_changed("x.safetensors", &(change_t){.model = TEXT});
     write_index("{\"weight_map\":{\"wte.weight\":\"model.safetensors.index.json\"}}");
-    refuse(ZR_ERR_FORMAT, index, "\"wte.weight\" in \"model.safetensors.index.json\"; allowed are");
+    refuse(ZR_ERR_FORMAT, index, "\"wte.weight\" in \"model.safetensors.index.json\"; allowed:");
     write_index("{\"weight_map\":{\"wte.weight\":\"../x.safetensors\"}}");
-    refuse(ZR_ERR_FORMAT, index, "in \"../x.safetensors\"; allowed are");
+    refuse(ZR_ERR_FORMAT, index, "in \"../x.safetensors\"; allowed:");
     write_index("{\"weight_map\":{\"wte.weight\":\"gone.safetensors\"}}");
     refuse(ZR_ERR_FORMAT, index, "model.safetensors.index.json names \"gone.safetensors\"");
     write_index("{\"weight_map\":{\"other\":\"x.safetensors\"}}");
@@ -394,11 +395,10 @@ TEST(test_places_that_are_taken) {
     made_file("x.safetensors", "mine", 4);
     weights_export_t options = {.path = "x.safetensors"};
     assert_int_equal(try_write(weights_write_safetensors, made, &options), ZR_ERR_ARGUMENT);
-    assert_has(captured.text,
-               "-o x.safetensors: a file is there already, and nothing is written over");
+    assert_has(captured.text, "-o x.safetensors: a file exists already");
     options.path = ".";
     assert_int_equal(try_write(weights_write_safetensors, made, &options), ZR_ERR_ARGUMENT);
-    assert_has(captured.text, "a folder with files is there already");
+    assert_has(captured.text, "a folder with files exists already");
     options.path = "x.safetensors/y";
     assert_int_equal(try_write(weights_write_safetensors, made, &options), ZR_ERR_IO);
     options.path = "absent/x.bin";

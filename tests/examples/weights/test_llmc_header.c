@@ -59,7 +59,7 @@ TEST(test_refused_numbers) {
     refuse(7, 0, "padded to 0");
     refuse(7, INT32_MIN, "padded to -2147483648");
     refuse(7, INT32_MAX, "it may grow by 0 to 1048576");
-    refuse(7, 50305, "damaged or cut off");
+    refuse(7, 50305, "damaged or truncated");
 }
 
 TEST(test_refused_sizes) {

@@ -111,7 +111,7 @@ static const struct {
     {"{" TENSOR("a", "[1]", "[0,4]") "," TENSOR("a", "[1]", "[4,8]") "}", "duplicate"},
     {"{\"\":{}}", "name is empty"},
     {"{\"a\\n\":{}}", "control characters"},
-    {"{\"a\":1}", "\"a\": it is no object"},
+    {"{\"a\":1}", "\"a\": it is not an object"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2]}}", "other keys"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8],\"x\":1}}", "other keys"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"offsets\":[0,8]}}", "its data_offsets are missing"},
@@ -119,8 +119,8 @@ static const struct {
     {"{\"a\":{\"dtype\":7,\"shape\":[2],\"data_offsets\":[0,8]}}", "its dtype is missing"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":2,\"data_offsets\":[0,8]}}", "its shape is missing"},
     {ONE("[1,1,1,1,1,1,1,1,2]", "[0,8]"), "9 dimensions; at most 8"},
-    {ONE("[-2]", "[0,8]"), "what is no size"},
-    {ONE("[2.0]", "[0,8]"), "what is no size"},
+    {ONE("[-2]", "[0,8]"), "that is not a size"},
+    {ONE("[2.0]", "[0,8]"), "that is not a size"},
     {ONE("[18446744073709551616]", "[0,8]"), "its JSON, at byte"},
     {ONE("[4294967296,4294967296]", "[0,8]"), "more elements than there are numbers"},
     {ONE("[4294967296,4294967296,0]", "[0,8]"), "more elements than there are numbers"},
@@ -134,15 +134,15 @@ static const struct {
     {ONE("[2]", "[-8,0]"), "the file has 8 bytes of data"},
     {ONE("[2]", "[8,0]"), "the file has 8 bytes of data"},
     {ONE("[2]", "[4,12]"), "the file has 8 bytes of data"},
-    {ONE("[4]", "[0,16]"), "cut off"},
+    {ONE("[4]", "[0,16]"), "truncated"},
     {ONE("[1]", "[0,4]"), "its tensors have 4 bytes, and the file 8"},
     {ONE("[1]", "[4,8]"), "with a hole behind where that of \"the header\" ends, 0"},
     {"{" TENSOR("a", "[2]", "[0,8]") "," TENSOR("b", "[1]", "[4,8]") "}",
      "the data of \"b\" begins at 4, before where that of \"a\" ends, 8"},
     {"{" TENSOR("a", "[2]", "[0,8]") "," TENSOR("b", "[2]", "[0,8]") "}", "begins at 0, before"},
     {"{" TENSOR("a", "[2]", "[0,8]") "," TENSOR("b", "[0]", "[4,4]") "}", "begins at 4, before"},
-    {"{\"__metadata__\":1}", "__metadata__ is no object"},
-    {"{\"__metadata__\":{\"x\":{}}}", "__metadata__: \"x\" is no string"},
+    {"{\"__metadata__\":1}", "__metadata__ is not an object"},
+    {"{\"__metadata__\":{\"x\":{}}}", "__metadata__: \"x\" is not a string"},
     {"{}", "its tensors have 0 bytes, and the file 8"},
 };
 
@@ -239,11 +239,11 @@ TEST(test_refused_indexes) {
         assert_null(strchr(captured.text, '\x1b'));
     }
     assert_int_equal(parse_index("{}", &index), ZR_ERR_FORMAT);
-    assert_has(captured.text, "its weight_map is missing, empty, or no object");
+    assert_has(captured.text, "its weight_map is missing, empty, or not an object");
     assert_int_equal(parse_index("{\"weight_map\":{}}", &index), ZR_ERR_FORMAT);
     assert_int_equal(parse_index("{\"weight_map\":[1]}", &index), ZR_ERR_FORMAT);
     assert_int_equal(parse_index("{\"weight_map\":{\"a\":1}}", &index), ZR_ERR_FORMAT);
-    assert_has(captured.text, "a file that is no string");
+    assert_has(captured.text, "a file that is not a string");
     assert_int_equal(
         parse_index("{\"weight_map\":{\"a\":\"x.safetensors\",\"a\":\"y.safetensors\"}}", &index),
         ZR_ERR_FORMAT);

@@ -168,14 +168,14 @@ TEST(test_refusals) {
         {"export c5 -o x --format llm.c --dtype fp16", "files of llm.c have fp32 or bf16"},
         {"export c5 -o x --format llm.c --shard-size 1GB", "a model of llm.c is one file"},
         {"export c5 -o x --shard-size 0", "--shard-size 0: a size above 0 is needed"},
-        {"export c5 -o a.bin", "-o a.bin: a file is there already"},
+        {"export c5 -o a.bin", "-o a.bin: a file exists already"},
         {"export c5 -o x --model gpt2", "--model says layers=12, and c5"},
         {"export c5 -o absent/x", "-o absent/x: nothing can be made in absent: No such file"},
         {"export c5 -o a.bin/x", "nothing can be made in a.bin: not a folder"},
         {"import a.bin", "--checkpoint-dir DIR is missing"},
         {"import --checkpoint-dir x", "import takes PATH..., which is missing"},
-        {"import a.bin --checkpoint-dir c5", "--checkpoint-dir c5: step-00000000 is in it"},
-        {"import a.bin --checkpoint-dir x --model gpt9", "--model gpt9: neither"},
+        {"import a.bin --checkpoint-dir c5", "--checkpoint-dir c5: step-00000000 exists in it"},
+        {"import a.bin --checkpoint-dir x --model gpt9", "--model gpt9: not a model's name"},
         {"import a.bin a.safetensors --checkpoint-dir x", "name it alone"},
         {"import a.bin --checkpoint-dir absent/x", "nothing can be made in absent: No such file"},
         {"import a.bin --checkpoint-dir a.bin", "--checkpoint-dir a.bin: nothing can be made in"}};
@@ -232,8 +232,8 @@ TEST(test_other_checkpoints) {
             refuse("export other -o x", "layers=1: channels is missing");
         options.trainer_json = NULL;
     }
-    refuse("export other -o x", "its trainer has not said what model it is of; add --model");
-    refuse("export other -o x --model " MODEL, "tensor \"w\" is no part of a model with " MODEL);
+    refuse("export other -o x", "it does not describe its model; add --model");
+    refuse("export other -o x --model " MODEL, "tensor \"w\" is not a part of a model with " MODEL);
     assert_false(made_file_is_there("x"));
 }
 
