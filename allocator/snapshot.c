@@ -89,8 +89,8 @@ zr_status_t zr_snapshot_save(const zr_recording_t *recording, const char *path,
                        "memory snapshot %s: the name must end in .csv, .json or .pickle", path);
     if (recording->status != ZR_OK)
         return zr_fail(log, ZR_ERR_STATE,
-                       "memory snapshot %s: not written, because the recording ended early at %s: "
-                       "its memory limit is %s",
+                       "memory snapshot %s: not written, for the recording ended early, at %s: "
+                       "there was no memory for more within %s",
                        path, zr_count_text(recording->n_lives, "life").text,
                        zr_count_text(recording->max_bytes, "byte").text);
     errno = 0;

@@ -48,8 +48,8 @@ TEST(all_of_a_file_and_a_zero) {
 
 TEST(refused) {
     write_bytes("large", 5001);
-    expect_refused("large", 5000, ZR_ERR_FORMAT, "large: has more than 5000 bytes");
-    expect_refused("/dev/zero", 1 << 20, ZR_ERR_FORMAT, "/dev/zero: has more than");
+    expect_refused("large", 5000, ZR_ERR_FORMAT, "large: is larger than the limit of 5000 bytes");
+    expect_refused("/dev/zero", 1 << 20, ZR_ERR_FORMAT, "/dev/zero: is larger than");
     expect_refused(".", 100, ZR_ERR_IO, ".: cannot read it: ");
     expect_refused("nowhere", 100, ZR_ERR_IO, "nowhere: cannot open it: ");
     expect_refused(NULL, 100, ZR_ERR_ARGUMENT, "needs a path");

@@ -201,7 +201,7 @@ TEST(full) {
     zr_trace_info(trace, &info);
     assert_true(info.memory_bytes <= ZR_TRACE_LEAST_BYTES && info.memory_bytes > 100000);
     assert_true(info.n_events > 1000 && info.n_events + info.n_left_out == 20001);
-    assert_has(said, "left out");
+    assert_has(said, "events are dropped");
     json_t *file = save(trace);
     assert_int_equal(trace_file_count(file, 1, "compute", "a") +
                          trace_file_count(file, 1, "compute", "b"),

@@ -250,7 +250,7 @@ TEST(wrong_declarations_are_refused) {
     assert_int_equal(zr_runtime_add_unit(f.runtime, "a", NULL), ZR_ERR_ARGUMENT);
     assert_ok(zr_runtime_add_unit(f.runtime, "a", &unit));
     assert_int_equal(zr_runtime_add_unit(f.runtime, "a", &unit), ZR_ERR_ARGUMENT);
-    expect_message(&f, "\"a\" already");
+    expect_message(&f, "\"a\" exists already");
     zr_param_desc_t desc = {.name = "w", .n_dims = 2, .dims = {(size_t)1 << 40, (size_t)1 << 40}};
     assert_int_equal(zr_unit_add_param(unit, &desc, &param), ZR_ERR_ARGUMENT);
     expect_message(&f, "overflows");
@@ -264,7 +264,7 @@ TEST(wrong_declarations_are_refused) {
     assert_ok(zr_unit_add_param(unit, &desc, &param)); /* 2^40: legal alone */
     desc.dims[0] = 1;
     assert_int_equal(zr_unit_add_param(unit, &desc, &param), ZR_ERR_ARGUMENT);
-    expect_message(&f, "\"w\" already");
+    expect_message(&f, "\"w\" exists already");
     desc.name = "v";
     desc.dims[0] = (size_t)1 << 62;
     assert_ok(zr_unit_add_param(unit, &desc, &param));
