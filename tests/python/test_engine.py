@@ -1151,7 +1151,7 @@ class Checkpoints(unittest.TestCase):
             same.load_checkpoint(folder)
             self.assertEqual(same.global_steps, 2)
         with engine(checkpoint_sign="require", **two) as other:
-            with self.assertRaisesRegex(libzero.ArgumentError, "not signed with the secret"):
+            with self.assertRaisesRegex(libzero.ArgumentError, "does not match the secret"):
                 other.load_checkpoint(folder)
         for wrong, words in (({"checkpoint_sign": "write"}, "no secret to sign with"), (one, "has no effect"),
                              ({"checkpoint_sign": "yes", **one}, "allowed are")):
