@@ -247,7 +247,7 @@ TEST(test_bad_traces) {
     assert_bad_usage("alloc --trace no_such_file.csv", "no_such_file.csv: cannot open it");
     assert_bad_usage("alloc --trace test_zero_bench_alloc.csv --plan ./test_zero_bench_alloc.csv",
                      "are the same file");
-    assert_bad_usage("alloc --trace /dev/zero", "has more than");
+    assert_bad_usage("alloc --trace /dev/zero", "is larger than the limit");
     /* Before any work, which this trace would have failed at. */
     assert_bad_usage("alloc --trace no_such_file.csv --plan no_such_folder/plan.csv",
                      "cannot write --plan no_such_folder/plan.csv: No such file");
