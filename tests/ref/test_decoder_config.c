@@ -148,6 +148,8 @@ TEST(refused) {
          "model_type is gemma; supported: gpt2, llama, qwen2, qwen3, mistral, smollm3"},
         {"{" SIZES "}", "model_type is missing"},
         {"{\"model_type\": \"llama\", \"hidden_size\": 64}", "num_hidden_layers is missing"},
+        {"{\"model_type\": \"llama\", \"num_hidden_layers\": 9000000000000000000}",
+         "num_hidden_layers is 9000000000000000000; allowed: 1 to 100000"},
         {"{\"model_type\": \"llama\", " SIZES ", \"head_dim\": 0}", "head_dim is 0; it must be"},
         {"{\"model_type\": \"llama\", " SIZES ", \"head_dim\": 7}", "head_size=7"},
         {"{\"model_type\": \"llama\", " SIZES ", \"hidden_act\": \"gelu\"}",

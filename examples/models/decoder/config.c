@@ -195,9 +195,11 @@ static void read_windows(reader_t *r) {
     size_t n_layers = shape->n_layers, n_windowed = 0, first = 0;
     if (!r->type->is_windowed && uses)
         first = read_size(r, "max_window_layers", 28);
-    if (kinds != NULL && json_array_size(kinds) != n_layers)
+    if (kinds != NULL && json_array_size(kinds) != n_layers) {
         refuse(r, "layer_types has %s, and num_hidden_layers is %zu",
                zr_count_text(json_array_size(kinds), "layer").text, n_layers);
+        return;
+    }
     for (size_t i = 0; i < n_layers; i++) {
         const char *kind = json_string_value(json_array_get(kinds, i));
         bool is_windowed = kinds == NULL ? uses && i >= first
@@ -218,9 +220,11 @@ static void read_unrotated(reader_t *r) {
     const json_t *layers = value_of(r->root, "no_rope_layers");
     bool has_rule = strcmp(r->type->name, "smollm3") == 0;
     size_t interval = has_rule ? read_size(r, "no_rope_layer_interval", 4) : 0, n_unrotated = 0;
-    if (layers != NULL && json_array_size(layers) != r->shape.n_layers)
+    if (layers != NULL && json_array_size(layers) != r->shape.n_layers) {
         refuse(r, "no_rope_layers has %s, and num_hidden_layers is %zu",
                zr_count_text(json_array_size(layers), "layer").text, r->shape.n_layers);
+        return;
+    }
     for (size_t i = 0; i < r->shape.n_layers; i++) {
         bool is_unrotated = layers != NULL ? json_integer_value(json_array_get(layers, i)) == 0
                                            : interval > 0 && (i + 1) % interval == 0;
@@ -234,6 +238,9 @@ static void read_sizes(reader_t *r) {
     zr_decoder_shape_t *shape = &r->shape;
     const type_t *type = r->type;
     shape->n_layers = read_size(r, "num_hidden_layers", 0);
+    if (shape->n_layers > ZR_DECODER_MAX_LAYERS && r->status == ZR_OK) /* what follows walks them */
+        refuse(r, "num_hidden_layers is %zu; allowed: 1 to %d", shape->n_layers,
+               ZR_DECODER_MAX_LAYERS);
     shape->channels = read_size(r, "hidden_size", 0);
     shape->wide = read_size(r, "intermediate_size", 0);
     shape->heads = read_size(r, "num_attention_heads", 0);
