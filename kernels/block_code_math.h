@@ -66,11 +66,12 @@ typedef struct zr_code_scale {
     float inverse; /* an element's place among the levels is their product */
 } zr_code_scale_t;
 
-/** What an element adds to the block's largest magnitude. Unsigned codes know no negative ones. */
-static inline ZR_HOST_DEVICE uint32_t zr_code_magnitude(zr_code_t code, float value) {
+/** What an element adds to the block's largest magnitude: the bits of a float, or less than 0.
+ * Unsigned codes know no negative ones. */
+static inline ZR_HOST_DEVICE int32_t zr_code_magnitude(zr_code_t code, float value) {
     uint32_t bits = zr_float_bits(value), magnitude = bits & 0x7fffffffu;
-    bool is_below = (int32_t)bits < 0 && (int32_t)magnitude < 0x7f800000;
-    return code == ZR_CODE_UFLOAT8 && is_below ? 0 : magnitude;
+    uint32_t sign = (int32_t)magnitude < 0x7f800000 ? bits & 0x80000000u : 0;
+    return (int32_t)(code == ZR_CODE_UFLOAT8 ? magnitude | sign : magnitude);
 }
 
 /* Of small floats to 16 bits, which is where a scale comes out again when its largest element, as
@@ -104,15 +105,16 @@ static inline ZR_HOST_DEVICE zr_code_scale_t zr_code_scale(zr_code_t code, uint3
 typedef struct zr_rounding {
     uint32_t keys[2];
     uint32_t first; /* the number of the first element, of those that have these keys */
-    int shift;      /* of an element's bits: 0 or 16 */
+    int shift;      /* of an element's bits: 16 or 0 */
 } zr_rounding_t;
 
-/** Of an array of an update's state. */
+/** Of an array of an update's state, after the master. Two arrays have the same keys: of an
+ * element's bits the first takes the lower half, the second the upper one. */
 static inline zr_rounding_t zr_update_rounding(const zr_update_t *update, size_t array) {
-    uint32_t of_array = (uint32_t)(array / 2) * 0x9e3779b9u + (uint32_t)(update->first >> 32);
-    return (zr_rounding_t){{update->rounding[0] ^ of_array, update->rounding[1] + of_array},
+    uint32_t of_pair = (uint32_t)((array - 1) / 2) * 0x9e3779b9u + (uint32_t)(update->first >> 32);
+    return (zr_rounding_t){{update->rounding[0] ^ of_pair, update->rounding[1] + of_pair},
                            (uint32_t)update->first,
-                           array % 2 == 0 ? 16 : 0};
+                           array % 2 == 0 ? 0 : 16};
 }
 
 /** 32 random bits of an element: two rounds of shifts and products, keyed before each. */
@@ -123,30 +125,29 @@ static inline ZR_HOST_DEVICE uint32_t zr_random_bits(const uint32_t *keys, uint3
     return bits ^ (bits >> 16);
 }
 
-/** 16 random bits for element first + index. */
+/** Random bits for element first + index: the highest 16. */
 static inline ZR_HOST_DEVICE uint32_t zr_random_of(const zr_rounding_t *rounding, size_t index) {
-    uint32_t bits = zr_random_bits(rounding->keys, rounding->first + (uint32_t)index);
-    return bits >> rounding->shift & 0xffffu;
+    return zr_random_bits(rounding->keys, rounding->first + (uint32_t)index) << rounding->shift;
 }
 
-/** A bf16 next to the value, by 16 random bits; a NaN as of zr_bf16_from_f32. */
+/** A bf16 next to the value, by the highest 16 random bits; a NaN as of zr_bf16_from_f32. */
 static inline ZR_HOST_DEVICE zr_bf16_t zr_bf16_at_random(float value, uint32_t random) {
     uint32_t bits = zr_float_bits(value);
     uint32_t result =
-        (int32_t)(bits & 0x7fffffffu) > 0x7f800000 ? bits | 0x00400000u : bits + random;
+        (int32_t)(bits & 0x7fffffffu) > 0x7f800000 ? bits | 0x00400000u : bits + (random >> 16);
     return (zr_bf16_t)(result >> 16);
 }
 
 /* ---- elements -------------------------------------------------------------------------------- */
 
 /** Of zr_code_of: to the nearest level. */
-#define ZR_CODE_NEAREST 0x8000u
+#define ZR_CODE_NEAREST 0x80000000u
 
 /* Of 0 <= x. */
 static inline ZR_HOST_DEVICE uint32_t zr_code_of_float(zr_code_t code, float x, uint32_t random) {
     const uint32_t base = zr_code_base(code);
     uint32_t steps = zr_float_bits(x + zr_float_of_bits(base)) - base;
-    uint32_t result = (steps + (random << (zr_code_shift(code) - 16))) >> zr_code_shift(code);
+    uint32_t result = (steps + (random >> (32 - zr_code_shift(code)))) >> zr_code_shift(code);
     return (int32_t)result < (int32_t)zr_code_last(code) ? result : zr_code_last(code);
 }
 
@@ -190,7 +191,7 @@ static inline ZR_HOST_DEVICE uint32_t zr_code_of_nf4(float x) {
  * The code of an element of a block whose scale is a number > 0; other bits than the code's lowest
  * 8 or 4 mean nothing.
  *
- * @param random  of the codes that are small floats: ZR_CODE_NEAREST, or 16 random bits, with which
+ * @param random  of the codes that are small floats: ZR_CODE_NEAREST, or random bits, with which
  *                the mean of what is decoded is the element
  */
 static inline ZR_HOST_DEVICE uint32_t zr_code_of(zr_code_t code, const zr_code_scale_t *scale,
@@ -205,8 +206,9 @@ static inline ZR_HOST_DEVICE uint32_t zr_code_of(zr_code_t code, const zr_code_s
         return zr_code_of_float(code, zr_float_of_bits(bits & 0x7fffffffu), random) |
                (bits >> 31 << 7);
     /* What is more than 0 stays so. */
-    uint32_t result = zr_code_of_float(code, x > 0 ? x : 0.0f, random);
-    return result | (uint32_t)(value > 0 && result == 0);
+    int32_t result = (int32_t)zr_code_of_float(code, x > 0 ? x : 0.0f, random);
+    int32_t above = (int32_t)zr_float_bits(value), least = above < 1 ? above : 1;
+    return (uint32_t)(result > least ? result : least);
 }
 
 /** What a code stands for, to be multiplied with the scale. */

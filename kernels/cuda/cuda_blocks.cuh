@@ -28,9 +28,9 @@ static __device__ inline void zr_for_warps(size_t n_elems, bool wide, F visit) {
 }
 
 /* The largest over lanes of the same block. */
-static __device__ inline uint32_t zr_most_of(uint32_t most, int n_lanes) {
+static __device__ inline int32_t zr_most_of(int32_t most, int n_lanes) {
     for (int by = n_lanes / 2; by > 0; by /= 2) {
-        uint32_t other = __shfl_xor_sync(0xffffffffu, most, by);
+        int32_t other = __shfl_xor_sync(0xffffffffu, most, by);
         most = other > most ? other : most;
     }
     return most;
@@ -103,11 +103,11 @@ static __device__ inline void zr_store_blocks(unsigned char *blocks, const P &pl
                                               const zr_pack_t &pack,
                                               const zr_rounding_t *rounding) {
     const int elems = zr_code_block_elems(C);
-    uint32_t most[2] = {0, 0};
+    int32_t most[2] = {0, 0};
 #pragma unroll
     for (int i = 0; i < ZR_PACK_ELEMS; i++) {
         bool is_there = place.index(i) < place.n_elems;
-        uint32_t magnitude = is_there ? zr_code_magnitude(C, pack.value[i]) : 0;
+        int32_t magnitude = is_there ? zr_code_magnitude(C, pack.value[i]) : 0;
         most[i / 4] = magnitude > most[i / 4] ? magnitude : most[i / 4];
     }
     __syncwarp(); /* all lanes have read the scales that one of them is about to write */
@@ -125,8 +125,8 @@ static __device__ inline void zr_store_blocks(unsigned char *blocks, const P &pl
                 rounding == NULL ? ZR_CODE_NEAREST : zr_random_of(rounding, place.index(i + k));
         zr_quad_t<C, unsigned char> quad(blocks, place.index(i), place.n_elems);
         if (quad.block != NULL)
-            zr_store_quad<C>(quad, place.index(i) % elems == 0, most[i / 4], pack.value + i,
-                             random);
+            zr_store_quad<C>(quad, place.index(i) % elems == 0, (uint32_t)most[i / 4],
+                             pack.value + i, random);
     }
 }
 

@@ -308,68 +308,80 @@ static void fill(void *x, zr_dtype_t dtype, size_t n_elems, float value) {
 
 /* ---- blocks with a scale ------------------------------------------------------------ */
 
-ZR_INLINE uint32_t largest_of(zr_code_t code, const void *values, zr_dtype_t dtype, size_t n_elems,
-                              float *block) {
+/* Of so many blocks the scales are computed before any is encoded: two divisions after each other
+ * take as long as 50 elements, and those of several blocks overlap. */
+#define ZR_SCALES 4
+
+ZR_INLINE uint32_t largest_of(zr_code_t code, const void *values, zr_dtype_t dtype,
+                              size_t n_elems) {
     int32_t most = 0;
     for (size_t i = 0; i < n_elems; i++) {
-        block[i] = load(values, dtype, i);
-        int32_t magnitude = (int32_t)zr_code_magnitude(code, block[i]);
+        int32_t magnitude = zr_code_magnitude(code, load(values, dtype, i));
         most = magnitude > most ? magnitude : most;
     }
     return (uint32_t)most;
 }
 
-/* A block's elements, with zeros for those that are not there; their largest magnitude. */
-ZR_INLINE uint32_t load_block(zr_code_t code, const void *values, zr_dtype_t dtype, size_t n_elems,
-                              float *block) {
+ZR_INLINE void pack_codes(zr_code_t code, const uint8_t *words, uint8_t *codes) {
     const size_t all = (size_t)zr_code_block_elems(code);
-    if (n_elems == all)
-        return largest_of(code, values, dtype, all, block);
-    memset(block, 0, all * sizeof(float));
-    return largest_of(code, values, dtype, n_elems, block);
+    for (size_t i = 0; i < all / 2; i++)
+        codes[i] = (uint8_t)((words[2 * i] & 15) | words[2 * i + 1] << 4);
 }
 
-ZR_INLINE void store_codes(zr_code_t code, const uint8_t *words, uint8_t *codes) {
-    const size_t all = (size_t)zr_code_block_elems(code);
-    if (!zr_code_is_small(code))
-        memcpy(codes, words, all);
-    else
-        for (size_t i = 0; i < all / 2; i++)
-            codes[i] = (uint8_t)((words[2 * i] & 15) | words[2 * i + 1] << 4);
-}
-
-ZR_INLINE void encode_block(zr_code_t code, const float *block, uint32_t most, uint8_t *out,
-                            const zr_rounding_t *rounding) {
-    const size_t all = (size_t)zr_code_block_elems(code);
-    const zr_code_scale_t scale = zr_code_scale(code, most);
-    zr_bf16_t narrow = zr_bf16_from_f32(scale.scale);
-    uint8_t words[ZR_CODE_MOST_ELEMS];
-    memcpy(out, zr_code_is_small(code) ? (const void *)&narrow : &scale.scale,
-           (size_t)zr_code_scale_bytes(code));
-    if (!(scale.scale > 0)) {
-        memset(words, (int)zr_code_of_zero(code), all);
-    } else if (rounding == NULL) {
-        for (size_t i = 0; i < all; i++)
-            words[i] = (uint8_t)zr_code_of(code, &scale, block[i], ZR_CODE_NEAREST);
+ZR_INLINE void encode_elems(zr_code_t code, const void *restrict values, zr_dtype_t dtype,
+                            size_t n_elems, const zr_code_scale_t *scale, uint8_t *restrict words,
+                            const zr_host_random_t *random) {
+    const zr_code_scale_t s = *scale;
+    if (!(s.scale > 0)) {
+        memset(words, (int)zr_code_of_zero(code), n_elems);
+    } else if (random == NULL) {
+        for (size_t i = 0; i < n_elems; i++)
+            words[i] = (uint8_t)zr_code_of(code, &s, load(values, dtype, i), ZR_CODE_NEAREST);
     } else {
-        const zr_rounding_t r = *rounding;
-        for (size_t i = 0; i < all; i++)
-            words[i] = (uint8_t)zr_code_of(code, &scale, block[i], zr_random_of(&r, i));
+        const uint32_t *restrict bits = random->bits;
+        const int shift = random->shift;
+        for (size_t i = 0; i < n_elems; i++)
+            words[i] = (uint8_t)zr_code_of(code, &s, load(values, dtype, i), bits[i] << shift);
     }
-    store_codes(code, words, out + zr_code_scale_bytes(code));
+}
+
+/* Elements that are not there have the code of 0. */
+ZR_INLINE void encode_block(zr_code_t code, const void *values, zr_dtype_t dtype, size_t n_elems,
+                            const zr_code_scale_t *scale, uint8_t *out,
+                            const zr_host_random_t *random) {
+    const zr_bf16_t narrow = zr_bf16_from_f32(scale->scale);
+    uint8_t *codes = out + zr_code_scale_bytes(code), words[ZR_CODE_MOST_ELEMS];
+    memcpy(out, zr_code_is_small(code) ? (const void *)&narrow : &scale->scale,
+           (size_t)zr_code_scale_bytes(code));
+    uint8_t *target = zr_code_is_small(code) ? words : codes;
+    const size_t all = (size_t)zr_code_block_elems(code);
+    if (n_elems < all)
+        memset(target, (int)zr_code_of_zero(code), all);
+    if (n_elems < all)
+        encode_elems(code, values, dtype, n_elems, scale, target, random);
+    else
+        encode_elems(code, values, dtype, all, scale, target, random);
+    if (zr_code_is_small(code))
+        pack_codes(code, words, codes);
 }
 
 ZR_INLINE void encode_loop(zr_code_t code, const void *values, zr_dtype_t dtype, size_t n_elems,
-                           uint8_t *out, const zr_rounding_t *rounding) {
+                           uint8_t *out, const zr_host_random_t *random) {
     const size_t all = (size_t)zr_code_block_elems(code);
-    float block[ZR_CODE_MOST_ELEMS] __attribute__((aligned(ZR_LINE_BYTES)));
-    zr_rounding_t own = rounding != NULL ? *rounding : (zr_rounding_t){.first = 0};
+    zr_code_scale_t scales[ZR_SCALES];
+    zr_host_random_t own = random != NULL ? *random : (zr_host_random_t){.bits = NULL};
     for (size_t first = 0; first < n_elems; first += all) {
-        size_t n = n_elems - first < all ? n_elems - first : all;
-        uint32_t most = load_block(code, at(values, dtype, first), dtype, n, block);
-        encode_block(code, block, most, out, rounding != NULL ? &own : NULL);
+        size_t left = n_elems - first, index = first / all % ZR_SCALES;
+        for (size_t i = 0; index == 0 && i < ZR_SCALES && i * all < left; i++) {
+            const void *block = at(values, dtype, first + i * all);
+            uint32_t most = left - i * all >= all ? largest_of(code, block, dtype, all)
+                                                  : largest_of(code, block, dtype, left - i * all);
+            scales[i] = zr_code_scale(code, most);
+        }
+        encode_block(code, at(values, dtype, first), dtype, left < all ? left : all, &scales[index],
+                     out, random != NULL ? &own : NULL);
         out += zr_code_block_bytes(code);
-        own.first += (uint32_t)all;
+        own.bits += random != NULL ? all : 0;
     }
 }
 
@@ -437,16 +449,16 @@ static void join(float *restrict masters, size_t n_elems, const uint16_t *restri
 /* ---- all codes ----------------------------------------------------------------------------- */
 
 static void encode(zr_code_t code, const void *values, zr_dtype_t dtype, size_t n_elems,
-                   void *blocks, const zr_rounding_t *rounding) {
+                   void *blocks, const zr_host_random_t *random) {
     if (code == ZR_CODE_UPPER)
         return split_upper(values, n_elems, blocks);
     if (code == ZR_CODE_LOWER)
         return split_lower(values, n_elems, blocks);
 #define ENCODE(constant)                                                                           \
     if (dtype == ZR_DTYPE_F32)                                                                     \
-        encode_loop(constant, values, ZR_DTYPE_F32, n_elems, blocks, rounding);                    \
+        encode_loop(constant, values, ZR_DTYPE_F32, n_elems, blocks, random);                      \
     else                                                                                           \
-        encode_loop(constant, values, ZR_DTYPE_BF16, n_elems, blocks, rounding)
+        encode_loop(constant, values, ZR_DTYPE_BF16, n_elems, blocks, random)
     ZR_BY_CODE(code, ENCODE)
 }
 
@@ -464,11 +476,18 @@ static void decode(zr_code_t code, const void *blocks, size_t n_elems, void *val
     ZR_BY_CODE(code, DECODE)
 }
 
-static void round_at_random(const float *values, size_t n_elems, zr_bf16_t *words,
-                            const zr_rounding_t *rounding) {
+static void round_at_random(const float *restrict values, size_t n_elems, zr_bf16_t *restrict words,
+                            const zr_host_random_t *random) {
+    const uint32_t *restrict bits = random->bits;
+    const int shift = random->shift;
+    for (size_t i = 0; i < n_elems; i++)
+        words[i] = zr_bf16_at_random(values[i], bits[i] << shift);
+}
+
+static void random_bits(const zr_rounding_t *rounding, size_t n_elems, uint32_t *bits) {
     const zr_rounding_t r = *rounding;
     for (size_t i = 0; i < n_elems; i++)
-        words[i] = zr_bf16_at_random(values[i], zr_random_of(&r, i));
+        bits[i] = zr_random_bits(r.keys, r.first + (uint32_t)i);
 }
 
 /* The places of these instruction sets in a rule's loops. */
@@ -489,4 +508,5 @@ const zr_host_isa_t ZR_CONCAT(zr_host_isa_, ZR_HOST_ISA) = {
     .encode = encode,
     .decode = decode,
     .round = round_at_random,
+    .random = random_bits,
 };

@@ -11,6 +11,12 @@
 #include "kernels/device_backend.h"
 #include "kernels/kernels.h"
 
+/* Random bits of elements, as zr_random_bits makes them, and what they are shifted left by. */
+typedef struct zr_host_random {
+    const uint32_t *bits;
+    int shift;
+} zr_host_random_t;
+
 typedef struct zr_host_isa {
     const char *name; /* as in zr_device_options_t.isa */
 
@@ -29,14 +35,15 @@ typedef struct zr_host_isa {
     /* Of the elements from `first` on. is_streamed: [n_dsts] which places are written past the
      * caches; only places that are aligned to 64 bytes, as is `first`. */
     void (*spread)(const zr_spread_t *args, const bool *is_streamed, size_t first, size_t n_elems);
-    /* Elements, fp32 or bf16, to blocks of a code and back: block_code_math.h. A rounding of NULL is
+    /* Elements, fp32 or bf16, to blocks of a code and back: block_code_math.h. A random of NULL is
      * to the nearest level. */
     void (*encode)(zr_code_t code, const void *values, zr_dtype_t dtype, size_t n_elems,
-                   void *blocks, const zr_rounding_t *rounding);
+                   void *blocks, const zr_host_random_t *random);
     void (*decode)(zr_code_t code, const void *blocks, size_t n_elems, void *values,
                    zr_dtype_t dtype);
     void (*round)(const float *values, size_t n_elems, zr_bf16_t *words,
-                  const zr_rounding_t *rounding);
+                  const zr_host_random_t *random);
+    void (*random)(const zr_rounding_t *rounding, size_t n_elems, uint32_t *bits);
 } zr_host_isa_t;
 
 /* Not all are built everywhere: see host_isa_find.c. */
@@ -53,4 +60,3 @@ extern const zr_host_isa_t zr_host_isa_avx512;
  */
 ZR_NODISCARD zr_status_t zr_host_isa_find(const zr_log_t *log, const char *name,
                                           const zr_host_isa_t **isa_p);
-

@@ -61,11 +61,12 @@ static zr_update_t part_of(const update_work_t *work, const zr_update_t *whole, 
 }
 
 /* Elements whose state is fp32 for as long as they are updated, in the first cache. */
-#define FORMED_ELEMS ((size_t)1024)
+#define FORMED_ELEMS ((size_t)512)
 
 static void update_formed(const update_work_t *work, const zr_update_t *part) {
     const zr_host_isa_t *isa = work->isa;
     float values[ZR_MAX_STATE_ARRAYS][FORMED_ELEMS] __attribute__((aligned(64)));
+    uint32_t bits[FORMED_ELEMS] __attribute__((aligned(64)));
     zr_update_t formed = *part;
     size_t n = part->n_elems;
     for (size_t i = 0; i < work->rule->n_arrays; i++) {
@@ -79,15 +80,18 @@ static void update_formed(const update_work_t *work, const zr_update_t *part) {
                         ZR_DTYPE_F32);
     }
     work->loop(&formed, work->factors);
-    for (size_t i = 0; i < work->rule->n_arrays; i++) {
+    for (size_t i = 1; i < work->rule->n_arrays; i++) {
         const zr_rounding_t rounding = zr_update_rounding(part, i);
+        const zr_host_random_t random = {bits, rounding.shift};
+        if (i % 2 != 0)
+            isa->random(&rounding, n, bits);
         if ((work->rule->formed >> i & 1) == 0)
             continue;
         if (work->rule->form == ZR_STATE_BF16)
-            isa->round(values[i], n, part->arrays[i], &rounding);
+            isa->round(values[i], n, part->arrays[i], &random);
         else
             isa->encode(work->rule->arrays[i].encoding->code, values[i], ZR_DTYPE_F32, n,
-                        part->arrays[i], &rounding);
+                        part->arrays[i], &random);
     }
 }
 
