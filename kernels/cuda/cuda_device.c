@@ -136,6 +136,7 @@ static zr_status_t describe(zr_cuda_device_t *cuda) {
     info->memory_bytes = properties.totalGlobalMem;
     info->in_use_bytes = info->memory_bytes > free_bytes ? info->memory_bytes - free_bytes : 0;
     cuda->major = properties.major;
+    cuda->l2_bytes = (size_t)properties.l2CacheSize;
     info->cuda_major = properties.major;
     return ZR_OK;
 }

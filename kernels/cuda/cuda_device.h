@@ -60,6 +60,7 @@ typedef struct zr_cuda_device {
     zr_device_t base;
     int index;
     int major; /* compute capability */
+    size_t l2_bytes;
     zr_cuda_driver_t driver;
     bool has_virtual_memory;               /* otherwise ranges are cudaMalloc's */
     bool has_no_peers;                     /* as zr_device_options_t has it */

@@ -1,5 +1,6 @@
 #include "tests/emu/emu_matrix_probe.h"
 
+#include "kernels/nn/cuda/attention_cuda.cuh"
 #include "kernels/nn/cuda/mma_cuda.cuh"
 
 static __global__ void product_kernel(float *c, const zr_bf16_t *a, const zr_bf16_t *b,
@@ -72,4 +73,17 @@ zr_status_t probe_much_shared(zr_stream_t *stream, float *out, size_t size_bytes
     ZR_CUDA_LAUNCH(shared_kernel, 2, 256, size_bytes, zr_cuda_queue(stream), out, size_bytes,
                    false);
     return zr_cuda_launched(stream, "shared");
+}
+
+void probe_attention_item(const probe_heads_t *heads, bool by_keys, size_t n_tiles, size_t item,
+                          size_t *head_p, size_t *tile_p) {
+    zr_cuda_attention_t args = {};
+    args.heads = heads->heads;
+    args.kv_heads = heads->kv_heads;
+    args.n_heads = heads->batch * heads->heads;
+    args.n_kv_heads = heads->batch * heads->kv_heads;
+    args.n_cached_heads = heads->n_cached;
+    zr_cuda_item_t at = zr_cuda_find_item(args, by_keys, n_tiles, item);
+    *head_p = at.head;
+    *tile_p = at.tile;
 }

@@ -33,4 +33,11 @@ zr_status_t probe_shared(zr_stream_t *stream, float *out, bool too_far);
 /** The same with so much shared memory, asked for or not. */
 zr_status_t probe_much_shared(zr_stream_t *stream, float *out, size_t size_bytes, bool asked_for);
 
+/** Which tile of which head attention takes as number `item`; n_cached heads fit the L2's part. */
+typedef struct probe_heads {
+    size_t batch, heads, kv_heads, n_cached;
+} probe_heads_t;
+void probe_attention_item(const probe_heads_t *heads, bool by_keys, size_t n_tiles, size_t item,
+                          size_t *head_p, size_t *tile_p);
+
 ZR_END_C

@@ -114,3 +114,35 @@ TEST_WITH(test_shared, setup, teardown) {
     assert_ok(probe_shared(f->stream, to, true));
     assert_refused(f, ZR_ERR_DEVICE, zr_stream_synchronize(f->stream));
 }
+
+/* Each tile of each head is taken once: all of a group of heads, whose rows fit the L2, before any
+ * of the next, and of the group's heads in turn. */
+static void check_order(const probe_heads_t *heads, bool by_keys, size_t n_tiles) {
+    size_t n_shared = heads->heads / heads->kv_heads;
+    size_t n_heads = heads->batch * (by_keys ? heads->kv_heads : heads->heads);
+    size_t n_group = by_keys ? heads->n_cached / n_shared : heads->n_cached * n_shared;
+    bool *is_taken = calloc(n_heads * n_tiles, sizeof(bool));
+    n_group = n_group == 0 ? 1 : n_group;
+    for (size_t item = 0; item < n_heads * n_tiles; item++) {
+        size_t head, tile, group = item / (n_group * n_tiles);
+        size_t n = n_heads - group * n_group < n_group ? n_heads - group * n_group : n_group;
+        probe_attention_item(heads, by_keys, n_tiles, item, &head, &tile);
+        assert_true(head < n_heads && tile < n_tiles);
+        assert_int_equal(head / n_group, group);
+        assert_int_equal(tile, (item - group * n_group * n_tiles) / n);
+        assert_false(is_taken[head * n_tiles + tile]);
+        is_taken[head * n_tiles + tile] = true;
+    }
+    free(is_taken);
+}
+
+TEST(test_attention_order) {
+    static const probe_heads_t cases[] = {
+        {1, 1, 1, 1}, {2, 3, 3, 1}, {2, 3, 3, 4}, {3, 5, 5, 2},  {1, 8, 2, 1},
+        {2, 8, 2, 3}, {3, 6, 1, 6}, {2, 6, 3, 7}, {1, 4, 4, 99}, {12, 25, 25, 48}};
+    for (size_t i = 0; i < N_OF(cases); i++)
+        for (size_t n_tiles = 1; n_tiles < 9; n_tiles += 3) {
+            check_order(&cases[i], false, n_tiles);
+            check_order(&cases[i], true, n_tiles);
+        }
+}

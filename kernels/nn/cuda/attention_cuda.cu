@@ -72,7 +72,8 @@ static bool has_matrix_kernel(const zr_cuda_attention_t &args, zr_dtype_t dtype)
 }
 
 /* What both passes have: A is either's arguments. */
-template <typename A> static zr_cuda_attention_t own_args(const A *args) {
+template <typename A>
+static zr_cuda_attention_t own_args(const zr_stream_t *stream, const A *args) {
     zr_cuda_attention_t own = {};
     own.seq = args->shape.seq;
     own.heads = args->shape.heads;
@@ -82,6 +83,10 @@ template <typename A> static zr_cuda_attention_t own_args(const A *args) {
     own.n_kv_heads = args->shape.batch * args->shape.kv_heads;
     own.head_size = args->shape.head_size;
     own.n_heads = args->shape.batch * args->shape.heads;
+    size_t rows_bytes =
+        2 * own.seq * own.head_size * zr_dtype_size(args->activation_dtype); /* of both matrices */
+    size_t cached_bytes = ((const zr_cuda_device_t *)stream->device)->l2_bytes / 4;
+    own.n_cached_heads = cached_bytes > rows_bytes ? cached_bytes / rows_bytes : 1;
     own.qkv = args->qkv;
     own.out = const_cast<void *>(static_cast<const void *>(args->out)); /* read only, backwards */
     own.log_sum = const_cast<float *>(args->log_sum);
@@ -94,7 +99,7 @@ zr_status_t zr_cuda_nn_attention(zr_stream_t *stream, const void *arguments, voi
     (void)workspace;
     ZR_TRY(check_head_size(stream, "attention", args->shape.head_size));
     ZR_TRY(zr_cuda_enter(stream->device));
-    zr_cuda_attention_t own = own_args(args);
+    zr_cuda_attention_t own = own_args(stream, args);
     if (has_matrix_kernel(own, args->activation_dtype))
         return zr_cuda_attention_mma(stream, own);
     return zr_cuda_attention_plain(stream, own, args->activation_dtype);
@@ -106,7 +111,7 @@ zr_status_t zr_cuda_nn_attention_backward(zr_stream_t *stream, const void *argum
         static_cast<const zr_nn_attention_backward_t *>(arguments);
     ZR_TRY(check_head_size(stream, "attention_backward", args->shape.head_size));
     ZR_TRY(zr_cuda_enter(stream->device));
-    zr_cuda_attention_t own = own_args(args);
+    zr_cuda_attention_t own = own_args(stream, args);
     own.dout = args->dout;
     own.dqkv = args->dqkv;
     own.delta = static_cast<float *>(workspace);

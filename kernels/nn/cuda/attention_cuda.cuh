@@ -21,6 +21,7 @@
 struct zr_cuda_attention_t {
     size_t seq, heads, kv_heads, head_size, window;
     size_t n_heads, n_kv_heads; /* of all sequences */
+    size_t n_cached_heads;      /* whose two matrices of rows fit a quarter of the L2; at least 1 */
     const int32_t *document_starts;
     const void *qkv;
     void *out; /* written by the forward pass */
@@ -81,9 +82,27 @@ static __device__ inline size_t zr_cuda_find_end(const zr_cuda_attention_t &args
     return end < args.seq ? end : args.seq;
 }
 
+/* One tile of own rows, as blocks take them. */
+struct zr_cuda_item_t { size_t head, tile; };
+
+/*
+ * The order of items: all tiles of a group of heads, then the next group, so that blocks that run
+ * at the same time read the same rows of the other side from the L2. Within a group tile 0 of all
+ * its heads is first. By keys, heads are those of keys, which read their queries' rows.
+ */
+static __host__ __device__ inline zr_cuda_item_t
+zr_cuda_find_item(const zr_cuda_attention_t &args, bool by_keys, size_t n_tiles, size_t item) {
+    size_t n_shared = args.heads / args.kv_heads, n_heads = by_keys ? args.n_kv_heads : args.n_heads;
+    size_t n_group = by_keys ? args.n_cached_heads / n_shared : args.n_cached_heads * n_shared;
+    n_group = n_group == 0 ? 1 : n_group;
+    size_t first = item / (n_group * n_tiles) * n_group, rest = item - first * n_tiles;
+    n_group = n_heads - first < n_group ? n_heads - first : n_group; /* the last has fewer */
+    return {first + rest % n_group, rest / n_group};
+}
+
 /*
  * Blocks that share the work of all heads, each taking `rows` rows at a time; the grid goes round
- * where there are more. Item i is head i % n_heads and its tile i / n_heads.
+ * where there are more.
  */
 static inline unsigned zr_cuda_attention_blocks(const zr_cuda_attention_t &args, size_t n_heads,
                                                 size_t rows) {

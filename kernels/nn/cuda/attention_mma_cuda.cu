@@ -355,7 +355,7 @@ static __device__ inline void attend(const zr_cuda_attention_t &args, const zr_c
                      head.out_stride, row, seq);
 }
 
-/* The longest tiles first. */
+/* The longest tiles of a group of heads first. */
 template <int D, bool HIDES>
 static __global__ void __launch_bounds__(THREADS, 2)
     attention_mma_kernel(const zr_cuda_attention_t args) {
@@ -363,8 +363,9 @@ static __global__ void __launch_bounds__(THREADS, 2)
     const size_t rows = forward_shape_t<D>::OWN;
     size_t n_tiles = (args.seq + rows - 1) / rows;
     for (size_t item = blockIdx.x; item < n_tiles * args.n_heads; item += gridDim.x) {
-        zr_cuda_head_t head = zr_cuda_find_head(args, item % args.n_heads);
-        attend<D, HIDES>(args, head, (n_tiles - 1 - item / args.n_heads) * rows, shared);
+        zr_cuda_item_t at = zr_cuda_find_item(args, false, n_tiles, item);
+        zr_cuda_head_t head = zr_cuda_find_head(args, at.head);
+        attend<D, HIDES>(args, head, (n_tiles - 1 - at.tile) * rows, shared);
         __syncthreads(); /* the tiles are written again */
     }
 }
@@ -611,7 +612,7 @@ static __device__ inline void differentiate_rows(const zr_cuda_attention_t &args
                          head.qkv_stride, row, args.seq);
 }
 
-/* The longest tiles first: the last queries, the first keys. */
+/* The longest tiles of a group of heads first: the last queries, the first keys. */
 template <int D, bool BY_KEYS, bool GROUPS, bool HIDES>
 static __global__ void __launch_bounds__(THREADS, 2)
     attention_mma_backward_kernel(const zr_cuda_attention_t args) {
@@ -620,9 +621,9 @@ static __global__ void __launch_bounds__(THREADS, 2)
     size_t n_tiles = (args.seq + rows - 1) / rows;
     size_t n_heads = BY_KEYS ? args.n_kv_heads : args.n_heads;
     for (size_t item = blockIdx.x; item < n_tiles * n_heads; item += gridDim.x) {
-        size_t tile = item / n_heads;
+        zr_cuda_item_t at = zr_cuda_find_item(args, BY_KEYS, n_tiles, item);
         differentiate_rows<D, BY_KEYS, GROUPS, HIDES>(
-            args, item % n_heads, (BY_KEYS ? tile : n_tiles - 1 - tile) * rows, shared);
+            args, at.head, (BY_KEYS ? at.tile : n_tiles - 1 - at.tile) * rows, shared);
         __syncthreads(); /* the tiles are written again */
     }
 }

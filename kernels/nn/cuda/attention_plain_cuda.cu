@@ -177,8 +177,9 @@ static __global__ void __launch_bounds__(THREADS, 2)
     plain_t tiles = find_shared(shared, args.head_size);
     size_t n_tiles = (args.seq + WARPS - 1) / WARPS;
     for (size_t item = blockIdx.x; item < n_tiles * args.n_heads; item += gridDim.x) {
-        zr_cuda_head_t head = zr_cuda_find_head(args, item % args.n_heads);
-        attend<T>(args, head, (n_tiles - 1 - item / args.n_heads) * WARPS, tiles);
+        zr_cuda_item_t at = zr_cuda_find_item(args, false, n_tiles, item);
+        zr_cuda_head_t head = zr_cuda_find_head(args, at.head);
+        attend<T>(args, head, (n_tiles - 1 - at.tile) * WARPS, tiles);
         __syncthreads(); /* the tiles are written again */
     }
 }
@@ -273,9 +274,9 @@ static __global__ void __launch_bounds__(THREADS, 2)
     size_t n_tiles = (args.seq + WARPS - 1) / WARPS;
     size_t n_heads = BY_KEYS ? args.n_kv_heads : args.n_heads;
     for (size_t item = blockIdx.x; item < n_tiles * n_heads; item += gridDim.x) {
-        size_t tile = item / n_heads;
-        differentiate_rows<T, BY_KEYS>(args, item % n_heads,
-                                       (BY_KEYS ? tile : n_tiles - 1 - tile) * WARPS, tiles);
+        zr_cuda_item_t at = zr_cuda_find_item(args, BY_KEYS, n_tiles, item);
+        differentiate_rows<T, BY_KEYS>(args, at.head,
+                                       (BY_KEYS ? at.tile : n_tiles - 1 - at.tile) * WARPS, tiles);
         __syncthreads(); /* the tiles are written again */
     }
 }
