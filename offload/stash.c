@@ -78,6 +78,8 @@ struct zr_stash {
     zr_stash_statistics_t statistics;
 
     /* NVMe. */
+    size_t n_in_store; /* slots; those from there on are in host memory */
+    size_t store_live_bytes;
     zr_store_t *store;
     size_t extent_bytes;
     zr_staging_t staging;
@@ -102,6 +104,9 @@ static zr_status_t check(const zr_stash_options_t *o) {
         return ZR_OK;
     if (o->store == NULL)
         return zr_fail(&o->log, ZR_ERR_ARGUMENT, "stash of %s: nvme needs a store", o->name);
+    if (o->n_in_host > o->n_slots)
+        return zr_fail(&o->log, ZR_ERR_ARGUMENT, "stash of %s: %zu of %s in host memory", o->name,
+                       o->n_in_host, zr_count_text(o->n_slots, "slot").text);
     if (o->n_buffers == 0 || o->n_buffers > ZR_STASH_MAX_BUFFERS)
         return zr_fail(&o->log, ZR_ERR_ARGUMENT, "stash of %s: %zu buffers; 1 to %zu are allowed",
                        o->name, o->n_buffers, ZR_STASH_MAX_BUFFERS);
@@ -122,12 +127,12 @@ size_t zr_stash_most_chunk_bytes(size_t slot_bytes) {
 /* Extents for all slots, alike. */
 static zr_status_t check_extents(const zr_stash_options_t *o) {
     const zr_store_extent_t *first = zr_store_extent(o->store, o->first_extent);
-    for (size_t i = 0; i < o->n_slots; i++) {
+    for (size_t i = 0; i < o->n_slots - o->n_in_host; i++) {
         const zr_store_extent_t *extent = zr_store_extent(o->store, o->first_extent + i);
         if (extent == NULL)
             return zr_fail(&o->log, ZR_ERR_ARGUMENT,
                            "stash of %s: slot %zu of %zu is extent %zu of the store, which has %zu",
-                           o->name, i, o->n_slots, o->first_extent + i,
+                           o->name, i, o->n_slots - o->n_in_host, o->first_extent + i,
                            zr_store_info(o->store)->n_extents);
         if (extent->size_bytes < o->slot_bytes || extent->size_bytes != first->size_bytes ||
             extent->account != first->account)
@@ -144,7 +149,8 @@ static zr_status_t take_store(zr_stash_t *stash) {
     const zr_stash_options_t *o = &stash->options;
     ZR_TRY(check_extents(o));
     stash->store = o->store;
-    if (o->n_slots > 0)
+    stash->n_in_store = o->n_slots - o->n_in_host;
+    if (stash->n_in_store > 0)
         stash->extent_bytes = zr_store_extent(o->store, o->first_extent)->size_bytes;
     return ZR_OK;
 }
@@ -237,7 +243,7 @@ static void empty(zr_stash_t *stash) {
         slot->is_full = false;
     }
     stash->n_full = 0;
-    stash->live_bytes = 0;
+    stash->live_bytes = stash->store_live_bytes = 0;
     stash->has_failed = false;
 }
 
@@ -384,7 +390,7 @@ static zr_status_t take_buffer(zr_stash_t *stash, buffer_t **buffer_p) {
 /* What is read next: of what is in the store alone, the one that was put last. */
 static size_t next_to_read(const zr_stash_t *stash) {
     size_t next = NO_BUFFER;
-    for (size_t i = 0; i < stash->options.n_slots; i++) {
+    for (size_t i = 0; i < stash->n_in_store; i++) {
         const slot_t *slot = &stash->slots[i];
         if (slot->is_full && slot->device == NULL && slot->buffer == NO_BUFFER &&
             (next == NO_BUFFER || slot->order > stash->slots[next].order))
@@ -440,7 +446,7 @@ static zr_status_t hand_over(zr_stream_t *stream, zr_event_t *event, zr_stream_t
 /* Where a tensor goes on the host. */
 static zr_status_t make_room(zr_stash_t *stash, size_t index, void **host_p) {
     slot_t *slot = &stash->slots[index];
-    if (stash->store == NULL) {
+    if (index >= stash->n_in_store) {
         ZR_TRY(allocate(stash, ZR_TIER_HOST, slot->size_bytes, stash->down, &slot->host));
         *host_p = slot->host;
         return ZR_OK;
@@ -459,7 +465,7 @@ static zr_status_t put(zr_stash_t *stash, size_t index, const void *device, zr_s
     ZR_TRY(make_room(stash, index, &host));
     ZR_TRY(hand_over(stream, stash->handed_down, stash->down));
     ZR_TRY(zr_copy_async(stash->down, host, device, slot->size_bytes, ZR_COPY_DEVICE_TO_HOST));
-    if (stash->store != NULL) {
+    if (index < stash->n_in_store) {
         buffer_t *buffer = &stash->buffers[slot->buffer];
         ZR_TRY(zr_event_record(buffer->came, stash->down));
         buffer->state = BUFFER_COMING;
@@ -499,9 +505,12 @@ zr_status_t zr_stash_put_for(zr_stash_t *stash, size_t slot_index, void **pointe
     slot->n_gets = n_gets;
     stash->n_full++;
     stash->live_bytes += size_bytes;
+    stash->store_live_bytes += slot_index < stash->n_in_store ? size_bytes : 0;
     zr_stash_statistics_t *s = &stash->statistics;
     if (stash->live_bytes > s->peak_bytes)
         s->peak_bytes = stash->live_bytes;
+    if (stash->store_live_bytes > s->store_peak_bytes)
+        s->store_peak_bytes = stash->store_live_bytes;
     s->n_tensors[ZR_STORE_PUT]++;
     s->bytes[ZR_STORE_PUT] += size_bytes;
     s->seconds[ZR_STORE_PUT] += zr_store_clock() - begin;
@@ -538,7 +547,7 @@ static zr_status_t bring_back(zr_stash_t *stash, size_t index, zr_stream_t *stre
     if (slot->device != NULL)
         return ZR_OK;
     bool stays = slot->n_gets > 1;
-    if (stash->store == NULL) {
+    if (index >= stash->n_in_store) {
         ZR_TRY(copy_up(stash, slot, slot->host, stream));
         if (!stays)
             zr_free(stash->options.allocator, &slot->host, stash->up);
@@ -584,7 +593,7 @@ zr_status_t zr_stash_read_ahead(zr_stash_t *stash, size_t slot_index) {
     double begin = zr_store_clock();
     ZR_TRY(check_call(stash, "read ahead", slot_index));
     const slot_t *slot = &stash->slots[slot_index];
-    if (stash->store == NULL || !slot->is_full || slot->device != NULL || slot->buffer != NO_BUFFER)
+    if (slot_index >= stash->n_in_store || !slot->is_full || slot->device != NULL || slot->buffer != NO_BUFFER)
         return ZR_OK;
     zr_status_t status = read_one_ahead(stash, slot_index);
     stash->has_failed = status != ZR_OK;
@@ -619,6 +628,7 @@ zr_status_t zr_stash_get(zr_stash_t *stash, size_t slot_index, zr_stream_t *stre
         slot->is_full = false;
         stash->n_full--;
         stash->live_bytes -= slot->size_bytes;
+        stash->store_live_bytes -= slot_index < stash->n_in_store ? slot->size_bytes : 0;
     }
     zr_stash_statistics_t *s = &stash->statistics;
     s->n_tensors[ZR_STORE_GET]++;

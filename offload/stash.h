@@ -44,6 +44,7 @@ typedef struct zr_stash_options {
     zr_store_t *store;   /* borrowed until destroy; may have other users */
     size_t first_extent; /* extent of slot 0; the following extents are the next slots. All have the
                             same size, at least slot_bytes, and the same account */
+    size_t n_in_host;    /* the last so many slots are in host memory; they need no extents */
     bool reads_when_told; /* prefetch from the store only by zr_stash_read_ahead */
 } zr_stash_options_t;
 
@@ -143,6 +144,7 @@ typedef struct zr_stash_statistics {
     /* Bytes of begun transfers, in whole chunks. Tensors that are still in a buffer are not read
      * again, and tensors that return before they were written are not written. */
     uint64_t drive_bytes[ZR_N_STORE_DIRECTIONS];
+    size_t store_peak_bytes;                /* of bytes in slots that are in the store */
     size_t staging_bytes;                   /* size of all buffers */
     zr_store_info_t store;                  /* including other users' extents */
     zr_store_statistics_t store_statistics; /* for the slots' account */

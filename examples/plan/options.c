@@ -68,6 +68,8 @@ static const options_use_t uses[] = {
     {"gradients-in-host", 5, NULL},
     {"update-on", 5, NULL},
     {"offload-activations", 5, NULL},
+    {"activations-on-device", 5, NULL},
+    {"activations-in-host", 5, NULL},
     {"sub-group", 5, NULL},
     {"param-buffers", 5, NULL},
     {"param-buffer", 5, NULL},

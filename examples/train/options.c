@@ -262,6 +262,14 @@ static const zr_option_t own[] = {
      .choices = places, .group = OFFLOAD,
      .help = "with --recompute unit: where each layer's input waits for backward",
      .more = "[offload.md](../guide/offload.md)"},
+    {"activations-on-device", AT(activations_on_device), .type = ZR_OPTION_COUNT, .flags = AGREE,
+     .group = OFFLOAD, .arg = "LAYERS",
+     .help = "with --offload-activations: the inputs of the last LAYERS layers stay on the device; "
+             "not with --order block"},
+    {"activations-in-host", AT(activations_in_host), .type = ZR_OPTION_COUNT, .flags = AGREE,
+     .group = OFFLOAD, .arg = "LAYERS",
+     .help = "with --offload-activations nvme: of the other layers, the inputs of the last LAYERS "
+             "wait in host memory"},
     {"io-settings", AT(io_settings_path), .type = ZR_OPTION_STRING, .group = OFFLOAD, .arg = "FILE",
      .help = "use the best drive settings found by zero-bench io --save-settings FILE, and its "
              "folders if there is no --nvme-path",
@@ -540,9 +548,27 @@ zr_status_t train_options_check_recompute(const train_options_t *options, const 
                    "recomputation everything is kept; add --recompute unit");
 }
 
+static zr_status_t check_activations_higher_up(const train_options_t *options,
+                                               const zr_log_t *log) {
+    bool is_block_order = zr_config_n_together(&options->config) > 1;
+    if (options->activations_on_device > 0 &&
+        (options->offload_activations == ZR_OFFLOAD_NONE || is_block_order))
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "--activations-on-device %zu has no effect %s",
+                       options->activations_on_device,
+                       is_block_order ? "with --order block, where all inputs wait elsewhere"
+                                      : "without --offload-activations cpu or nvme: all stay there");
+    if (options->activations_in_host > 0 && options->offload_activations != ZR_OFFLOAD_NVME)
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "--activations-in-host %zu has no effect without --offload-activations nvme",
+                       options->activations_in_host);
+    return ZR_OK;
+}
+
 static zr_status_t check_offloaded_activations(const train_options_t *options,
                                                const zr_log_t *log) {
     ZR_TRY(train_options_check_recompute(options, log));
+    ZR_TRY(check_activations_higher_up(options, log));
     if (options->offload_activations == ZR_OFFLOAD_NVME && options->config.nvme.paths[0] == '\0')
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "--offload-activations nvme: no path is named; add --nvme-path DIR, a "

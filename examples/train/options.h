@@ -97,6 +97,7 @@ typedef struct train_options {
     size_t steps;
     bool recompute;
     zr_offload_device_t offload_activations; /* inputs of layers, with recompute */
+    size_t activations_on_device, activations_in_host; /* zr_activation_options_t */
     const char *freeze;                      /* NULL: nothing */
     const char *lora_text; /* as written, or own_lora; NULL: all but `freeze` is trained */
     char *own_lora;        /* owned: as own_model */

@@ -28,6 +28,8 @@ zr_run_request_t train_plan_request(const train_options_t *options, const zr_har
                               .config = config,
                               .recompute = options->recompute,
                               .activations = options->offload_activations,
+                              .activations_on_device = options->activations_on_device,
+                              .activations_in_host = options->activations_in_host,
                               .seq = options->seq,
                               .seq_min = options->seq_min,
                               .n_steps = ZR_RUN_PLAN_STEPS,

@@ -40,7 +40,7 @@ static void note_drives(rank_t *rank) {
     peak.by_tag[ZR_TAG_OPTIMIZER_STATE] = result->offload.state_bytes[ZR_TIER_NVME];
     peak.by_tag[ZR_TAG_GRADIENTS] = result->offload.grads.bytes[ZR_TIER_NVME];
     peak.by_tag[ZR_TAG_ACTIVATIONS] =
-        result->activations.has_store ? result->activations.peak_bytes : 0;
+        result->activations.has_store ? result->activations.store_peak_bytes : 0;
     for (int tag = 0; tag < ZR_N_TAGS; tag++)
         peak.live += peak.by_tag[tag];
     rank->result.peak[ZR_TIER_NVME] = peak;

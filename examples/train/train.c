@@ -61,6 +61,8 @@ static zr_status_t create_model(rank_t *rank) {
     options.has_documents = zero_train_has_documents(rank->run);
     zr_activation_options_t activations = {.recompute = o->recompute,
                                            .device = o->offload_activations,
+                                           .n_on_device = o->activations_on_device,
+                                           .n_in_host = o->activations_in_host,
                                            .most_rows = o->config.micro_batch * o->seq,
                                            .least_rows = o->config.micro_batch * o->seq_min};
     zr_config_t config = o->config;

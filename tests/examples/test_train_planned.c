@@ -45,6 +45,8 @@ static void choose_offload(uint64_t *dice, char *text, size_t stage) {
         devices[params], recompute ? "unit" : "none");
     if (recompute)
         add(text, " --offload-activations %s", devices[activations]);
+    if (activations == 2 && throw(dice, 2))
+        add(text, " --activations-in-host %zu", throw(dice, 3));
     if (optimizer != 0 && throw(dice, 2))
         add(text, " --offload-ratio 0.%zu", throw(dice, 10));
     /* Refused: of bf16 so few are no whole blocks of a drive. */

@@ -129,6 +129,8 @@ static const same_weights_t same_weights[] = {
      (const char *const[]){
          "", KEEP "cpu", KEEP "nvme --nvme-path drive",
          KEEP "nvme --nvme-path drive,drive --nvme-buffers 1 --nvme-verify off",
+         KEEP "cpu --activations-on-device 2",
+         KEEP "nvme --nvme-path drive --activations-on-device 1 --activations-in-host 2",
          KEEP "nvme --offload-optimizer nvme --nvme-path drive --nvme-buffers 2 --sub-group 1024",
          NULL},
      0, 3, false},
@@ -288,6 +290,14 @@ TEST(activations_leave_the_device) {
         assert_true(activations_peak(object, "nvme") == 6 * INPUT_BYTES);
         assert_true(number(moved, "nvme.endurance_days") > 0);
     }
+    if (!has_nvme())
+        return;
+    json_t *object = run_json(0, DEEP "--steps 4 --ranks 2 " KEEP "nvme --nvme-path drive "
+                                      "--activations-on-device 1 --activations-in-host 2");
+    assert_true(activations_peak(object, "host") == 2 * INPUT_BYTES);
+    assert_true(activations_peak(object, "nvme") == 3 * INPUT_BYTES);
+    assert_true(activations_peak(kept, "device") - activations_peak(object, "device") ==
+                4 * INPUT_BYTES); /* the one that stays is done with when two are back */
 }
 
 TEST(drives_and_memory_too_small_fail_the_run) {

@@ -43,6 +43,8 @@ typedef struct zr_run_request {
     zr_config_t config; /* resolved */
     bool recompute;
     zr_offload_device_t activations; /* where inputs of blocks wait, if recompute */
+    size_t activations_on_device, activations_in_host; /* those of the last blocks:
+                                                          zr_activation_options_t */
     size_t seq;                      /* length of the longest sequence */
     size_t seq_min;                  /* length of the shortest sequence; 0: seq */
     const zr_run_lengths_t *lengths; /* NULL: no sequence is cut */

@@ -55,6 +55,8 @@ static zr_status_t build(planned_rank_t *rank) {
     size_t micro_batch = request->config.micro_batch, rows = micro_batch * request->seq;
     zr_activation_options_t activations = {.recompute = request->recompute,
                                            .device = request->activations,
+                                           .n_on_device = request->activations_on_device,
+                                           .n_in_host = request->activations_in_host,
                                            .most_rows = rows,
                                            .least_rows = micro_batch * request->seq_min};
     ZR_TRY(request->model.make(request->model.context, rank->runtime, &activations, &rank->model));
@@ -181,7 +183,7 @@ static void note_drives(const planned_rank_t *rank, zr_run_plan_t *plan) {
     plan->nvme_by_tag[ZR_TAG_GRADIENTS] = plan->offload.grads.bytes[ZR_TIER_NVME];
     if (rank->model != NULL && zr_model_activations_statistics(rank->model, &stash) &&
         stash.has_store)
-        plan->nvme_by_tag[ZR_TAG_ACTIVATIONS] = stash.peak_bytes;
+        plan->nvme_by_tag[ZR_TAG_ACTIVATIONS] = stash.store_peak_bytes;
     for (int tag = 0; tag < ZR_N_TAGS; tag++)
         plan->nvme_live_bytes += plan->nvme_by_tag[tag];
 }

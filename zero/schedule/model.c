@@ -292,11 +292,23 @@ zr_runtime_t *zr_model_runtime(const zr_model_t *model) {
 
 /* What a block is given waits for backward, where it is computed again; with several micro-batches
  * together also for the block's own turn, as gradients do. */
+static bool may_wait(const zr_model_t *model, const zr_block_t *block) {
+    return block->index > 0 && (block->type->recomputes || model->n_together > 1);
+}
+
+size_t zr_model_n_waiting(const zr_model_t *model) {
+    size_t n = 0;
+    for (size_t i = 0; i < model->n_blocks; i++)
+        n += may_wait(model, model->blocks[i]);
+    return n;
+}
+
 static size_t number_slots(zr_model_t *model, const char **kind_p) {
-    size_t n_slots = 0, n_together = model->n_together;
-    for (size_t i = 1; i < model->n_blocks; i++) {
+    size_t n_slots = 0, n_together = model->n_together, n_left = zr_model_n_waiting(model);
+    size_t n_on_device = n_together == 1 ? model->options.activations.n_on_device : 0;
+    for (size_t i = 0; i < model->n_blocks; i++) {
         zr_block_t *block = model->blocks[i];
-        if (!block->type->recomputes && n_together == 1)
+        if (!may_wait(model, block) || n_left-- <= n_on_device)
             continue;
         block->slot = n_slots;
         n_slots += n_together;
@@ -304,6 +316,16 @@ static size_t number_slots(zr_model_t *model, const char **kind_p) {
     }
     model->gradient_slot = n_slots;
     return n_together == 1 ? n_slots : n_slots + n_together;
+}
+
+/* The last slots, those of gradients first. */
+static size_t count_in_host(const zr_model_t *model, size_t n_slots) {
+    size_t n_blocks = model->options.activations.n_in_host, n_together = model->n_together;
+    size_t n_gradients = n_slots - model->gradient_slot;
+    if (n_blocks == 0)
+        return 0;
+    return n_blocks >= model->gradient_slot / n_together ? n_slots
+                                                         : n_blocks * n_together + n_gradients;
 }
 
 /* Room in the rank's store: an extent for each slot. */
@@ -315,17 +337,18 @@ static zr_status_t declare_extents(zr_model_t *model) {
     size_t n_buffers = asked != 0 ? asked : ZR_CONFIG_USUAL_BUFFERS;
     size_t align = ZR_STORE_CHUNK_ALIGN_BYTES;
     size_t extent_bytes = (options->slot_bytes + align - 1) / align * align;
-    zr_store_extent_t *extents = zr_heap_alloc(model->heap, options->n_slots, sizeof(*extents));
+    size_t n_extents = options->n_slots - options->n_in_host;
+    zr_store_extent_t *extents = zr_heap_alloc(model->heap, n_extents, sizeof(*extents));
     zr_extents_t place;
     if (extents == NULL)
         return zr_fail(model->log, ZR_ERR_MEMORY, "no memory for %s",
-                       zr_count_text(options->n_slots, "extent").text);
-    for (size_t i = 0; i < options->n_slots; i++)
+                       zr_count_text(n_extents, "extent").text);
+    for (size_t i = 0; i < n_extents; i++)
         extents[i] = (zr_store_extent_t){.name = options->name, .size_bytes = extent_bytes};
-    options->n_buffers = n_buffers < options->n_slots ? n_buffers : options->n_slots;
+    options->n_buffers = n_buffers < n_extents ? n_buffers : n_extents;
     zr_extents_desc_t desc = {.name = model->stash_name,
                               .extents = extents,
-                              .n_extents = options->n_slots,
+                              .n_extents = n_extents,
                               .unit_bytes = zr_stash_most_chunk_bytes(options->slot_bytes),
                               .max_transfers = zr_stash_max_transfers(options->n_buffers),
                               .advice = advice};
@@ -356,18 +379,22 @@ static zr_status_t plan_stash(zr_model_t *model) {
         return zr_fail(model->log, ZR_ERR_ARGUMENT, "%s for %s are more than memory can hold",
                        model->stash_name,
                        zr_count_text(options->activations.most_rows, "token").text);
+    size_t n_in_host = count_in_host(model, n_slots);
+    bool is_on_drives =
+        options->activations.device == ZR_OFFLOAD_NVME && n_in_host < n_slots;
     model->stash_options = (zr_stash_options_t){
         .log = *model->log,
         .allocator = model->allocator,
         .device = model->device,
-        .tier = options->activations.device == ZR_OFFLOAD_CPU ? ZR_TIER_HOST : ZR_TIER_NVME,
+        .tier = is_on_drives ? ZR_TIER_NVME : ZR_TIER_HOST,
         .n_slots = n_slots,
+        .n_in_host = is_on_drives ? n_in_host : 0,
         .slot_bytes = slot_bytes,
         .reads_when_told = model->n_together > 1,
         .name = "inputs of layers",
         .tag = ZR_TAG_ACTIVATIONS,
         .lifetime = ZR_LIFETIME_MICRO_BATCH};
-    return options->activations.device == ZR_OFFLOAD_NVME ? declare_extents(model) : ZR_OK;
+    return is_on_drives ? declare_extents(model) : ZR_OK;
 }
 
 /* ---- commit ---------------------------------------------------------------------------------- */

@@ -187,6 +187,9 @@ typedef struct zr_activation_options {
     bool recompute; /* keep only x of blocks that can be recomputed */
     zr_offload_device_t
         device; /* where that x waits for backward; CPU and NVME need recompute and most_rows */
+    /* Of the last so many of these blocks x waits higher up: on the device (ZR_ORDER_MICRO_BATCH
+     * alone), and before them, with NVME, in host memory. */
+    size_t n_on_device, n_in_host;
     size_t most_rows;  /* rows of the largest micro-batch; 0: unknown */
     size_t least_rows; /* rows of the smallest micro-batch, so that kernels take workspaces that
                           suffice for all sizes in between; 0: each takes what it needs */
