@@ -407,6 +407,17 @@ zr_status_t zr_allocator_trim(zr_allocator_t *allocator, zr_tier_t tier) {
 
 /* ---- statistics ----------------------------------------------------------------------------- */
 
+size_t zr_allocator_count_pinned(zr_allocator_t *allocator, size_t before, size_t now) {
+    zr_byte_count_t *pinned = &allocator->tiers[ZR_TIER_HOST].statistics.pinned;
+    pthread_mutex_lock(&allocator->lock);
+    pinned->live += now - before;
+    if (pinned->live > pinned->peak)
+        pinned->peak = pinned->live;
+    size_t live = pinned->live;
+    pthread_mutex_unlock(&allocator->lock);
+    return live;
+}
+
 void zr_allocator_statistics(zr_allocator_t *allocator, zr_tier_t tier,
                              zr_tier_statistics_t *statistics_p) {
     *statistics_p = (zr_tier_statistics_t){0};
@@ -419,6 +430,8 @@ void zr_allocator_statistics(zr_allocator_t *allocator, zr_tier_t tier,
         memory->is_at_peak = true;
     }
     *statistics_p = memory->statistics;
+    if (tier == ZR_TIER_HOST && !zr_device_info(allocator->device)->host_addressable)
+        statistics_p->pinned = memory->statistics.reserved;
     for (int i = 0; i < ZR_N_CLASSES; i++) {
         const zr_arena_t *arena = &memory->arenas[i];
         statistics_p->by_class[i].live = arena->live;
@@ -441,6 +454,7 @@ void zr_allocator_reset_peaks(zr_allocator_t *allocator) {
         allocator->tiers[i].is_at_peak = true;
         statistics->reserved.peak = statistics->reserved.live;
         statistics->pending.peak = statistics->pending.live;
+        statistics->pinned.peak = statistics->pinned.live;
         for (int k = 0; k < ZR_N_TAGS; k++)
             statistics->by_tag[k].peak = statistics->by_tag[k].live;
         for (int k = 0; k < ZR_N_LIFETIMES; k++)

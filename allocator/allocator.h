@@ -184,11 +184,18 @@ typedef struct zr_tier_statistics {
     size_t n_unmap_calls;
     size_t n_move_calls; /* moves of idle memory between classes */
     zr_class_statistics_t by_class[ZR_N_CLASSES];
+    zr_byte_count_t pinned; /* host tier: memory that the system may not move: all that is mapped if
+                               the CPU cannot reach the device's memory; else what
+                               zr_allocator_count_pinned counted */
 } zr_tier_statistics_t;
 
 /** Statistics of one tier since creation, or since the last reset of peaks. */
 void zr_allocator_statistics(zr_allocator_t *allocator, zr_tier_t tier,
                              zr_tier_statistics_t *statistics_p);
+/** Count host memory that a store has registered with the system: `now` bytes instead of `before`.
+ * Returns the bytes of all stores. */
+size_t zr_allocator_count_pinned(zr_allocator_t *allocator, size_t before, size_t now);
+
 /** Reset all peaks of all tiers to the current live bytes. */
 void zr_allocator_reset_peaks(zr_allocator_t *allocator);
 

@@ -593,7 +593,8 @@ zr_status_t zr_stash_read_ahead(zr_stash_t *stash, size_t slot_index) {
     double begin = zr_store_clock();
     ZR_TRY(check_call(stash, "read ahead", slot_index));
     const slot_t *slot = &stash->slots[slot_index];
-    if (slot_index >= stash->n_in_store || !slot->is_full || slot->device != NULL || slot->buffer != NO_BUFFER)
+    if (slot_index >= stash->n_in_store || !slot->is_full || slot->device != NULL ||
+        slot->buffer != NO_BUFFER)
         return ZR_OK;
     zr_status_t status = read_one_ahead(stash, slot_index);
     stash->has_failed = status != ZR_OK;

@@ -228,6 +228,7 @@ void zr_store_destroy(zr_store_t **store) {
         return;
     drain(*store);
     (*store)->backend->close(*store);
+    (void)zr_store_count_pinned(*store, 0);
     zr_heap_t *heap = (*store)->heap;
     zr_heap_destroy(&heap);
     *store = NULL;
@@ -620,6 +621,14 @@ const uint64_t *zr_store_checksums(const zr_store_t *store, size_t extent, size_
 void zr_store_progress(zr_store_t *store) {
     if (store->n_in_flight > 0)
         store->backend->progress(store, false);
+}
+
+size_t zr_store_count_pinned(zr_store_t *store, size_t size_bytes) {
+    zr_allocator_t *allocator = store->options.allocator;
+    size_t before = store->pinned_bytes;
+    store->pinned_bytes = size_bytes;
+    return allocator != NULL ? zr_allocator_count_pinned(allocator, before, size_bytes)
+                             : size_bytes;
 }
 
 static zr_status_t check_buffers(const zr_store_t *store, const zr_store_buffer_t *buffers,

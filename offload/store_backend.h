@@ -115,6 +115,7 @@ struct zr_store {
     size_t n_in_flight;
     zr_store_buffer_t *buffers; /* [n_buffers] registered by users */
     size_t n_buffers;
+    size_t pinned_bytes; /* registered with the system: zr_store_count_pinned */
 };
 
 /**
@@ -197,6 +198,10 @@ void zr_store_abandon_rest(zr_store_t *store, zr_store_transfer_t *transfer);
 double zr_store_clock(void);
 /** Seconds of the store's clock: its device's clock, if it has a device. */
 double zr_store_now(const zr_store_t *store);
+
+/** Host memory that the store has registered with the system, all of it; with an allocator counted
+ * there. Returns the bytes of all stores of the allocator. */
+size_t zr_store_count_pinned(zr_store_t *store, size_t size_bytes);
 
 /**
  * Host memory of the store, aligned to a power of two, counted in info.host_bytes and, with an

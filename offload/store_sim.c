@@ -46,6 +46,24 @@ static zr_status_t reserve(zr_store_t *store) {
                    zr_size_text(sim->hardware->disk_bytes).text);
 }
 
+/* As the system would. */
+static zr_status_t pin_buffers(zr_store_t *store) {
+    size_t most = ((const sim_store_t *)store)->hardware->pinned_bytes,
+           before = store->pinned_bytes;
+    size_t own = zr_store_uring_buffer_bytes(store);
+    if (most == 0)
+        return ZR_OK;
+    size_t all = zr_store_count_pinned(store, own);
+    if (all <= most)
+        return ZR_OK;
+    (void)zr_store_count_pinned(store, before);
+    return zr_fail(&store->options.log, ZR_ERR_BUDGET,
+                   "pinned memory: buffers for the drives take %s of a rank, and RLIMIT_MEMLOCK "
+                   "allows it %s; raise it (ulimit -l), or try fewer --nvme-buffers or "
+                   "--param-buffers, or a smaller --sub-group or --param-buffer",
+                   zr_size_text(all).text, zr_size_text(most).text);
+}
+
 /* The table of the store that it stands for. */
 static zr_status_t register_buffers(zr_store_t *store) {
     sim_store_t *sim = (sim_store_t *)store;
@@ -54,7 +72,7 @@ static zr_status_t register_buffers(zr_store_t *store) {
         zr_heap_count_absent(store->heap, (n_parts - sim->n_parts) * sizeof(struct iovec));
         sim->n_parts = n_parts;
     }
-    return ZR_OK;
+    return pin_buffers(store);
 }
 
 static zr_status_t open_sim(zr_store_t *store, bool has_drives) {

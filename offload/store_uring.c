@@ -336,6 +336,13 @@ size_t zr_store_uring_most_parts(const zr_store_t *store) {
     return most_parts;
 }
 
+size_t zr_store_uring_buffer_bytes(const zr_store_t *store) {
+    size_t size_bytes = store->options.n_bounce_buffers * store->options.request_bytes;
+    for (size_t i = 0; i < store->n_buffers; i++)
+        size_bytes += store->buffers[i].size_bytes;
+    return size_bytes;
+}
+
 static zr_status_t register_buffers(zr_store_t *store) {
     zr_uring_store_t *uring = (zr_uring_store_t *)store;
     ZR_TRY(make_room_for_parts(uring, zr_store_uring_most_parts(store)));
@@ -345,6 +352,8 @@ static zr_status_t register_buffers(zr_store_t *store) {
         warn_unregistered(uring, n_parts, -error);
     uring->n_registered = error == 0 ? n_parts : 0;
     store->info.is_registered = error == 0;
+    bool is_pinned = error == 0 && !uring->is_plain;
+    (void)zr_store_count_pinned(store, is_pinned ? zr_store_uring_buffer_bytes(store) : 0);
     return ZR_OK;
 }
 

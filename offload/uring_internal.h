@@ -55,6 +55,8 @@ typedef struct zr_uring_store {
 size_t zr_store_uring_table_bytes(const zr_store_t *store);
 /** Into so many parts buffers are cut that are registered, at most: an iovec each. */
 size_t zr_store_uring_most_parts(const zr_store_t *store);
+/** Bytes that "uring" registers: bounce buffers, and those of users. */
+size_t zr_store_uring_buffer_bytes(const zr_store_t *store);
 /** Bytes of host memory that lie in one registered buffer: its number, or -1. */
 int zr_uring_find_registered(const zr_uring_store_t *uring, const void *memory, size_t size_bytes);
 

@@ -165,6 +165,7 @@ static json_t *largest_object(const capacity_search_t *search) {
         {"tokens_per_s", json_number(tokens_per_s(run, seconds))},
         {"written_bytes_per_day", json_number(written_bytes_per_day(search))},
         {"peak_bytes", peaks_object(&search->plan)},
+        {"pinned_bytes", json_count(search->plan.tiers[ZR_TIER_HOST].pinned.peak)},
         {"metadata_bytes", train_metadata_object(&search->plan.metadata)},
         {"options", json_text(options.bytes)});
     return object;

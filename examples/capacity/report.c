@@ -170,9 +170,10 @@ static void print_lack(const json_t *point, FILE *file) {
     bool is_of_both = json_is_true(capacity_point_at(point, "next.lack.of_both"));
     bool is_of_process = json_is_true(capacity_point_at(point, "next.lack.of_process"));
     fprintf(file, "; %s: %s over %s, most of all %s",
-            is_of_process ? "process"
-            : is_of_both  ? "device and host"
-                          : capacity_point_text(point, "next.lack.tier"),
+            is_of_process                                                   ? "process"
+            : json_is_true(capacity_point_at(point, "next.lack.of_pinned")) ? "pinned memory"
+            : is_of_both                                                    ? "device and host"
+                         : capacity_point_text(point, "next.lack.tier"),
             train_bytes(over > 0 ? over : 0).text, train_bytes(there).text,
             capacity_point_text(point, "next.lack.tag"));
 }

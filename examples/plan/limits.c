@@ -2,11 +2,14 @@
 #include "examples/plan/limits.h"
 
 #include <limits.h>
+#include <linux/capability.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 /* Version 1 says a number near 2^63 where nothing is limited, version 2 "max". */
 #define MOST_BYTES (1ULL << 60)
@@ -62,6 +65,20 @@ size_t limits_memory(const char *groups, const char *root) {
     }
     fclose(file);
     return least;
+}
+
+static bool may_pin_all(void) {
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3];
+    return syscall(SYS_capget, &header, data) == 0 &&
+           (data[CAP_TO_INDEX(CAP_IPC_LOCK)].effective & CAP_TO_MASK(CAP_IPC_LOCK)) != 0;
+}
+
+size_t limits_pinned(void) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || may_pin_all())
+        return LIMITS_NONE;
+    return (size_t)limit.rlim_cur;
 }
 
 size_t limits_file(void) {

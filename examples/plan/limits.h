@@ -16,5 +16,9 @@
  */
 size_t limits_memory(const char *groups, const char *root);
 
+/** Host memory that this process may pin (RLIMIT_MEMLOCK); LIMITS_NONE: no limit, or it may exceed
+ * it (CAP_IPC_LOCK). */
+size_t limits_pinned(void);
+
 /** The most that a file of this process may have (RLIMIT_FSIZE); LIMITS_NONE: as much as fits. */
 size_t limits_file(void);

@@ -59,6 +59,7 @@ static json_t *row_object(const plan_options_t *options, const zr_run_row_t *row
     JSON_PUT(&object, {"recompute", json_string(row->recompute ? "unit" : "none")},
              {"micro_batch", json_count(row->micro_batch)}, {"fits", json_boolean(row->one.fits)},
              {"exact", json_boolean(row->is_exact)}, {"peak_bytes", peaks_object(options, row)},
+             {"pinned_bytes", json_count(row->one.plan.tiers[ZR_TIER_HOST].pinned.peak)},
              {"metadata_bytes", train_metadata_object(&row->one.plan.metadata)});
     if (row->one.fits) {
         JSON_PUT(&object, {"step_ms", json_number(1e3 * row->one.plan.step_seconds)},

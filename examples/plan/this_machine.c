@@ -79,6 +79,10 @@ static zr_status_t describe_transfers(const zr_nvme_options_t *nvme, const char 
     const char *backend =
         strcmp(nvme->store, "uring") == 0 ? zr_store_drive_backend(log) : nvme->store;
     ZR_TRY(zr_store_create(backend, &store_options, NULL, 0, &store));
+    if (limits_pinned() != LIMITS_NONE) /* of all ranks together */
+        hardware->pinned_bytes = limits_pinned() / (size_t)hardware->ranks_per_node + 1;
+    if (strcmp(backend, "posix") == 0)
+        hardware->pinned_bytes = 0;
     hardware->disk_block_bytes = zr_store_info(store)->block_bytes;
     hardware->disk_align_bytes = zr_store_info(store)->buffer_align_bytes;
     zr_store_destroy(&store);

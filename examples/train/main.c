@@ -42,13 +42,16 @@ static int report(const train_options_t *options, const zero_train_t *run,
 }
 
 /* What is said of a run says what had been foretold of it. */
-static void plan_and_run(zero_train_t *run, const train_options_t *options, messages_t *messages,
+static void plan_and_run(zero_train_t *run, train_options_t *options, messages_t *messages,
                          const zr_log_t *log, train_result_t *result_p) {
     bool is_first = train_launch_first(options) == 0;
     train_plan_t plan = {0};
     zr_run_evaluations_t evaluations = zero_train_evaluations(run);
-    if (is_first)
+    if (is_first || train_plan_may_hold_buffers(options))
         train_plan_make(options, zero_train_first_step(run), &evaluations, &plan);
+    train_plan_hold_buffers(&plan, options, log);
+    if (!is_first)
+        plan = (train_plan_t){0};
     zr_status_t status = train_plan_check(&plan, options, log);
     if (status == ZR_OK)
         zero_train_go(run, messages, result_p);

@@ -553,11 +553,11 @@ static zr_status_t check_activations_higher_up(const train_options_t *options,
     bool is_block_order = zr_config_n_together(&options->config) > 1;
     if (options->activations_on_device > 0 &&
         (options->offload_activations == ZR_OFFLOAD_NONE || is_block_order))
-        return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "--activations-on-device %zu has no effect %s",
+        return zr_fail(log, ZR_ERR_ARGUMENT, "--activations-on-device %zu has no effect %s",
                        options->activations_on_device,
-                       is_block_order ? "with --order block, where all inputs wait elsewhere"
-                                      : "without --offload-activations cpu or nvme: all stay there");
+                       is_block_order
+                           ? "with --order block, where all inputs wait elsewhere"
+                           : "without --offload-activations cpu or nvme: all stay there");
     if (options->activations_in_host > 0 && options->offload_activations != ZR_OFFLOAD_NVME)
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "--activations-in-host %zu has no effect without --offload-activations nvme",

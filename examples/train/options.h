@@ -96,9 +96,9 @@ typedef struct train_options {
     uint64_t seed;
     size_t steps;
     bool recompute;
-    zr_offload_device_t offload_activations; /* inputs of layers, with recompute */
+    zr_offload_device_t offload_activations;           /* inputs of layers, with recompute */
     size_t activations_on_device, activations_in_host; /* zr_activation_options_t */
-    const char *freeze;                      /* NULL: nothing */
+    const char *freeze;                                /* NULL: nothing */
     const char *lora_text; /* as written, or own_lora; NULL: all but `freeze` is trained */
     char *own_lora;        /* owned: as own_model */
     zr_lora_t lora;        /* of lora_text, when resolved */

@@ -153,7 +153,7 @@ void train_plan_make(const train_options_t *options, size_t first_step,
 static void warn_of_machine(const zr_run_lack_t *lack, const zr_config_t *config,
                             const zr_log_t *log) {
     bool is_device = lack->tier == ZR_TIER_DEVICE;
-    if (lack->is_of_process || lack->tier == ZR_TIER_NVME ||
+    if (lack->is_of_process || lack->is_pinned || lack->tier == ZR_TIER_NVME ||
         (!lack->is_of_both && (is_device ? config->device_memory_bytes
                                          : config->host_memory_bytes) <= lack->there_bytes))
         return;
@@ -178,6 +178,25 @@ zr_status_t train_plan_check(const train_plan_t *plan, const train_options_t *op
                    "--plan-check off starts it",
                    plan->on_host.message, train_bytes((double)lack->needed_bytes).text,
                    zr_run_lack_name(lack), train_bytes((double)lack->there_bytes).text);
+}
+
+bool train_plan_may_hold_buffers(const train_options_t *options) {
+    const zr_config_t *config = &options->config;
+    return train_options_use_nvme(options) &&
+           (config->offload_optimizer.n_buffers == 0 || config->offload_param.n_buffers == 0);
+}
+
+void train_plan_hold_buffers(const train_plan_t *plan, train_options_t *options,
+                             const zr_log_t *log) {
+    zr_config_t *config = &options->config;
+    size_t n = plan->on_host.plan.n_buffers + plan->on_device.plan.n_buffers;
+    zr_run_hold_buffers(&plan->on_host.plan, config);
+    zr_run_hold_buffers(&plan->on_device.plan, config);
+    if (n > 0)
+        zr_log_write(log, ZR_LOG_INFO,
+                     "--nvme-buffers %zu --param-buffers %zu are used: more do not fit in host "
+                     "memory",
+                     config->offload_optimizer.n_buffers, config->offload_param.n_buffers);
 }
 
 train_planned_t train_plan_of(const train_plan_t *plan, const train_result_t *result) {

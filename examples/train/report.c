@@ -288,6 +288,7 @@ static void put_planned(json_t **object_p, const train_planned_t *planned) {
     bool has_drives = planned->peak[ZR_TIER_NVME].reserved > 0;
     JSON_PUT(object_p, {"planned_fits", json_boolean(planned->fits)},
              {"planned_peak_bytes", train_peaks_object(planned->peak, has_drives)},
+             {"planned_pinned_bytes", json_count(planned->peak[ZR_TIER_HOST].pinned)},
              {"planned_metadata_bytes", train_metadata_object(&planned->metadata)});
 }
 
@@ -360,7 +361,8 @@ static void put_memory(json_t **object_p, const train_result_t *result) {
         json_put(object_p, "peak_bytes",
                  train_peaks_object(result->peak, train_result_has_store(result)));
     if (result->has_memory)
-        json_put(object_p, "metadata_bytes", train_metadata_object(&result->metadata));
+        JSON_PUT(object_p, {"pinned_bytes", json_count(result->peak[ZR_TIER_HOST].pinned)},
+                 {"metadata_bytes", train_metadata_object(&result->metadata)});
     if (result->planned.is_made)
         put_planned(object_p, &result->planned);
     size_t resident = process_peak_resident_bytes();

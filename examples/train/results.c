@@ -8,7 +8,9 @@
 #include "examples/train/sum.h"
 
 train_peak_t train_peak_of(const zr_tier_statistics_t *statistics) {
-    train_peak_t peak = {.live = statistics->live.peak, .reserved = statistics->reserved.peak};
+    train_peak_t peak = {.live = statistics->live.peak,
+                         .reserved = statistics->reserved.peak,
+                         .pinned = statistics->pinned.peak};
     for (int tag = 0; tag < ZR_N_TAGS; tag++)
         peak.by_tag[tag] = statistics->by_tag[tag].peak;
     for (int i = 0; i < ZR_N_CLASSES; i++)

@@ -20,6 +20,7 @@ typedef struct train_class_peak {
 typedef struct train_peak {
     size_t live;
     size_t reserved;
+    size_t pinned; /* of host memory */
     size_t by_tag[ZR_N_TAGS];
     train_class_peak_t by_class[ZR_N_CLASSES];
 } train_peak_t;

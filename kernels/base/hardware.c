@@ -119,7 +119,8 @@ zr_hardware_t zr_hardware_default(void) {
                            .disk_align_bytes = 4096,
                            .device_memory_bytes = (size_t)16 << 30,
                            .host_memory_bytes = (size_t)16 << 30,
-                           .disk_bytes = (size_t)64 << 30};
+                           .disk_bytes = (size_t)64 << 30,
+                           .pinned_bytes = SIZE_MAX};
 }
 
 size_t zr_hardware_device_room(const zr_hardware_t *hardware) {

@@ -76,6 +76,9 @@ typedef struct zr_hardware {
                                    libraries; 0 if device_memory_bytes excludes it */
     size_t host_memory_bytes;
     size_t disk_bytes;
+    size_t
+        pinned_bytes; /* most that drives' buffers may pin, a rank's share of RLIMIT_MEMLOCK; 0:
+                         they are not pinned. Of the process, and in no description of a machine */
 } zr_hardware_t;
 
 /**

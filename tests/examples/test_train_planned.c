@@ -118,8 +118,8 @@ static void choose(uint64_t seed, char *text) {
     else
         add(text, "--model layers=%zu,channels=%zu,heads=%zu,seq=%zu,vocab=256",
             1 + throw(&dice, 4), heads * (4 + 4 * throw(&dice, 5)), heads, seq);
-    add(text, " --data %s --json --quiet --plan-check off --sub-group %zu", has_documents ? "documents" : "text",
-        (size_t)1024 << throw(&dice, 4));
+    add(text, " --data %s --json --quiet --plan-check off --sub-group %zu",
+        has_documents ? "documents" : "text", (size_t)1024 << throw(&dice, 4));
     size_t ranks = 1 + throw(&dice, 3);
     const char *dtype = throw(&dice, 2) ? "bf16" : "fp32";
     if (seed % 3 == 0) /* several groups of 1 or of 2 ranks */
@@ -177,6 +177,10 @@ static void expect_planned(const char *arguments, json_t *object, bool may_be_le
             fail_msg("%s: %.0f bytes of tables, %s, %.0f planned", arguments, tables, kinds[i],
                      own_tables);
     }
+    double pinned = number(object, "pinned_bytes");
+    if (pinned != number(object, "planned_pinned_bytes"))
+        fail_msg("%s: %.0f bytes pinned, %.0f planned", arguments, pinned,
+                 number(object, "planned_pinned_bytes"));
     json_object_foreach(field(object, "peak_bytes"), tier, peak) {
         double needed = number(peak, "reserved"), own = number(planned, "%s.reserved", tier);
         if (needed > own)

@@ -1,8 +1,11 @@
 /*
  * The memory of a process: tables of the library are planned as they are in the run, --memory has
  * room for them and for tensors of all ranks, and a run that does not fit is not begun, unless its
- * plan is not to be asked.
+ * plan is not to be asked. So it is with memory that may be pinned.
  */
+#include <linux/capability.h>
+#include <sys/prctl.h>
+
 #include "tests/common/test.h"
 #include "tests/examples/run_plan.h"
 
@@ -53,8 +56,10 @@ TEST(a_process_has_a_budget) {
                               "device=absent");
         assert_has(text(object, "message"), "--memory");
         assert_has(text(object, "message"), "--plan-check off");
-        json_t *planned = plan_json(1, MODEL "%s --recompute none --micro-batch 1 --device host "
-                                           "--memory %.0f", cases[i], least - n_ranks);
+        json_t *planned = plan_json(1,
+                                    MODEL "%s --recompute none --micro-batch 1 --device host "
+                                          "--memory %.0f",
+                                    cases[i], least - n_ranks);
         json_t *lack = field(json_array_get(field(planned, "plans"), 0), "lack");
         expect_fields(lack, "of_process=true needed=%.0f there=%.0f", needed, needed - 1);
     }
@@ -74,7 +79,7 @@ TEST(a_run_ends_where_memory_does) {
 /* Of sequences that grow longer, a late step is the first that does not fit. */
 TEST(what_fits_for_some_steps_is_not_begun) {
 #define GROWING                                                                                    \
-    "--model layers=2,channels=32,heads=2,seq=64,vocab=256 --data text --threads 1 --seq-min 4 "  \
+    "--model layers=2,channels=32,heads=2,seq=64,vocab=256 --data text --threads 1 --seq-min 4 "   \
     "--steps 60 --device host --quiet "
     json_t *plain = run_json(0, GROWING);
     double budget = number(plain, "peak_bytes.device.reserved") - 4096;
@@ -115,6 +120,43 @@ TEST(capacity_knows_of_it) {
         assert_true(number(largest, "model.parameters") > least);
         least = number(largest, "model.parameters");
     }
+}
+
+#define PIN RUN "--ranks 2 --offload-optimizer nvme --sub-group 8192 --nvme-path drive --json "
+
+/* With `kib` of RLIMIT_MEMLOCK for the user. */
+static json_t *run_pinning(int expected, size_t kib, const char *arguments) {
+    char before[64], text[512];
+    snprintf(before, sizeof(before), "ulimit -l %zu;", kib);
+    snprintf(text, sizeof(text), PIN "%s", arguments);
+    if (run_after(before, text) != expected)
+        fail_msg("%s %s", before, err);
+    return kept_json(out);
+}
+
+TEST(pinned_memory_has_a_limit) {
+    if (!has_nvme())
+        skip();
+    (void)prctl(PR_CAPBSET_DROP, CAP_IPC_LOCK); /* refused: who may not needs not */
+    json_t *one = run_pinning(0, 1 << 20, "--nvme-buffers 1");
+    json_t *four = run_pinning(0, 1 << 20, "--nvme-buffers 4");
+    double least = number(one, "pinned_bytes"), most = number(four, "pinned_bytes");
+    assert_true(number(four, "planned_pinned_bytes") == most && most >= least);
+    if (most == 0) {
+        print_message("skipped: nothing is pinned here\n");
+        skip();
+    }
+    size_t kib = (size_t)(least + most) / 1024; /* of two ranks, between the two */
+    json_t *object = run_pinning(1, kib, "--nvme-buffers 4");
+    expect_fields(object, "result=failed error=ZR_ERR_BUDGET planned_fits=false steps=0");
+    expect_parts("its message", text(object, "message"),
+                 "pinned memory|RLIMIT_MEMLOCK|ulimit -l|--nvme-buffers|--plan-check off");
+    object = run_pinning(0, kib, "--nvme-buffers auto");
+    expect_fields(object, "planned_fits=true pinned_bytes=%.0f planned_pinned_bytes=%.0f", least,
+                  least);
+    object = run_pinning(0, kib, "--nvme-buffers 4 --plan-check off");
+    assert_string_equal(text(object, "weights_xxh3"), text(four, "weights_xxh3"));
+    assert_has(err, "cannot be registered");
 }
 
 const test_group_t test_group = {make_folder, leave_test_folder};

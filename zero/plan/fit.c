@@ -91,6 +91,8 @@ static size_t largest_tag(const zr_run_plan_t *plan, zr_tier_t tier, zr_tag_t *t
 
 const char *zr_run_lack_name(const zr_run_lack_t *lack) {
     static const char *const names[ZR_N_TIERS] = {"device memory", "host memory", "nvme memory"};
+    if (lack->is_pinned)
+        return "pinned memory (RLIMIT_MEMLOCK)";
     if (lack->is_of_process)
         return "memory of the process, with the library's tables";
     return lack->is_of_both ? "memory (device and host are one here)" : names[lack->tier];
@@ -117,9 +119,103 @@ zr_run_lack_t zr_run_find_lack(const zr_run_request_t *request, const zr_run_pla
     both.needed_bytes = zr_run_memory_needed(request, plan);
     both.there_bytes = zr_config_rank_memory(&request->config);
     take_worse(&lack, &worst, both);
+    if (is_one && request->hardware.pinned_bytes != 0) /* else all of host memory is */
+        take_worse(&lack, &worst,
+                   (zr_run_lack_t){.tier = ZR_TIER_HOST,
+                                   .is_pinned = true,
+                                   .needed_bytes = plan->tiers[ZR_TIER_HOST].pinned.peak,
+                                   .there_bytes = request->hardware.pinned_bytes});
     lack.tag_bytes = largest_tag(plan, lack.tier, &lack.tag);
     return lack;
 }
+
+/* ---- numbers of buffers that are left open --------------------------------------------------- */
+
+typedef struct held_error {
+    const zr_log_t *log;
+    int rank;
+    char message[1024];
+} held_error_t;
+
+/* Errors wait until it is known that fewer buffers do not fit either. */
+static void hold_error(void *context, zr_log_level_t level, int rank, const char *message) {
+    held_error_t *held = context;
+    zr_log_t log = zr_log_with_rank(held->log, rank);
+    if (level != ZR_LOG_ERROR) {
+        zr_log_write(&log, level, "%s", message);
+    } else if (held->message[0] == '\0') {
+        snprintf(held->message, sizeof(held->message), "%s", message);
+        held->rank = rank;
+    }
+}
+
+static void drop(void *context, zr_log_level_t level, int rank, const char *message) {
+    (void)context, (void)level, (void)rank, (void)message;
+}
+
+static bool has_on_drives(const zr_run_request_t *request) {
+    const zr_offload_options_t *state = &request->config.offload_optimizer;
+    return state->device == ZR_OFFLOAD_NVME || state->gradients == ZR_OFFLOAD_NVME ||
+           request->activations == ZR_OFFLOAD_NVME;
+}
+
+bool zr_run_opens_buffers(const zr_run_request_t *request) {
+    const zr_offload_param_options_t *params = &request->config.offload_param;
+    return (has_on_drives(request) && request->config.offload_optimizer.n_buffers == 0) ||
+           (params->device == ZR_OFFLOAD_NVME && params->n_buffers == 0);
+}
+
+static void set_open(zr_config_t *config, size_t n_buffers, size_t n_param_buffers) {
+    if (config->offload_optimizer.n_buffers == 0)
+        config->offload_optimizer.n_buffers = n_buffers;
+    if (config->offload_param.n_buffers == 0)
+        config->offload_param.n_buffers = n_param_buffers;
+}
+
+void zr_run_hold_buffers(const zr_run_plan_t *plan, zr_config_t *config) {
+    set_open(config, plan->n_buffers, plan->n_param_buffers);
+}
+
+/* Buffers are in host memory, which is all there is where the device is the host. */
+static bool may_lack_buffers(const zr_run_request_t *request, const zr_run_plan_t *plan) {
+    return request->hardware.kind == ZR_HARDWARE_HOST || plan->tiers[ZR_TIER_HOST].n_refused > 0 ||
+           plan->tiers[ZR_TIER_DEVICE].n_refused == 0;
+}
+
+/* Whether a run that does not fit does so with so many; *plan_p: set if it does. */
+static bool fits_with(const zr_run_request_t *request, size_t n_buffers, size_t n_param_buffers,
+                      zr_run_plan_t *plan_p) {
+    zr_run_request_t own = *request;
+    zr_run_plan_t plan;
+    own.log = (zr_log_t){.sink = drop, .level = ZR_LOG_ERROR};
+    set_open(&own.config, n_buffers, n_param_buffers);
+    if (zr_run_plan_as_asked(&own, &plan) != ZR_OK)
+        return false;
+    plan.n_buffers = own.config.offload_optimizer.n_buffers;
+    plan.n_param_buffers = own.config.offload_param.n_buffers;
+    *plan_p = plan;
+    return true;
+}
+
+zr_status_t zr_run_plan(const zr_run_request_t *request, zr_run_plan_t *plan_p) {
+    held_error_t held = {.log = &request->log};
+    zr_run_request_t own = *request;
+    bool is_more = request->config.update_at == ZR_UPDATE_AT_BACKWARD;
+    if (!zr_run_opens_buffers(request))
+        return zr_run_plan_as_asked(request, plan_p);
+    own.log.sink = hold_error;
+    own.log.context = &held;
+    zr_status_t status = zr_run_plan_as_asked(&own, plan_p);
+    if (status == ZR_ERR_BUDGET && may_lack_buffers(request, plan_p) &&
+        ((is_more &&
+          fits_with(request, ZR_CONFIG_USUAL_BUFFERS, ZR_CONFIG_USUAL_PARAM_BUFFERS, plan_p)) ||
+         fits_with(request, 1, 1, plan_p)))
+        return ZR_OK;
+    zr_log_t log = zr_log_with_rank(&request->log, held.rank);
+    return status == ZR_OK ? ZR_OK : zr_fail(&log, status, "%s", held.message);
+}
+
+/* ---- what it needs --------------------------------------------------------------------------- */
 
 zr_run_request_t zr_run_without_limits(const zr_run_request_t *limited) {
     zr_run_request_t request = *limited;
@@ -130,6 +226,8 @@ zr_run_request_t zr_run_without_limits(const zr_run_request_t *limited) {
     request.config.nvme.capacity_bytes = ZR_CONFIG_NO_BUDGET;
     hardware->device_memory_bytes = hardware->host_memory_bytes = ZR_RUN_ENOUGH_BYTES;
     hardware->disk_bytes = ZR_RUN_ENOUGH_BYTES;
+    if (hardware->pinned_bytes != 0)
+        hardware->pinned_bytes = ZR_RUN_ENOUGH_BYTES;
     return request;
 }
 
@@ -146,6 +244,7 @@ static zr_status_t plan_without_limits(const zr_run_request_t *limited, const zr
     zr_run_request_t request = zr_run_without_limits(limited);
     request.log = *log;
     request.log.level = ZR_LOG_ERROR;
+    set_open(&request.config, ZR_CONFIG_USUAL_BUFFERS, ZR_CONFIG_USUAL_PARAM_BUFFERS);
     ZR_TRY(zr_run_plan(&request, &one->plan));
     one->lack = zr_run_find_lack(limited, &one->plan);
     return ZR_OK;

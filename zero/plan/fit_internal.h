@@ -5,6 +5,13 @@
 
 #include "zero/plan/run_search.h"
 
+/** zr_run_plan, with as many buffers as the run itself would choose. */
+ZR_NODISCARD zr_status_t zr_run_plan_as_asked(const zr_run_request_t *request,
+                                              zr_run_plan_t *plan_p);
+
+/** Whether a run has buffers whose number is open. */
+bool zr_run_opens_buffers(const zr_run_request_t *request);
+
 /** The same run with enough of everything. */
 zr_run_request_t zr_run_without_limits(const zr_run_request_t *request);
 
@@ -34,8 +41,8 @@ typedef struct zr_run_way {
 size_t zr_run_list_ways(const zr_run_open_t *open, const zr_config_t *config,
                         zr_run_way_t ways[ZR_RUN_MOST_WAYS]);
 
-/** What there is of host memory for a rank: its part of the machine, or what tables leave of its part
- * of the process where that is less. */
+/** What there is of host memory for a rank: its part of the machine, or what tables leave of its
+ * part of the process where that is less. */
 size_t zr_run_memory(const zr_run_request_t *request, size_t table_bytes);
 
 /** What a plan needs of the process: tiers that are host memory, and tables, as if their peaks came

@@ -138,7 +138,7 @@ bool zr_run_fold(const zr_run_request_t *request, size_t least_blocks, zr_run_fi
     go_on(&plans[1], &one.plan, (double)(n - few) / (double)(few / 2));
     one.lack = zr_run_find_lack(request, &one.plan);
     one.fits = fits_surely(&one.lack);
-    if (!one.fits && !lacks_surely(request, &one.plan))
+    if (!one.fits && (zr_run_opens_buffers(request) || !lacks_surely(request, &one.plan)))
         return false;
     if (one.fits)
         one.lack = (zr_run_lack_t){0};

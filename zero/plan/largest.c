@@ -79,6 +79,7 @@ static zr_status_t try_way(zr_run_largest_t *search, const variant_t *variant,
     ZR_TRY(place(search, variant, search->least_tokens_per_s == 0, run));
     search->n_plans++;
     zr_status_t status = zr_run_plan(run, &plan);
+    zr_run_hold_buffers(&plan, &run->config);
     *fits_p = status == ZR_OK && is_fast_enough(search, run, &plan);
     if (*fits_p)
         *plan_p = plan;
@@ -299,8 +300,7 @@ static zr_status_t climb_from(zr_run_largest_t *search, const variant_t *variant
 static zr_status_t search_variant(zr_run_largest_t *search, const variant_t *variant) {
     bool good = false;
     needs_t needs = {.n_params = 0};
-    ZR_TRY(
-        try_index(search, variant, search->found ? search->index + 1 : 0, false, &needs, &good));
+    ZR_TRY(try_index(search, variant, search->found ? search->index + 1 : 0, false, &needs, &good));
     while (good) { /* until none of the next sizes fits */
         ZR_TRY(climb_from(search, variant, search->index, &needs));
         size_t top = search->index;
@@ -326,6 +326,7 @@ static zr_status_t hasten(zr_run_largest_t *search) {
     search->n_plans++;
     if (zr_run_plan(&run, &plan) != ZR_OK || plan.step_seconds > search->plan.step_seconds)
         return ZR_OK;
+    zr_run_hold_buffers(&plan, &run.config);
     search->largest = run;
     search->plan = plan;
     note_size(search, &plan);
@@ -405,7 +406,11 @@ static zr_status_t plan_next(zr_run_largest_t *search, const variant_t *first) {
     } else {
         ZR_TRY(make_run(search, first, 0, &search->next_run, &search->has_next));
     }
-    return search->has_next ? zr_run_fit(&search->next_run, search->log, &search->next) : ZR_OK;
+    if (!search->has_next)
+        return ZR_OK;
+    ZR_TRY(zr_run_fit(&search->next_run, search->log, &search->next));
+    zr_run_hold_buffers(&search->next.plan, &search->next_run.config);
+    return ZR_OK;
 }
 
 zr_status_t zr_run_find_largest(zr_run_largest_t *search) {

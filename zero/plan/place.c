@@ -477,20 +477,17 @@ static zr_status_t choose(search_t *search) {
 /* Tiers are filled beside the usual buffers; what is left open of them is so again if that fits. */
 static zr_status_t open_buffers(search_t *search, const zr_config_t *asked) {
     zr_config_t *config = &search->run->config;
-    size_t usual[] = {config->offload_optimizer.n_buffers, config->offload_param.n_buffers};
     zr_run_plan_t within;
     bool fits = false;
     config->offload_optimizer.n_buffers = asked->offload_optimizer.n_buffers;
     config->offload_param.n_buffers = asked->offload_param.n_buffers;
-    if (config->update_at != ZR_UPDATE_AT_BACKWARD ||
-        (usual[0] == asked->offload_optimizer.n_buffers &&
-         usual[1] == asked->offload_param.n_buffers))
+    bool is_limited = search->run->hardware.pinned_bytes < ZR_RUN_ENOUGH_BYTES;
+    if ((config->update_at != ZR_UPDATE_AT_BACKWARD && !is_limited) ||
+        !zr_run_opens_buffers(search->run))
         return ZR_OK;
-    ZR_TRY(plan(search, true, &within, &fits));
+    ZR_TRY(plan(search, 0, &within, &fits));
     if (fits)
-        return ZR_OK;
-    config->offload_optimizer.n_buffers = usual[0];
-    config->offload_param.n_buffers = usual[1];
+        zr_run_hold_buffers(&within, config);
     return ZR_OK;
 }
 
@@ -501,12 +498,17 @@ zr_status_t zr_run_place(zr_run_request_t *run, const zr_run_open_t *open, const
     if (open->optimizer && run->config.offload_optimizer.update_on == ZR_UPDATE_ON_FASTER)
         run->config.offload_optimizer.update_on = ZR_UPDATE_ON_HOST;
     const zr_config_t asked = run->config;
+    const size_t pinned_bytes = run->hardware.pinned_bytes;
+    if (pinned_bytes != 0)
+        run->hardware.pinned_bytes = ZR_RUN_ENOUGH_BYTES; /* buffers are chosen by it at last */
     if (asked.offload_optimizer.n_buffers == 0)
         run->config.offload_optimizer.n_buffers = ZR_CONFIG_USUAL_BUFFERS;
     if (asked.offload_param.n_buffers == 0)
         run->config.offload_param.n_buffers = ZR_CONFIG_USUAL_PARAM_BUFFERS;
-    ZR_TRY(choose(&search));
-    ZR_TRY(open_buffers(&search, &asked));
+    zr_status_t status = choose(&search);
+    run->hardware.pinned_bytes = pinned_bytes;
+    ZR_THEN(status, open_buffers(&search, &asked));
+    ZR_TRY(status);
     *n_plans_p += search.n_plans;
     return ZR_OK;
 }

@@ -45,9 +45,9 @@ typedef struct zr_run_request {
     zr_offload_device_t activations; /* where inputs of blocks wait, if recompute */
     size_t activations_on_device, activations_in_host; /* those of the last blocks:
                                                           zr_activation_options_t */
-    size_t seq;                      /* length of the longest sequence */
-    size_t seq_min;                  /* length of the shortest sequence; 0: seq */
-    const zr_run_lengths_t *lengths; /* NULL: no sequence is cut */
+    size_t seq;                                        /* length of the longest sequence */
+    size_t seq_min;                                    /* length of the shortest sequence; 0: seq */
+    const zr_run_lengths_t *lengths;                   /* NULL: no sequence is cut */
     size_t n_steps; /* 3 show a run's peaks: the first records a memory plan, the second is the
                        first to follow it. With lengths: all steps of the run. 0: only the
                        evaluation at the start */
@@ -79,16 +79,24 @@ typedef struct zr_run_plan {
     zr_runtime_time_t runtime;     /* of the last step, as the run itself would report it */
     zr_model_size_t size;
     zr_offload_report_t offload;
+    /* Numbers of buffers that were left open, if the run fits with these and not with what it would
+     * choose: zr_run_hold_buffers. 0: as the configuration says */
+    size_t n_buffers, n_param_buffers;
 } zr_run_plan_t;
 
 /**
- * Plan a run.
+ * Plan a run. If it does not fit with the numbers of buffers that it would choose, those that its
+ * configuration leaves open are tried lower: 4 and 5, then 1.
  *
  * @param plan_p  also set if the run fails, with the values up to the failure
  * @return ZR_OK; ZR_ERR_BUDGET if it does not fit, logged as by the run itself; any other error of
  *         the run
  */
 ZR_NODISCARD zr_status_t zr_run_plan(const zr_run_request_t *request, zr_run_plan_t *plan_p);
+
+/** Put the numbers of buffers that a plan needs into the configuration of its run: without them the
+ * run may not fit. No effect if the plan has none. */
+void zr_run_hold_buffers(const zr_run_plan_t *plan, zr_config_t *config);
 
 /* ---- whether it fits ------------------------------------------------------------------------- */
 
@@ -108,6 +116,7 @@ typedef struct plan_lack {
                         `tier` is the larger one */
     bool is_of_process;  /* the budget of the process is exceeded: bytes are one rank's share, for
                             tiers in host memory and tables */
+    bool is_pinned;      /* the limit of pinned memory is exceeded */
     size_t needed_bytes; /* per rank, at the peak */
     size_t there_bytes;  /* available, <= needed_bytes unless only fragmentation is the cause */
     zr_tag_t tag;        /* the largest user */

@@ -215,7 +215,7 @@ static zr_status_t check_process(const zr_run_request_t *request, const zr_run_p
         zr_count_text((uint64_t)request->config.process_ranks, "rank").text);
 }
 
-zr_status_t zr_run_plan(const zr_run_request_t *request, zr_run_plan_t *plan_p) {
+zr_status_t zr_run_plan_as_asked(const zr_run_request_t *request, zr_run_plan_t *plan_p) {
     planned_rank_t rank = {.request = request};
     *plan_p = (zr_run_plan_t){0};
     zr_status_t status = run(&rank, plan_p);

@@ -296,7 +296,7 @@ static bool may_wait(const zr_model_t *model, const zr_block_t *block) {
     return block->index > 0 && (block->type->recomputes || model->n_together > 1);
 }
 
-size_t zr_model_n_waiting(const zr_model_t *model) {
+static size_t count_waiting(const zr_model_t *model) {
     size_t n = 0;
     for (size_t i = 0; i < model->n_blocks; i++)
         n += may_wait(model, model->blocks[i]);
@@ -304,7 +304,7 @@ size_t zr_model_n_waiting(const zr_model_t *model) {
 }
 
 static size_t number_slots(zr_model_t *model, const char **kind_p) {
-    size_t n_slots = 0, n_together = model->n_together, n_left = zr_model_n_waiting(model);
+    size_t n_slots = 0, n_together = model->n_together, n_left = count_waiting(model);
     size_t n_on_device = n_together == 1 ? model->options.activations.n_on_device : 0;
     for (size_t i = 0; i < model->n_blocks; i++) {
         zr_block_t *block = model->blocks[i];
@@ -380,20 +380,18 @@ static zr_status_t plan_stash(zr_model_t *model) {
                        model->stash_name,
                        zr_count_text(options->activations.most_rows, "token").text);
     size_t n_in_host = count_in_host(model, n_slots);
-    bool is_on_drives =
-        options->activations.device == ZR_OFFLOAD_NVME && n_in_host < n_slots;
-    model->stash_options = (zr_stash_options_t){
-        .log = *model->log,
-        .allocator = model->allocator,
-        .device = model->device,
-        .tier = is_on_drives ? ZR_TIER_NVME : ZR_TIER_HOST,
-        .n_slots = n_slots,
-        .n_in_host = is_on_drives ? n_in_host : 0,
-        .slot_bytes = slot_bytes,
-        .reads_when_told = model->n_together > 1,
-        .name = "inputs of layers",
-        .tag = ZR_TAG_ACTIVATIONS,
-        .lifetime = ZR_LIFETIME_MICRO_BATCH};
+    bool is_on_drives = options->activations.device == ZR_OFFLOAD_NVME && n_in_host < n_slots;
+    model->stash_options = (zr_stash_options_t){.log = *model->log,
+                                                .allocator = model->allocator,
+                                                .device = model->device,
+                                                .tier = is_on_drives ? ZR_TIER_NVME : ZR_TIER_HOST,
+                                                .n_slots = n_slots,
+                                                .n_in_host = is_on_drives ? n_in_host : 0,
+                                                .slot_bytes = slot_bytes,
+                                                .reads_when_told = model->n_together > 1,
+                                                .name = "inputs of layers",
+                                                .tag = ZR_TAG_ACTIVATIONS,
+                                                .lifetime = ZR_LIFETIME_MICRO_BATCH};
     return is_on_drives ? declare_extents(model) : ZR_OK;
 }
 

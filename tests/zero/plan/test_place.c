@@ -248,4 +248,80 @@ TEST(hardly_slower_than_any_of_a_grid) {
     assert_true(2 * n_plans < n_tried);
 }
 
+/* ---- numbers of buffers that are left open --------------------------------------------------- */
+
+/* A run with much on drives, inputs of layers in host memory or there, and little host memory. */
+static void draw_drives(uint64_t *state, box_t *box) {
+    draw(state, box);
+    zr_config_t *config = &box->run.config;
+    config->offload_optimizer = zr_config_default().offload_optimizer;
+    config->offload_param = zr_config_default().offload_param;
+    config->stage = 2 + (int)below(state, 2);
+    config->update_at = below(state, 3) == 0 ? ZR_UPDATE_AT_END : ZR_UPDATE_AT_BACKWARD;
+    config->order = below(state, 3) == 0 ? ZR_ORDER_BLOCK : ZR_ORDER_MICRO_BATCH;
+    config->offload_optimizer.device = ZR_OFFLOAD_NVME;
+    config->offload_optimizer.gradients = below(state, 2) == 0 ? ZR_OFFLOAD_NVME : ZR_OFFLOAD_CPU;
+    config->offload_param.device =
+        config->stage == 3 && below(state, 2) == 0 ? ZR_OFFLOAD_NVME : ZR_OFFLOAD_NONE;
+    config->sub_group_elems = (size_t)4096 << below(state, 4);
+    config->offload_param.buffer_elems = (size_t)4096 << below(state, 4);
+    config->device_memory_bytes = config->nvme.capacity_bytes = ZR_CONFIG_NO_BUDGET;
+    snprintf(config->nvme.paths, sizeof(config->nvme.paths), ".");
+    box->run.activations = (zr_offload_device_t)below(state, 3);
+    if (box->run.activations == ZR_OFFLOAD_CPU)
+        config->micro_batch *= (size_t)1 << below(state, 6);
+    config->train_batch = 0;
+    assert_ok(zr_config_resolve(config, box->run.n_ranks, NULL));
+    zr_run_request_t least = box->run;
+    zr_run_plan_t plan;
+    config = &least.config;
+    config->offload_optimizer.n_buffers = config->offload_param.n_buffers = 1;
+    config->host_memory_bytes = ZR_CONFIG_NO_BUDGET;
+    assert_ok(zr_run_plan(&least, &plan));
+    box->run.config.host_memory_bytes =
+        (size_t)(between(state, 0.9, 3) * (double)plan.tiers[ZR_TIER_HOST].reserved.peak);
+}
+
+static bool fits_with(const zr_run_request_t *asked, size_t n_buffers, size_t n_param_buffers) {
+    zr_run_request_t run = *asked;
+    zr_run_plan_t plan;
+    run.config.offload_optimizer.n_buffers = n_buffers;
+    run.config.offload_param.n_buffers = n_param_buffers;
+    zr_status_t status = zr_run_plan(&run, &plan);
+    assert_true(status == ZR_OK || status == ZR_ERR_BUDGET);
+    assert_int_equal(plan.n_buffers, 0);
+    return status == ZR_OK;
+}
+
+/* An open number is never the reason to refuse a run. */
+TEST(what_fits_with_some_buffers_fits_with_an_open_number) {
+    static const size_t numbers[][2] = {{4, 5}, {2, 2}, {1, 1}};
+    uint64_t bits = 5;
+    size_t n_fit = 0, n_held = 0, n_usual = 0;
+    const size_t n = TEST_IS_SLOW ? 20 : 80;
+    for (size_t i = 0; i < n; i++) {
+        box_t box;
+        draw_drives(&bits, &box);
+        zr_run_request_t run = box.run;
+        zr_run_plan_t plan;
+        zr_status_t status = zr_run_plan(&run, &plan);
+        bool any_fits = false;
+        assert_true(status == ZR_OK || status == ZR_ERR_BUDGET);
+        for (size_t k = 0; k < N_OF(numbers); k++)
+            any_fits |= fits_with(&run, numbers[k][0], numbers[k][1]);
+        assert_true(status == ZR_OK || !any_fits);
+        n_fit += status == ZR_OK;
+        if (status != ZR_OK || plan.n_buffers == 0)
+            continue;
+        n_held++;
+        n_usual += plan.n_buffers == ZR_CONFIG_USUAL_BUFFERS;
+        assert_true(fits_with(&run, plan.n_buffers, plan.n_param_buffers));
+        zr_run_hold_buffers(&plan, &run.config);
+        assert_int_equal(run.config.offload_optimizer.n_buffers, plan.n_buffers);
+    }
+    print_message("%zu of %zu fit, %zu with fewer buffers than they would choose, %zu with 4\n",
+                  n_fit, n, n_held, n_usual);
+    assert_true(n_held >= n / 10 && n_usual < n_held && (n_usual > 0 || TEST_IS_SLOW));
+}
+
 const test_group_t test_group = {NULL, NULL};
