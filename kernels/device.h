@@ -197,12 +197,12 @@ ZR_NODISCARD zr_status_t zr_stream_create(zr_device_t *device, const char *name,
 void zr_stream_destroy(zr_stream_t **stream);
 
 /**
- * Create a stream that runs concurrently with the calling thread; the same as zr_stream_create on
- * devices where all streams do. On a host device opened with zr_device_options_t.concurrent, the
- * stream has its own thread for copies, the runtime's kernels and functions (zr_stream_call); a
- * transformer's kernels wait for their turn and run in the calling thread. All other streams of
- * such a device run in the calling thread, and zr_stream_wait on them blocks until the event has
- * passed.
+ * Create a stream that runs concurrently with the calling thread and with compute, for collectives.
+ * On cuda, where all streams do, its kernels have priority over those of zr_stream_create; copies
+ * have none there. On a host device opened with zr_device_options_t.concurrent, the stream has its
+ * own thread for copies, the runtime's kernels and functions (zr_stream_call); a transformer's
+ * kernels wait for their turn and run in the calling thread. All other streams of such a device run
+ * in the calling thread, and zr_stream_wait on them blocks until the event has passed.
  */
 ZR_NODISCARD zr_status_t zr_stream_create_concurrent(zr_device_t *device, const char *name,
                                                      zr_stream_t **stream_p);

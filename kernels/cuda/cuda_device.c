@@ -181,14 +181,14 @@ static zr_status_t cuda_open(const zr_device_options_t *options, zr_device_t **d
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
-static zr_status_t cuda_stream_create(zr_device_t *device, const char *name,
-                                      zr_stream_t **stream_p) {
-    ZR_TRY(zr_cuda_enter(device));
+static zr_status_t create_stream(zr_device_t *device, const char *name, int priority,
+                                 zr_stream_t **stream_p) {
     zr_cuda_stream_t *stream = calloc(1, sizeof(*stream));
     if (stream == NULL)
         return zr_fail(&device->log, ZR_ERR_MEMORY, "stream \"%s\": no memory (%zu bytes)", name,
                        sizeof(*stream));
-    cudaError_t error = cudaStreamCreateWithFlags(&stream->queue, cudaStreamNonBlocking);
+    cudaError_t error =
+        cudaStreamCreateWithPriority(&stream->queue, cudaStreamNonBlocking, priority);
     if (error != cudaSuccess) {
         free(stream);
         return zr_cuda_fail(device, error, "creating stream \"%s\"", name);
@@ -196,6 +196,24 @@ static zr_status_t cuda_stream_create(zr_device_t *device, const char *name,
     stream->number = ++((zr_cuda_device_t *)device)->n_streams;
     *stream_p = &stream->base;
     return ZR_OK;
+}
+
+static zr_status_t cuda_stream_create(zr_device_t *device, const char *name,
+                                      zr_stream_t **stream_p) {
+    ZR_TRY(zr_cuda_enter(device));
+    return create_stream(device, name, 0, stream_p);
+}
+
+/* Its kernels' blocks go first where multiprocessors become free: those of a collective do not wait
+ * behind all that a product has queued. */
+static zr_status_t cuda_stream_create_concurrent(zr_device_t *device, const char *name,
+                                                 zr_stream_t **stream_p) {
+    int least = 0, greatest = 0;
+    ZR_TRY(zr_cuda_enter(device));
+    cudaError_t error = cudaDeviceGetStreamPriorityRange(&least, &greatest);
+    if (error != cudaSuccess)
+        return zr_cuda_fail(device, error, "asking for the priorities of streams");
+    return create_stream(device, name, greatest, stream_p);
 }
 
 static zr_status_t cuda_stream_synchronize(zr_stream_t *stream) {
@@ -426,6 +444,7 @@ const zr_device_backend_t zr_cuda_backend = {
     .range_unmap = zr_cuda_range_unmap,
     .range_move = zr_cuda_range_move,
     .stream_create = cuda_stream_create,
+    .stream_create_concurrent = cuda_stream_create_concurrent,
     .stream_destroy = cuda_stream_destroy,
     .stream_synchronize = cuda_stream_synchronize,
     .event_create = cuda_event_create,

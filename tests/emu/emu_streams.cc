@@ -48,6 +48,7 @@ struct CUstream_st {
     int device;
     std::deque<work_t> work;
     bool is_destroyed = false; /* goes when its work has run */
+    int priority = 0;
 };
 
 namespace emu {
@@ -495,10 +496,28 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **function
 
 /* ---- streams and events --------------------------------------------------------------------- */
 
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
+    ENTER;
+    *least = 0;
+    *greatest = -5;
+    return cudaSuccess;
+}
+
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {
+    return cudaStreamCreateWithPriority(stream, flags, 0);
+}
+
+/* What a GPU makes of a priority is a hint, and orders here are drawn: it is kept alone. */
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority) {
     ENTER;
     (void)flags;
-    machine.streams.push_back(*stream = new CUstream_st{device_of_thread, {}});
+    machine.streams.push_back(*stream = new CUstream_st{device_of_thread, {}, false, priority});
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamGetPriority(cudaStream_t stream, int *priority) {
+    ENTER;
+    *priority = stream->priority;
     return cudaSuccess;
 }
 

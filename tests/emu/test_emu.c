@@ -175,6 +175,24 @@ static void a_wait_that_is_missing_is_noticed(void **state) {
     assert_true(n_wrong > 0);
 }
 
+/* Collectives do not queue behind products. */
+static void concurrent_streams_have_priority(void **state) {
+    fixture_t *f = *state;
+    zr_stream_t *streams[2] = {NULL, NULL};
+    int priorities[2] = {0, 0}, least = 0, greatest = 0;
+    assert_ok(zr_stream_create(f->device, "compute", &streams[0]));
+    assert_ok(zr_stream_create_concurrent(f->device, "comm", &streams[1]));
+    assert_int_equal(cudaDeviceGetStreamPriorityRange(&least, &greatest), cudaSuccess);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(cudaStreamGetPriority(zr_stream_native(streams[i]), &priorities[i]),
+                         cudaSuccess);
+        zr_stream_destroy(&streams[i]);
+    }
+    assert_int_equal(priorities[0], least);
+    assert_int_equal(priorities[1], greatest);
+    assert_true(greatest < least);
+}
+
 /* Destroying a stream waits for its work: what it writes may be gone after that. */
 static void a_stream_that_is_destroyed_has_passed(void **state) {
     fixture_t *f = *state;
@@ -548,6 +566,7 @@ int main(void) {
         cmocka_unit_test(the_host_cannot_touch_device_memory),
         cmocka_unit_test(barriers_that_never_meet_end_the_program),
         cmocka_unit_test(a_wait_that_is_missing_is_noticed),
+        cmocka_unit_test(concurrent_streams_have_priority),
         cmocka_unit_test(a_stream_that_is_destroyed_has_passed),
         cmocka_unit_test(a_kernel_that_fails_is_named),
         cmocka_unit_test(a_misaligned_access_is_a_fault),
