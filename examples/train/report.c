@@ -365,6 +365,11 @@ static void put_memory(json_t **object_p, const train_result_t *result) {
                  {"metadata_bytes", train_metadata_object(&result->metadata)});
     if (result->planned.is_made)
         put_planned(object_p, &result->planned);
+    if (result->planned.is_made && result->device_in_use_bytes[1] != 0)
+        JSON_PUT(object_p, {"device_in_use_bytes", json_count(result->device_in_use_bytes[1])},
+                 {"planned_device_in_use_bytes",
+                  json_count(result->device_in_use_bytes[0] +
+                             result->planned.peak[ZR_TIER_DEVICE].reserved)});
     size_t resident = process_peak_resident_bytes();
     if (resident != 0)
         json_put(object_p, "peak_resident_bytes", json_count(resident));

@@ -57,8 +57,22 @@ static void note_offload(rank_t *rank) {
     note_drives(rank);
 }
 
+/* What is in use there is said when a device is opened. */
+static void note_in_use(rank_t *rank) {
+    zr_device_options_t options = zr_device_options_default();
+    zr_device_t *again = NULL;
+    if (rank->run->options->n_ranks > 1 || rank->result.device_in_use_bytes[0] == 0)
+        return;
+    options.log = rank->log;
+    options.index = rank->run->device.index;
+    if (zr_device_open(rank->run->device.name, &options, &again) == ZR_OK)
+        rank->result.device_in_use_bytes[1] = zr_device_info(again)->in_use_bytes;
+    zr_device_close(&again);
+}
+
 void train_results_note(rank_t *rank) {
     note_peaks(rank);
+    note_in_use(rank);
     note_offload(rank);
 }
 
@@ -150,6 +164,8 @@ void train_results_add_up(rank_t *ranks, const train_options_t *options, train_r
     result->size = first->size;
     result->overlaps = first->overlaps;
     memcpy(result->device, first->device, sizeof(result->device));
+    memcpy(result->device_in_use_bytes, first->device_in_use_bytes,
+           sizeof(result->device_in_use_bytes));
     result->first_step = first->first_step;
     result->n_steps = first->n_steps;
     result->n_skipped = first->n_skipped;

@@ -51,6 +51,7 @@ static zr_status_t create_device(rank_t *rank) {
     ZR_TRY(zr_device_open(rank->run->device.name, &options, &rank->device));
     snprintf(rank->result.device, sizeof(rank->result.device), "%s",
              zr_device_info(rank->device)->description);
+    rank->result.device_in_use_bytes[0] = zr_device_info(rank->device)->in_use_bytes;
     return ZR_OK;
 }
 

@@ -115,6 +115,8 @@ typedef struct train_result {
     zr_model_size_t size;              /* no units: it was not made, nor placed */
     bool overlaps;                     /* collectives run beside compute */
     char device[128];                  /* its description; "": it was not opened */
+    size_t device_in_use_bytes[2];     /* of a GPU with one rank, by anybody: when it was opened,
+                                          and when training ended; 0: not asked for */
     size_t n_threads;                  /* of each rank */
     const char *data_kind;             /* NULL: no data was opened */
     size_t n_data_files;
