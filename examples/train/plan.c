@@ -39,6 +39,7 @@ zr_run_request_t train_plan_request(const train_options_t *options, const zr_har
                               .save_links = options->checkpoint.links_frozen,
                               .n_ranks = options->n_ranks,
                               .sums = options->sums,
+                              .uses_nccl = options->use_nccl,
                               .concurrent = train_options_overlap(options, n_machines),
                               .plans = options->plans,
                               .hardware = *hardware};

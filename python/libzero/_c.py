@@ -172,6 +172,7 @@ class CommOptions(Structure):
         ("timeout_ms", c_int),
         ("sums", c_int),
         ("workspace_bytes", c_size_t),
+        ("takes_workspace", c_bool),
         ("machine_ranks", c_int),
     ]
 

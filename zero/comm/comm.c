@@ -10,6 +10,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "allocator/allocator.h"
 #include "kernels/device_trace.h"
 #include "kernels/kernels.h"
 #include "zero/comm/comm_backend.h"
@@ -40,7 +41,7 @@ zr_comm_options_t zr_comm_options_default(void) {
     return (zr_comm_options_t){.log = zr_log_default(),
                                .timeout_ms = 60000,
                                .sums = ZR_SUM_RANK_ORDER,
-                               .workspace_bytes = (size_t)32 << 20};
+                               .workspace_bytes = (size_t)64 << 20};
 }
 
 zr_status_t zr_comm_check_options(const zr_comm_options_t *options, int n_ranks) {
@@ -126,14 +127,32 @@ size_t zr_comm_longest_slice(const zr_comm_t *comm, const zr_comm_call_t *call) 
                : call->n_elems / n_ranks + (call->n_elems % n_ranks != 0);
 }
 
-size_t zr_comm_piece_elems(const zr_comm_t *comm, const zr_comm_call_t *call) {
+zr_comm_pieces_t zr_comm_cut_sum(const zr_comm_t *comm, const zr_comm_call_t *call) {
     enum { LINE_ELEMS = 32 };
-    size_t line_bytes =
-        LINE_ELEMS * zr_dtype_size(call->message.dtype) * (size_t)(comm->n_ranks - 1);
-    size_t n_lines = comm->options.workspace_bytes / line_bytes;
+    size_t elem_bytes = zr_dtype_size(call->message.dtype) * (size_t)(comm->n_ranks - 1);
     size_t longest = zr_comm_longest_slice(comm, call);
-    size_t most = (n_lines > 0 ? n_lines : 1) * LINE_ELEMS;
-    return longest < most ? longest : most;
+    zr_comm_pieces_t pieces = {.n_elems = longest, .n_pieces = 1, .n_in_flight = 1};
+    if (longest > LINE_ELEMS && longest > comm->options.workspace_bytes / elem_bytes) {
+        size_t n_lines = comm->options.workspace_bytes / 2 / (LINE_ELEMS * elem_bytes);
+        pieces.n_elems = (n_lines > 0 ? n_lines : 1) * LINE_ELEMS;
+        pieces.n_pieces = (longest - 1) / pieces.n_elems + 1;
+        pieces.n_in_flight = 2;
+    }
+    pieces.workspace_bytes = pieces.n_in_flight * pieces.n_elems * elem_bytes;
+    return pieces;
+}
+
+zr_status_t zr_comm_take_workspace(zr_allocator_t *allocator, const zr_comm_call_t *call,
+                                   const zr_comm_pieces_t *pieces, void **workspace_p) {
+    zr_allocation_request_t request = {
+        .size_bytes = pieces->workspace_bytes,
+        .tier = ZR_TIER_DEVICE,
+        .tag = ZR_TAG_WORKSPACE,
+        .lifetime = ZR_LIFETIME_COLLECTIVE,
+        .name = call->message.tensor,
+        .stream = call->stream,
+    };
+    return zr_allocate(allocator, &request, workspace_p);
 }
 
 void zr_comm_call_describe(const zr_comm_call_t *call, char *text, size_t text_bytes) {

@@ -77,13 +77,14 @@ typedef struct zr_comm_options {
     int timeout_ms; /* how long a call waits for other ranks; > 0 */
     zr_sum_order_t sums;    /* nccl; sim simulates its duration */
     size_t workspace_bytes; /* nccl: maximum device memory for a sum in rank order, in addition to
-                               its tensors; with less, sums run in smaller pieces; sim simulates
-                               their duration */
+                               its tensors; what does not fit is summed in pieces of half of it;
+                               sim simulates their duration */
+    bool takes_workspace;   /* sim: take that memory from the allocator, as nccl does */
     int machine_ranks;      /* processes: treat this many consecutive ranks as one machine, to test
                                several machines on one; 0: off */
 } zr_comm_options_t;
 
-/** 60 s, default log, sums in rank order, 32 MiB. */
+/** 60 s, default log, sums in rank order, 64 MiB. */
 zr_comm_options_t zr_comm_options_default(void);
 
 /**
@@ -115,9 +116,9 @@ bool zr_comm_has_nccl(void);
  * device within the timeout after it began, or NCCL reports an error, the communicator ends. The
  * stream then continues with undefined tensors: zr_comm_check reports it.
  *
- * Sums in rank order exchange slices and add them on the device, in pieces of at most
- * workspace_bytes. This memory comes from the allocator set with zr_comm_set_allocator, or else
- * from the communicator's own.
+ * Sums in rank order exchange slices and add them on the device. What exceeds workspace_bytes goes
+ * in pieces of half of it: one is added while the next is exchanged. This memory comes from the
+ * allocator set with zr_comm_set_allocator, or else from the communicator's own.
  *
  * @return as zr_comm_create_threads; ZR_ERR_UNSUPPORTED when this build has no NCCL, or the
  *         library is not found

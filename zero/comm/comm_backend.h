@@ -138,12 +138,23 @@ size_t zr_comm_slice_begin(size_t n_elems, int rank, int n_ranks);
 /** Elements that one rank adds in a reduce_scatter or all_reduce: the maximum over ranks. */
 size_t zr_comm_longest_slice(const zr_comm_t *comm, const zr_comm_call_t *call);
 
+/** How a sum in rank order is cut, so that what the other ranks send fits a workspace. */
+typedef struct zr_comm_pieces {
+    size_t n_elems; /* of each slice in a piece: at least a cache line, at most the longest slice */
+    size_t n_pieces;
+    size_t n_in_flight;     /* 1 if there is one piece, else 2 */
+    size_t workspace_bytes; /* of all pieces in flight, each with n_elems of every other rank */
+} zr_comm_pieces_t;
+
+/** Needs at least two ranks, and elements. */
+zr_comm_pieces_t zr_comm_cut_sum(const zr_comm_t *comm, const zr_comm_call_t *call);
+
 /**
- * Elements of each slice that ranks exchange at a time, if sums in rank order use a workspace with
- * one such piece per other rank: at least a cache line, at most the longest slice. Needs at least
- * two ranks.
+ * The workspace of a sum, freed with zr_free on the call's stream. Status of zr_allocate.
  */
-size_t zr_comm_piece_elems(const zr_comm_t *comm, const zr_comm_call_t *call);
+ZR_NODISCARD zr_status_t zr_comm_take_workspace(struct zr_allocator *allocator,
+                                                const zr_comm_call_t *call,
+                                                const zr_comm_pieces_t *pieces, void **workspace_p);
 
 /** Seconds of a monotonic clock, for the statistics. */
 double zr_comm_clock(void);

@@ -27,6 +27,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "allocator/allocator.h"
 #include "kernels/kernels.h"
 #include "kernels/simulation.h"
 #include "zero/comm/membership_internal.h"
@@ -187,9 +188,7 @@ static double exchange_latency(const cost_t *c) {
 
 /* And adds them up, in as many rounds as the workspace makes of it. */
 static double sum_seconds(const cost_t *c) {
-    size_t piece = zr_comm_piece_elems(&c->comm->base, c->call);
-    size_t longest = zr_comm_longest_slice(&c->comm->base, c->call);
-    double n_rounds = piece == 0 ? 1.0 : (double)((longest - 1) / piece + 1);
+    double n_rounds = (double)zr_comm_cut_sum(&c->comm->base, c->call).n_pieces;
     double adding_up = c->bytes / c->n_ranks * (c->n_ranks - 1) / c->hardware->reduce_bytes_per_s;
     return fmax(exchange_seconds(c), adding_up) + n_rounds * exchange_latency(c);
 }
@@ -310,9 +309,23 @@ static zr_status_t check_alive(sim_comm_t *self, const zr_comm_call_t *call) {
     return zr_fail(&self->base.options.log, ZR_ERR_COMM, "%s: %s", text, ended->reason);
 }
 
+/* What nccl takes while it adds in rank order. */
+static zr_status_t pass_through_workspace(const zr_comm_t *comm, const zr_comm_call_t *call) {
+    bool is_sum = call->collective == ZR_REDUCE_SCATTER || call->collective == ZR_ALL_REDUCE;
+    void *workspace = NULL;
+    if (!is_sum || !comm->options.takes_workspace || comm->options.sums != ZR_SUM_RANK_ORDER ||
+        comm->n_ranks == 1 || call->n_elems == 0 || comm->allocator == NULL)
+        return ZR_OK;
+    zr_comm_pieces_t pieces = zr_comm_cut_sum(comm, call);
+    ZR_TRY(zr_comm_take_workspace(comm->allocator, call, &pieces, &workspace));
+    zr_free(comm->allocator, &workspace, call->stream);
+    return ZR_OK;
+}
+
 static zr_status_t sim_take_part(zr_comm_t *comm, const zr_comm_call_t *call) {
     sim_comm_t *self = (sim_comm_t *)comm;
     ZR_TRY(check_alive(self, call));
+    ZR_TRY(pass_through_workspace(comm, call));
     take_time(self, call, is_of_all(call->collective) ? comm->n_ranks : 1.0);
     zr_status_t status = has_data(call) ? move_parts(self, call) : ZR_OK;
     if (status != ZR_OK) /* of a device: the communicator is dead, as others are */

@@ -58,6 +58,7 @@ typedef struct zr_run_request {
     bool save_links;     /* frozen parameters are linked: zr_runtime_link_frozen */
     int n_ranks;         /* one rank is simulated and stands for all */
     zr_sum_order_t sums; /* order of summation over ranks */
+    bool uses_nccl;      /* ranks have a GPU each: sums in rank order take workspace there */
     bool concurrent; /* collectives on the host run concurrently with compute; on a GPU they always
                         do */
     zr_hardware_t hardware;

@@ -35,6 +35,7 @@ static zr_status_t open_rank(planned_rank_t *rank) {
     zr_config_t config = request->config;
     device_options.log = comm_options.log = request->log;
     comm_options.sums = request->sums;
+    comm_options.takes_workspace = request->uses_nccl;
     device_options.hardware = &request->hardware;
     device_options.concurrent = request->concurrent;
     device_options.trace = request->trace;

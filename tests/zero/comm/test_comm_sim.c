@@ -3,6 +3,7 @@
  * nothing and on the host, where a rank's own data stand for all; and what collectives take of the
  * virtual clock, against numbers by hand.
  */
+#include "allocator/allocator.h"
 #include "kernels/simulation.h"
 #include "tests/common/kept_log.h"
 #include "tests/common/test.h"
@@ -204,7 +205,7 @@ TEST(test_sums_in_rank_order) {
 TEST(test_pieces) {
     zr_hardware_t hardware = round_hardware();
     zr_comm_options_t options = zr_comm_options_default();
-    options.workspace_bytes = (size_t)7 * 3200 * sizeof(float);
+    options.workspace_bytes = (size_t)7 * 6400 * sizeof(float); /* in which two are in flight */
     expect(measure_with(&options, &hardware, 8, 8000000).reduce_scatter, 8.0 + 79 * 0.1);
     options.workspace_bytes = (size_t)7 * 250016 * sizeof(float);
     expect(measure_with(&options, &hardware, 8, 8000000).reduce_scatter, 8.0 + 0.1);
@@ -215,6 +216,38 @@ TEST(test_pieces) {
     times_t times = measure_with(&options, &hardware, 8, 8 * 64 * sizeof(float) + 4);
     expect(times.all_reduce, (8 * 64 + 1) / 8.0 * 4 * 16 / 2e6 + 3 * 0.1 + 2052 * 7 / 8.0 / 1e6 +
                                  5 * 0.001 + 2 * 0.1);
+}
+
+/* What a sum takes of memory while it is made, as tests/emu/test_emu_nccl.c finds it of nccl. */
+static size_t workspace_of(size_t workspace_bytes, bool takes_workspace, zr_sum_order_t sums) {
+    enum { N_ELEMS = 5000 };
+    zr_message_t x = {"x", ZR_DTYPE_F32, ZR_TRAFFIC_MODEL};
+    zr_hardware_t hardware = round_hardware();
+    zr_comm_options_t options = zr_comm_options_default();
+    zr_allocator_t *allocator = NULL;
+    zr_tier_statistics_t statistics;
+    options.workspace_bytes = workspace_bytes;
+    options.takes_workspace = takes_workspace;
+    options.sums = sums;
+    place_t p = open_place(&options, &hardware, 3);
+    assert_ok(zr_allocator_create(p.device, NULL, &allocator));
+    zr_comm_set_allocator(p.comm, allocator);
+    assert_ok(zr_comm_reduce_scatter(p.comm, &x, p.memory, p.part, N_ELEMS, p.stream));
+    assert_ok(zr_comm_all_gather(p.comm, &x, p.part, p.memory, N_ELEMS, p.stream));
+    zr_allocator_statistics(allocator, ZR_TIER_DEVICE, &statistics);
+    assert_int_equal(statistics.by_tag[ZR_TAG_WORKSPACE].live, 0);
+    zr_comm_set_allocator(p.comm, NULL);
+    zr_allocator_destroy(&allocator);
+    close_place(&p);
+    return statistics.by_tag[ZR_TAG_WORKSPACE].peak;
+}
+
+TEST(test_workspace) {
+    assert_int_equal(workspace_of(40000, true, ZR_SUM_RANK_ORDER), 2 * 5000 * 4);
+    assert_int_equal(workspace_of(39999, true, ZR_SUM_RANK_ORDER), 2 * 2 * 2496 * 4);
+    assert_int_equal(workspace_of(0, true, ZR_SUM_RANK_ORDER), 2 * 2 * 32 * 4);
+    assert_int_equal(workspace_of(40000, false, ZR_SUM_RANK_ORDER), 0);
+    assert_int_equal(workspace_of(40000, true, ZR_SUM_ANY), 0);
 }
 
 /* Seconds of a collective in a group: a gather or scatter of 1 MB of each rank, or a sum of 1 MB.

@@ -9,6 +9,7 @@
  * NCCL adds in an order that depends on the topology, and rounds after every addition. Sums in rank
  * order are made by ourselves: ranks send each other the slices that each of them owns, which is
  * as many bytes as NCCL's reduce-scatter moves over links between peers, and a kernel adds them.
+ * What does not fit the workspace goes in pieces: while one is added, the next is exchanged.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -20,11 +21,19 @@
 #include "zero/comm/mpi/mpi_site.h"
 #include "zero/comm/nccl/nccl_link.h"
 
+/* Where pieces of a sum are added while the next ones are exchanged. */
+typedef struct adder {
+    zr_stream_t *stream;   /* NULL until a sum has two pieces */
+    zr_event_t *exchanged; /* the piece that is queued next on `stream` */
+    zr_event_t *added[2];  /* of every second piece, the last */
+} adder_t;
+
 typedef struct nccl_comm {
     zr_comm_t base;
     zr_mpi_site_t *site; /* by which processes have found each other; mostly NULL */
     zr_nccl_library_t nccl;
-    zr_nccl_link_t *link;          /* NULL until the first call with data */
+    zr_nccl_link_t *link; /* NULL until the first call with data */
+    adder_t adder;
     zr_allocator_t *own_allocator; /* NULL until memory is needed that no other is there for */
     bool is_logged;                /* what has just failed was reported where it was found */
     ncclUniqueId *ids;             /* [n_ranks] of which rank 0's counts */
@@ -79,6 +88,7 @@ typedef struct parts {
     char *workspace;    /* [n_ranks - 1][piece_elems]: what the others send */
     size_t piece_elems; /* of each slice at most, in one group */
     size_t begin;       /* of the piece, in each slice */
+    zr_stream_t *adds;  /* where the piece is added */
 } parts_t;
 
 /* What moves data alone, and sums as NCCL makes them. */
@@ -186,18 +196,81 @@ static zr_status_t add_piece(const parts_t *parts) {
         self->sources[rank] =
             rank == own_rank ? elem_at(parts, call->send, own) : place_of(parts, rank);
     zr_status_t status =
-        zr_kernel_sum(call->stream, (void *)elem_at(parts, call->recv, result), self->sources,
+        zr_kernel_sum(parts->adds, (void *)elem_at(parts, call->recv, result), self->sources,
                       self->base.n_ranks, call->message.dtype, n_elems);
     return status == ZR_OK ? ZR_OK : note_logged(self, call, status);
 }
 
-static zr_status_t add_slices(parts_t *parts) {
-    size_t longest = zr_comm_longest_slice(&parts->self->base, parts->call);
-    for (parts->begin = 0; parts->begin < longest; parts->begin += parts->piece_elems) {
-        ZR_TRY(zr_nccl_link_queue(parts->self->link, parts->call, exchange_part, parts));
-        ZR_TRY(add_piece(parts));
-    }
+/* ---- pieces in flight ---- */
+
+static zr_status_t prepare_adder(adder_t *adder, zr_device_t *device) {
+    if (adder->stream == NULL)
+        ZR_TRY(zr_stream_create_concurrent(device, "sums", &adder->stream));
+    if (adder->exchanged == NULL)
+        ZR_TRY(zr_event_create(device, &adder->exchanged));
+    for (int i = 0; i < 2; i++)
+        if (adder->added[i] == NULL)
+            ZR_TRY(zr_event_create(device, &adder->added[i]));
     return ZR_OK;
+}
+
+static void destroy_adder(adder_t *adder) {
+    zr_stream_destroy(&adder->stream);
+    zr_event_destroy(&adder->exchanged);
+    for (int i = 0; i < 2; i++)
+        zr_event_destroy(&adder->added[i]);
+}
+
+/* Exchange piece i on the call's stream, once the one before the last has been added, whose room it
+ * takes; then add it while the call's stream exchanges the next. */
+static zr_status_t exchange_and_add(parts_t *parts, size_t i) {
+    nccl_comm_t *self = parts->self;
+    const adder_t *adder = &self->adder;
+    const zr_comm_call_t *call = parts->call;
+    zr_status_t status = ZR_OK;
+    if (i >= 2)
+        status = zr_stream_wait(call->stream, adder->added[i % 2]);
+    if (status != ZR_OK)
+        return note_logged(self, call, status);
+    ZR_TRY(zr_nccl_link_queue(self->link, call, exchange_part, parts));
+    status = zr_event_record(adder->exchanged, call->stream);
+    ZR_THEN(status, zr_stream_wait(adder->stream, adder->exchanged));
+    if (status != ZR_OK)
+        return note_logged(self, call, status);
+    ZR_TRY(add_piece(parts));
+    status = zr_event_record(adder->added[i % 2], adder->stream);
+    return status == ZR_OK ? ZR_OK : note_logged(self, call, status);
+}
+
+/* What comes on the call's stream comes after the sums; where that cannot be said, after now. */
+static zr_status_t join_adder(const adder_t *adder, const zr_comm_call_t *call) {
+    zr_status_t status = zr_event_record(adder->added[0], adder->stream);
+    ZR_THEN(status, zr_stream_wait(call->stream, adder->added[0]));
+    if (status != ZR_OK && zr_stream_synchronize(adder->stream) != ZR_OK)
+        return status;
+    return status;
+}
+
+static zr_status_t add_slices(parts_t *parts, const zr_comm_pieces_t *pieces) {
+    nccl_comm_t *self = parts->self;
+    const zr_comm_call_t *call = parts->call;
+    char *workspace = parts->workspace;
+    parts->adds = call->stream;
+    if (pieces->n_in_flight == 1) {
+        ZR_TRY(zr_nccl_link_queue(self->link, call, exchange_part, parts));
+        return add_piece(parts);
+    }
+    zr_status_t status = prepare_adder(&self->adder, zr_stream_device(call->stream));
+    if (status != ZR_OK)
+        return note_logged(self, call, status);
+    parts->adds = self->adder.stream;
+    for (size_t i = 0; i < pieces->n_pieces && status == ZR_OK; i++) {
+        parts->begin = i * pieces->n_elems;
+        parts->workspace = workspace + i % 2 * (pieces->workspace_bytes / 2);
+        status = exchange_and_add(parts, i);
+    }
+    zr_status_t joined = join_adder(&self->adder, call);
+    return status != ZR_OK || joined == ZR_OK ? status : note_logged(self, call, joined);
 }
 
 /* The slices of all_reduce, which are not all of one length: from each its own, to each this. */
@@ -242,25 +315,16 @@ static zr_status_t find_allocator(nccl_comm_t *self, zr_allocator_t **allocator_
 }
 
 static zr_status_t queue_sum_in_rank_order(nccl_comm_t *self, const zr_comm_call_t *call) {
-    parts_t parts = {
-        .self = self, .call = call, .piece_elems = zr_comm_piece_elems(&self->base, call)};
+    zr_comm_pieces_t pieces = zr_comm_cut_sum(&self->base, call);
+    parts_t parts = {.self = self, .call = call, .piece_elems = pieces.n_elems};
     zr_allocator_t *allocator = NULL;
     void *workspace = NULL;
-    zr_allocation_request_t request = {
-        .size_bytes = (size_t)(self->base.n_ranks - 1) * parts.piece_elems *
-                      zr_dtype_size(call->message.dtype),
-        .tier = ZR_TIER_DEVICE,
-        .tag = ZR_TAG_WORKSPACE,
-        .lifetime = ZR_LIFETIME_COLLECTIVE,
-        .name = call->message.tensor,
-        .stream = call->stream,
-    };
     zr_status_t status = find_allocator(self, &allocator);
-    ZR_THEN(status, zr_allocate(allocator, &request, &workspace));
+    ZR_THEN(status, zr_comm_take_workspace(allocator, call, &pieces, &workspace));
     if (status != ZR_OK)
         return note_logged(self, call, status);
     parts.workspace = workspace;
-    status = add_slices(&parts);
+    status = add_slices(&parts, &pieces);
     if (status == ZR_OK && call->collective == ZR_ALL_REDUCE)
         status = gather_slices(&parts);
     zr_free(allocator, &workspace, call->stream);
@@ -338,6 +402,7 @@ static zr_status_t nccl_check(zr_comm_t *comm) {
 static void nccl_destroy(zr_comm_t *comm) {
     nccl_comm_t *self = (nccl_comm_t *)comm;
     zr_nccl_link_close(&self->link);
+    destroy_adder(&self->adder);
     bool is_dead = zr_control_has_failed(self->base.control) && !self->base.control->is_nested;
     zr_control_destroy(&self->base.control);
     zr_mpi_site_leave(self->site, is_dead);

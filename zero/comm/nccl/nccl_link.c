@@ -11,13 +11,14 @@
 /* How often the watch looks while something is queued. */
 #define WATCH_MS 20
 
-/* Moments between looks at what is in progress: short at first, since most of it ends at once. */
+/* Moments between looks at what is in progress. NCCL's thread takes tens of microseconds to queue a
+ * group, and a nap takes longer than it says; so naps begin after a millisecond or two. */
 static void pause_a_little(int n_looks) {
-    if (n_looks < 64) {
+    if (n_looks < 2048) {
         sched_yield();
         return;
     }
-    struct timespec moment = {.tv_nsec = n_looks < 1024 ? 20000 : 1000000};
+    struct timespec moment = {.tv_nsec = n_looks < 3072 ? 20000 : 1000000};
     nanosleep(&moment, NULL);
 }
 
