@@ -16,18 +16,28 @@
 
 /* ---- placement ------------------------------------------------------------------------------ */
 
+/* Whether transfers of so many elements of a state are whole blocks of drives. */
+static bool suits_drives(const zr_config_t *config, const zr_update_rule_t *rule, size_t n_elems) {
+    return zr_config_suits_drives(config, n_elems) &&
+           (config->offload_optimizer.device != ZR_OFFLOAD_NVME || !rule->splits_master ||
+            zr_state_bytes(rule, n_elems) % ZR_STORE_CHUNK_ALIGN_BYTES == 0);
+}
+
 /* At most what config allows, as far as transfers can be so small; a piece per unit where nothing
  * is moved. 0: transfers cannot be so small. */
-static size_t group_elems(const zr_state_t *state) {
-    const zr_config_t *config = &state->base->config;
+static size_t group_elems_of(const zr_config_t *config, const zr_update_rule_t *rule) {
     size_t elems = config->sub_group_elems;
     if (config->offload_optimizer.device == ZR_OFFLOAD_NONE)
         return SIZE_MAX;
     elems = elems < ZR_STATE_GROUP_ELEMS ? elems : ZR_STATE_GROUP_ELEMS;
     size_t unit = elems < GROUP_UNIT_ELEMS ? SMALL_GROUP_UNIT_ELEMS : GROUP_UNIT_ELEMS;
-    while (unit <= elems && !zr_config_suits_drives(config, unit))
+    while (unit <= elems && !suits_drives(config, rule, unit))
         unit *= 2;
     return elems / unit * unit;
+}
+
+static size_t group_elems(const zr_state_t *state) {
+    return group_elems_of(&state->base->config, state->rule);
 }
 
 static void append_items(zr_state_t *state, const zr_unit_t *unit) {
@@ -155,9 +165,12 @@ static bool needs_copies(const zr_base_t *base) {
 }
 
 /* Why the master cannot be split; NULL: it can. */
-static const char *why_apart(const zr_state_t *state) {
+static const char *why_apart(const zr_state_t *state, const zr_update_rule_t *split) {
     const zr_base_t *base = state->base;
     const zr_config_t *config = &base->config;
+    if (group_elems_of(config, &state->saved_rule) > 0 && group_elems_of(config, split) == 0)
+        return "--offload-optimizer nvme and so small a --sub-group: transfers would be no whole "
+               "blocks of drives";
     if (zr_config_takes_back(config))
         return "--update-at backward with --clip or --check-overflow, which keeps the old state: "
                "the old parameters would be lost";
@@ -181,14 +194,15 @@ static bool is_slower_split(const zr_base_t *base) {
 
 static zr_status_t choose_master(zr_state_t *state) {
     const zr_config_t *config = &state->base->config;
-    const char *reason = why_apart(state);
+    const zr_update_rule_t split = zr_update_rule_split(&state->saved_rule, config->dtype);
+    const char *reason = why_apart(state, &split);
     if (config->master == ZR_MASTER_SPLIT && reason != NULL)
         return zr_fail(&state->base->log, ZR_ERR_UNSUPPORTED,
                        "--master split is not possible with %s; use --master auto or apart",
                        reason);
     if (config->master == ZR_MASTER_SPLIT ||
         (config->master == ZR_MASTER_AUTO && reason == NULL && !is_slower_split(state->base)))
-        state->own_rule = zr_update_rule_split(&state->saved_rule, config->dtype);
+        state->own_rule = split;
     state->params->is_read_by_updates = zr_state_splits(state);
     return ZR_OK;
 }

@@ -45,7 +45,7 @@ static void ask_places(mixture_t *m) {
     if (config->stage == 3)
         ask_one(m, "|offload-params=cpu|offload-params=nvme|offload-params=nvme");
     if (config->offload_optimizer.device == ZR_OFFLOAD_NVME)
-        ask(m, is_8bit ? "sub-group=262144" : "sub-group=2048");
+        ask_one(m, is_8bit ? "sub-group=262144" : "sub-group=1024|sub-group=2048");
     else
         ask_one(m, "|sub-group=1024|sub-group=4096");
     if (config->offload_optimizer.device != ZR_OFFLOAD_NONE)
