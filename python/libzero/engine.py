@@ -25,7 +25,7 @@ from ._c import ArgumentError, StateError, UnsupportedError, byref, c_bool, c_vo
 from .building import Building, read_groups
 from .checkpoints import Checkpoints, read_secret
 from .exchange import saved_names
-from .gradients import Gradients
+from .gradients import Gradients, rows_of
 from .hooks import IN_BACKWARD, IN_FORWARD, OUTSIDE, Hooks
 from .pretrained import Weights, give_places
 from .stash import UNIT_BYTES, Stash
@@ -182,12 +182,16 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
         p.tensor.data = tensor_at(lib.zr_param_data(p.handle), self.dtype, p.shape)
         p.key, p.version = p.tensor.data_ptr(), p.tensor._version
 
-    def _put(self, gradient: torch.Tensor, p: Param) -> None:
-        """Move a gradient to the library's memory."""
+    def _put(self, gradient: torch.Tensor, p: Param, lookup: Any) -> None:
+        """Move a gradient to the library's memory; of an embedding's output, to the rows that were looked up."""
         pointer, adds = c_void_p(), c_bool()
         check(lib.zr_param_grad(p.handle, byref(pointer), byref(adds)))
         target = tensor_at(pointer.value, self.dtype, p.shape)
-        target.add_(gradient) if adds else target.copy_(gradient)
+        if lookup is not None:
+            rows, sums = rows_of(lookup, gradient)
+            (target if adds else target.zero_()).index_add_(0, rows, sums.to(self.dtype))
+        else:
+            target.add_(gradient) if adds else target.copy_(gradient)
 
     # ---- beginning ----
 

@@ -38,8 +38,9 @@ class Gradients:
         self._reduce_complete()
 
     def _take_apart(self, param: Param, uses: list[tuple[Any, int]]) -> None:
-        """A parameter that several nodes use: what each adds to its gradient goes to the library at once, in the order in which autograd
-        would add it, and only the last waits to be the gradient. Autograd would hold all, of a tied embedding's size each."""
+        """A parameter that several nodes use, or an embedding: what each use adds to its gradient goes to the library at once, in the
+        order in which autograd would add it, and only the last waits to be the gradient. Autograd would hold all, of a tied embedding's
+        size each; of an embedding's there are only the rows that it has looked up."""
         n_left = len(uses)
 
         def hook_of(places: list[int]) -> Any:
@@ -55,20 +56,39 @@ class Gradients:
 
             return hook
 
+        def lookup_hook_of(node: Any) -> Any:
+            def hook(gradients: tuple[Any, ...]) -> Any:
+                nonlocal n_left
+                if gradients[0] is None:
+                    return None
+                n_left -= 1
+                self._bring(param, gradients[0], node)
+                if n_left == 0:
+                    self._complete(param.unit)
+                return (None,)  # so that the node makes no gradient of the whole table
+
+            return hook
+
         places_of: dict[Any, list[int]] = {}
         for node, i in uses:
             places_of.setdefault(node, []).append(i)
-        self._shared_hooks += [node.register_hook(hook_of(places)) for node, places in places_of.items()]
+        self._shared_hooks += [
+            node.register_prehook(lookup_hook_of(node)) if _has_rows(node) else node.register_hook(hook_of(places))
+            for node, places in places_of.items()
+        ]
 
     def _take_gradient(self, tensor: torch.Tensor) -> None:
         """Called by autograd when a parameter's gradient is complete."""
         if self._phase != IN_BACKWARD:
             raise StateError("backward was called on the loss by itself; call engine.backward(loss)")
-        if not self._syncs:
+        if not self._syncs or tensor.grad is None:  # a lookup has brought its rows
             return
         param = self._params[id(tensor)]
         self._bring(param)
-        unit = param.unit
+        self._complete(param.unit)
+
+    def _complete(self, unit: Unit) -> None:
+        """One more parameter of it has its gradient."""
         if not self._knows_order:
             self._n_gradients += 1
             unit.completed = self._n_gradients
@@ -76,8 +96,11 @@ class Gradients:
         if unit.n_awaited == 0:
             self._reduce_complete()
 
-    def _bring(self, param: Param, gradient: torch.Tensor | None = None) -> None:
-        """Move a gradient to the library: what autograd has left in the parameter, or a part of it."""
+    def _bring(self, param: Param, gradient: torch.Tensor | None = None, lookup: Any = None) -> None:
+        """Move a gradient to the library: what autograd has left in the parameter, or a part of it.
+
+        lookup: the node of an embedding of which the gradient is the output's
+        """
         if gradient is None:
             gradient, param.tensor.grad = param.tensor.grad, None
         unit = param.unit
@@ -94,7 +117,7 @@ class Gradients:
         if self._gathers and unit.n_held == 0:
             self._keep(unit)
         self._acquire_gradients(unit)
-        self._put(gradient, param)
+        self._put(gradient, param, lookup)
 
     def _acquire_gradients(self, unit: Unit) -> None:
         """Once: a unit that is updated in backward has one user by then."""
@@ -193,4 +216,20 @@ def _leaves_of(loss: torch.Tensor) -> tuple[dict[int, torch.Tensor], dict[int, l
             if below not in seen:
                 seen.add(below)
                 nodes.append(below)
-    return leaves, {id(leaf.variable): found for leaf, found in uses.items() if len(found) > 1}, is_whole
+    apart = {id(leaf.variable): found for leaf, found in uses.items() if len(found) > 1 or _has_rows(found[0][0])}
+    return leaves, apart, is_whole
+
+
+def _has_rows(node: Any) -> bool:
+    """It is an embedding whose gradient is a sum of rows."""
+    return node.name() == "EmbeddingBackward0" and not node._saved_sparse and not node._saved_scale_grad_by_freq
+
+
+def rows_of(node: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Which rows an embedding has looked up, and what these add to its gradient, summed in the order of torch's own kernel."""
+    places, parts = node._saved_indices.reshape(-1), gradient.reshape(-1, gradient.shape[-1])
+    if 0 <= node._saved_padding_idx < 2**63:
+        is_used = places != node._saved_padding_idx
+        places, parts = places[is_used], parts[is_used]
+    rows, row_of = places.unique(return_inverse=True)
+    return rows, torch.zeros(len(rows), parts.shape[1], dtype=parts.dtype).index_add_(0, row_of, parts)

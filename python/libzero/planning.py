@@ -100,7 +100,7 @@ class _PlannedEngine(Engine):
     def _check_unchanged(self, params: Any) -> None:
         pass
 
-    def _put(self, gradient: torch.Tensor, p: Any) -> None:
+    def _put(self, gradient: torch.Tensor, p: Any, lookup: Any) -> None:
         check(lib.zr_param_grad(p.handle, byref(c_void_p()), byref(c_bool())))
 
     def close(self) -> None:

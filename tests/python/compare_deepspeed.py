@@ -2,7 +2,9 @@
 on the CPU, in turns.
 
     compare_deepspeed.py [--stages 1,2,3] [--ranks 2] [--steps 6] [--seq 128] [--layers 12] [--width 768] [--json FILE]
+                         [--option KEY=VALUE]...
 
+--option: a keyword of libzero, such as master=split.
 With PYTHONPATH and LIBZERO_LIBRARY_DIR, as tests/python/test_engine.py. Each is started by torchrun's own launcher. Memory is what the
 processes hold together of the machine's (PSS: shared pages count once), beyond what they hold when the model is made, sampled every
 50 ms in the first half of the steps. Sampling itself takes more of the processor than a step, so that times are those of the other half: a step's is the
@@ -74,7 +76,8 @@ def work(arguments):
         import libzero
 
         watch = Watch()
-        engine = libzero.initialize(model=model, config=config)
+        options = dict(option.split("=", 1) for option in arguments.option)
+        engine = libzero.initialize(model=model, config=config, **options)
     generator = torch.Generator().manual_seed(1)
     losses, times, works = [], [], []
     for step in range(arguments.steps):
@@ -91,7 +94,7 @@ def work(arguments):
         losses.append(loss.item())
     found = {"losses": losses, "times": times, "works": works, "first": watch.first, "peak": watch.peak, "planned": 0}
     if arguments.worker == "libzero":
-        plan = libzero.plan(make(), {"input_ids": tokens, "labels": tokens, "use_cache": False}, ranks=n_ranks, config=config)
+        plan = libzero.plan(make(), {"input_ids": tokens, "labels": tokens, "use_cache": False}, ranks=n_ranks, config=config, **options)
         parts = [plan["activations"], *(plan["tiers"][tier] for tier in ("device", "host"))]
         found["planned"] = sum(part["peak"] for part in parts) - sum(4 * p.numel() for p in model.parameters())
     with open(f"{arguments.json}.{rank}", "w") as file:
@@ -103,7 +106,7 @@ def run(which, stage, arguments, folder):
     file = os.path.join(folder, f"{which}-{stage}")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={arguments.ranks}", __file__,
                f"--worker={which}", f"--stage={stage}", f"--steps={arguments.steps}", f"--seq={arguments.seq}",
-               f"--layers={arguments.layers}", f"--width={arguments.width}", f"--json={file}"]
+               f"--layers={arguments.layers}", f"--width={arguments.width}", f"--json={file}", *(f"--option={o}" for o in arguments.option)]
     done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ, OMP_NUM_THREADS="1"))
     if done.returncode:
         sys.exit(f"{which} at stage {stage} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
@@ -158,6 +161,7 @@ if __name__ == "__main__":
     for name, value in (("ranks", 2), ("steps", 6), ("seq", 128), ("layers", 12), ("width", 768)):
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--json")
+    parser.add_argument("--option", action="append", default=[])
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.add_argument("--stage", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()

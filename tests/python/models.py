@@ -14,7 +14,7 @@ class Odd(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.embed = nn.Embedding(11, 8)
+        self.embed = nn.Embedding(11, 8, padding_idx=3)
         self.frozen = nn.Linear(8, 8)
         self.frozen.requires_grad_(False)
         self.twice = nn.Linear(8, 8)

@@ -99,6 +99,11 @@ class Activations(unittest.TestCase):
         plan = libzero.plan(Tied(), torch.arange(4), record="real")
         self.assertLess(plan["activations"]["peak"], 1.5 * 4096 * 64 * 4)
 
+    def test_lookup(self):
+        """Of an embedding's gradient there are the rows that were looked up, not the table."""
+        plan = libzero.plan(torch.nn.Embedding(4096, 64), torch.arange(4), loss=lambda y: y.sum(), record="real")
+        self.assertLess(plan["activations"]["peak"], 0.1 * 4096 * 64 * 4)
+
     def test_meta_and_real(self):
         """The same module with values and without; the module is as it was."""
         for name in ("odd", "conv", "llama"):
