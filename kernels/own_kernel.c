@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/base/background_internal.h"
+
 /* A call that waits for a stream's thread. */
 typedef struct queued_call {
     void (*function)(const void *args);
@@ -55,6 +57,7 @@ static zr_status_t launch(zr_stream_t *stream, const zr_own_kernel_t *kernel, co
     if (zr_stream_takes_calls(stream))
         return queue_call(stream, kernel, args, args_bytes);
     kernel->host(args);
+    zr_background();
     return ZR_OK;
 }
 

@@ -36,6 +36,7 @@ struct zr_runtime {
     zr_params_t params; /* that are offloaded */
     zr_state_t state;   /* the optimizer's */
     zr_unit_t *behind;  /* reduced, and updated behind the next reduction (step.c); or NULL */
+    bool reads_ahead;   /* of this step: the state of the first units to be updated in backward */
     bool is_updating;   /* in backward: some units of this step are */
     zr_nvme_t nvme;     /* the store of all that is kept in one */
     zr_restore_t restore;
@@ -55,6 +56,10 @@ ZR_NODISCARD zr_status_t zr_rt_check_param(const zr_param_t *param, const char *
                                            size_t n_elems);
 /** inspect.c: how many of n_left elements from `first` are of one shard, and fit staging. */
 size_t zr_unit_piece_length(const zr_unit_t *unit, int kind, size_t first, size_t n_left);
+
+/** unit.c: start what transfers to and from drives need next; of zr_background, while a block
+ * computes. An error is kept for the next call. */
+void zr_rt_keep_moving(void *runtime);
 
 /** write.c: wait until nothing that uses parameters or state is queued any more. */
 ZR_NODISCARD zr_status_t zr_rt_await_all(const zr_runtime_t *runtime);
@@ -77,6 +82,8 @@ void zr_unit_drop_gathered(zr_runtime_t *runtime, zr_unit_t *unit);
 ZR_NODISCARD zr_status_t zr_unit_take_masters(zr_unit_t *unit);
 /** step.c: at stages 1 and 2 all ranks of a group get what each has updated of a unit. */
 ZR_NODISCARD zr_status_t zr_step_publish(zr_state_t *state, const zr_unit_t *unit);
+/** step.c: read the state of the first units that are to be updated in backward, if it is not yet. */
+ZR_NODISCARD zr_status_t zr_step_read_ahead(zr_runtime_t *runtime);
 /** step.c: a unit was reduced for the last time in this step, and is to be updated in backward. */
 ZR_NODISCARD zr_status_t zr_step_follow(zr_runtime_t *runtime, zr_unit_t *unit);
 /** unit.c: logs that a unit with gradients was not reduced in this micro-batch. */

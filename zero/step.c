@@ -73,11 +73,18 @@ static void count_seconds(zr_runtime_t *runtime, double start, const zr_runtime_
         (after.stall_seconds - before->stall_seconds) - (after.io_seconds - before->io_seconds);
 }
 
+zr_status_t zr_step_read_ahead(zr_runtime_t *runtime) {
+    if (runtime->reads_ahead)
+        return ZR_OK;
+    runtime->reads_ahead = true;
+    return zr_state_read_ahead(&runtime->state, true);
+}
+
 static zr_status_t begin_in_backward(zr_runtime_t *runtime) {
     if (runtime->is_updating)
         return ZR_OK;
     runtime->is_updating = true;
-    ZR_TRY(zr_state_read_ahead(&runtime->state, true));
+    ZR_TRY(zr_step_read_ahead(runtime));
     ZR_TRY(zr_params_begin_update(&runtime->params));
     return zr_state_begin_update(&runtime->state);
 }
@@ -111,7 +118,7 @@ static zr_status_t end_in_backward(zr_runtime_t *runtime) {
     if (unit != NULL)
         ZR_TRY(update_in_backward(runtime, unit));
     ZR_TRY(begin_in_backward(runtime)); /* where nothing is trained */
-    runtime->is_updating = false;
+    runtime->is_updating = runtime->reads_ahead = false;
     ZR_TRY(zr_state_end_update(&runtime->state));
     return zr_params_end_update(&runtime->params);
 }

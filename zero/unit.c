@@ -354,7 +354,21 @@ static bool has_gradients(zr_pass_t pass) {
 /* In backward, between updates: what the last one writes ends, and the next one's is read. */
 static zr_status_t progress_update(zr_runtime_t *runtime) {
     zr_swap_t *swap = runtime->state.swap;
-    return runtime->is_updating && swap != NULL ? zr_swap_progress(swap) : ZR_OK;
+    return runtime->reads_ahead && swap != NULL ? zr_swap_progress(swap) : ZR_OK;
+}
+
+void zr_rt_keep_moving(void *context) {
+    zr_runtime_t *runtime = context;
+    if (runtime->nvme.store == NULL)
+        return;
+    zr_store_progress(runtime->nvme.store);
+    zr_status_t status = zr_params_progress(&runtime->params);
+    if (runtime->base.progress.in_micro_batch) {
+        ZR_THEN(status, zr_grads_drive_progress(&runtime->grads.drive));
+        ZR_THEN(status, progress_update(runtime));
+    }
+    status = zr_rt_note(runtime, status);
+    (void)status; /* the next call says so */
 }
 
 static zr_status_t acquire(zr_runtime_t *runtime, zr_unit_t *unit, zr_pass_t pass) {
@@ -476,7 +490,8 @@ static zr_status_t begin(zr_runtime_t *runtime, size_t n) {
     mark(base, NULL, ZR_FORWARD);
     base->progress.in_micro_batch = true;
     runtime->gathers.orders[0].position = 0;
-    return ZR_OK;
+    bool is_last = zr_base_is_last_micro_batch(base) && zr_base_updates_in_backward(base);
+    return is_last ? zr_step_read_ahead(runtime) : ZR_OK;
 }
 
 size_t zr_runtime_micro_batches_left(const zr_runtime_t *runtime) {
@@ -503,6 +518,10 @@ static zr_status_t drop_step(zr_runtime_t *runtime) {
         unit->n_reduced = 0;
     }
     ZR_TRY(zr_grads_drive_drop_step(&runtime->grads.drive));
+    if (runtime->reads_ahead && !runtime->is_updating) {
+        ZR_TRY(zr_state_skip_update(&runtime->state));
+        runtime->reads_ahead = false;
+    }
     base->progress.micro_batch = base->progress.n_begins = base->progress.n_together = 0;
     base->progress.in_micro_batch = false;
     zr_trace_at(zr_device_trace(base->device), zr_base_now(base), &(zr_trace_place_t){0});

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/base/background_internal.h"
 #include "kernels/base/pause_internal.h"
 
 #define ZR_SPIN_ROUNDS 500
@@ -49,6 +50,7 @@ static void work_off(zr_host_pool_t *pool) {
         if (index >= pool->n_tasks)
             return;
         pool->task(pool->context, index);
+        zr_background();
     }
 }
 
@@ -90,8 +92,10 @@ static void *worker_main(void *argument) {
 }
 
 static void run_alone(size_t n_tasks, void (*task)(void *context, size_t index), void *context) {
-    for (size_t i = 0; i < n_tasks; i++)
+    for (size_t i = 0; i < n_tasks; i++) {
         task(context, i);
+        zr_background();
+    }
 }
 
 /* The caller's turn. */

@@ -6,6 +6,8 @@
 #include "zero/schedule/schedule_internal.h"
 
 #include "allocator/replay.h"
+#include "kernels/base/background_internal.h"
+#include "zero/runtime_internal.h"
 
 /* What a walk works on. */
 typedef struct walk {
@@ -33,6 +35,15 @@ zr_status_t zr_visit_take(zr_visit_t *visit, zr_memory_t memory, size_t size_byt
 
 void zr_visit_drop(zr_visit_t *visit, void **pointer_p) {
     zr_free(visit->block->model->allocator, pointer_p, visit->stream);
+}
+
+/* A block computes, and transfers of drives go on meanwhile. */
+static zr_status_t compute(zr_visit_t *visit, zr_status_t (*function)(zr_visit_t *visit)) {
+    zr_runtime_t *runtime = visit->block->model->runtime;
+    zr_background_begin(zr_rt_keep_moving, runtime);
+    zr_status_t status = function(visit);
+    zr_background_end();
+    return status;
 }
 
 static zr_visit_t make_visit(const walk_t *walk, zr_block_t *block, zr_flight_t *flight) {
@@ -195,7 +206,7 @@ static zr_status_t visit_forward(walk_t *walk, zr_block_t *block, zr_flight_t *f
     zr_visit_t visit = make_visit(walk, block, flight);
     visit.keeps = is_reached(walk, block) && !is_recomputed(block);
     visit.is_wanted = true;
-    zr_status_t status = block->type->forward(&visit);
+    zr_status_t status = compute(&visit, block->type->forward);
     if (is_last)
         zr_visit_drop(&visit, &visit.y);
     else
@@ -263,7 +274,7 @@ static zr_status_t visit_late(walk_t *walk, zr_block_t *late, zr_flight_t *fligh
     zr_visit_t visit = make_visit(walk, late, flight);
     visit.part = ZR_BACKWARD_USED;
     visit.loss = &model->loss[2];
-    zr_status_t status = late->type->backward(&visit);
+    zr_status_t status = compute(&visit, late->type->backward);
     zr_visit_drop(&visit, &visit.gradient);
     zr_visit_drop(&visit, &visit.y);
     zr_free(model->allocator, &flight->x[late->index], model->stream);
@@ -280,10 +291,10 @@ static zr_status_t visit_backward(walk_t *walk, zr_block_t *block, zr_flight_t *
     zr_status_t status = ZR_OK;
     if (is_recomputed(block)) {
         visit.keeps = true;
-        status = block->type->forward(&visit);
+        status = compute(&visit, block->type->forward);
     }
     visit.part = is_separate(block) ? ZR_BACKWARD_BUT_USED : ZR_BACKWARD_WHOLE;
-    ZR_THEN(status, block->type->backward(&visit));
+    ZR_THEN(status, compute(&visit, block->type->backward));
     flight->gradient = visit.gradient;
     zr_visit_drop(&visit, &visit.y);
     if (waits(walk) || !is_separate(block))

@@ -7,6 +7,7 @@
  */
 #include <string.h>
 
+#include "kernels/base/background_internal.h"
 #include "kernels/nn/host/host_nn.h"
 
 /* Elements of a block, and its longer side: 1 MiB, near the size of a second cache. */
@@ -131,6 +132,7 @@ static int multiply_bf16_b(const matmul_job_t *job, const tile_t *tile, float *b
             status =
                 zr_host_sgemm(tile->n_rows, n_columns, n_k, 1.0f, part_of_a(args, tile->row, k), b,
                               k > 0 || args->accumulate ? 1.0f : 0.0f, c, args->ldc);
+            zr_background();
         }
     }
     return status;
@@ -153,6 +155,7 @@ static int multiply_bf16_c(const matmul_job_t *job, const tile_t *tile, float *b
                 zr_host_nn_store_gradient(job->base.loops, &c, ZR_DTYPE_BF16,
                                           (row + r) * args->ldc + column, block + r * n_columns,
                                           n_columns);
+            zr_background();
         }
     }
     return 0;

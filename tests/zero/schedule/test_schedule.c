@@ -352,3 +352,73 @@ TEST(wrong_calls_are_refused) {
     test_run_ranks(&ranks);
     assert_int_equal(ranks.status[0], ZR_OK);
 }
+
+/* ---- transfers while a block computes -------------------------------------------------------- */
+
+static struct {
+    bool is_computing;
+    size_t n_seen; /* while it is */
+} progress;
+
+WRAP(void, zr_store_progress, zr_store_t *store) {
+    progress.n_seen += progress.is_computing;
+    __real_zr_store_progress(store);
+}
+
+static void nothing(const void *args) {
+    (void)args;
+}
+
+/* Kernels, until the drive is seen to, which happens after 0.2 ms of them. */
+static zr_status_t compute_until_seen(zr_visit_t *visit) {
+    const zr_own_kernel_t kernel = {.name = "nothing", .host = nothing};
+    progress.is_computing = true;
+    for (size_t i = 0; i < 100000000 && progress.n_seen < 2; i++)
+        ZR_TRY(zr_kernel_own(visit->stream, &kernel, NULL, 0, (zr_cost_t){0}));
+    progress.is_computing = false;
+    return ZR_OK;
+}
+
+static zr_status_t declare_one(zr_block_t *block, const void *shape, void *self) {
+    zr_param_t *param;
+    (void)shape, (void)self;
+    return zr_block_add_param(block, &(zr_block_param_t){.name = "w", .n_dims = 1, .dims = {8}},
+                              &param);
+}
+
+static zr_status_t watch_progress(test_rank_t *rank) {
+    static const zr_block_type_t type = {.name = "one",
+                                         .declare = declare_one,
+                                         .forward = compute_until_seen,
+                                         .backward = compute_until_seen};
+    zr_config_t config = zr_config_default();
+    config.stage = 3;
+    config.offload_param.device = ZR_OFFLOAD_NVME;
+    config.nvme.store = "memory";
+    memcpy(config.nvme.paths, "x", 2);
+    zr_runtime_t *runtime = NULL;
+    zr_model_t *model = NULL;
+    zr_model_options_t options = {.inputs = {{"input", sizeof(float), 0}},
+                                  .n_inputs = 1,
+                                  .activations = {.most_rows = 1},
+                                  .x_row_bytes = sizeof(float)};
+    float value = 0;
+    double loss;
+    assert_ok(zr_config_resolve(&config, 1, &rank->log));
+    assert_ok(zr_runtime_create(&config, rank->comm, rank->device, &rank->log, &runtime));
+    assert_ok(zr_model_create(runtime, &options, &model));
+    assert_ok(zr_model_add(model, &type, "one", NULL));
+    assert_ok(zr_model_commit(model));
+    progress.n_seen = 0;
+    assert_ok(zr_model_evaluate(model, &(zr_host_batch_t){1, 1, {&value}}, &loss));
+    zr_model_destroy(&model);
+    zr_runtime_destroy(&runtime);
+    return ZR_OK;
+}
+
+TEST(transfers_go_on_while_a_block_computes) {
+    test_ranks_t ranks = {.n_ranks = 1, .run = watch_progress, .quiet = true};
+    test_run_ranks(&ranks);
+    assert_int_equal(ranks.status[0], ZR_OK);
+    assert_int_equal(progress.n_seen, 2);
+}

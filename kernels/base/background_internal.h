@@ -1,0 +1,13 @@
+/*
+ * What a thread does in between while it computes: transfers of drives belong to the thread of a
+ * rank and go on only when it sees to them. The host's kernels call zr_background between the parts
+ * of their work; on other threads than the one that began it, that does nothing.
+ */
+#pragma once
+
+/** From now on zr_background calls `move` on this thread, at most every 0.2 ms. */
+void zr_background_begin(void (*move)(void *context), void *context);
+void zr_background_end(void);
+
+/** Between two parts of a kernel's work. */
+void zr_background(void);
