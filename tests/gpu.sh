@@ -48,6 +48,16 @@ running='' # the process group of the part that runs
 n_passed=0 n_failed=0 n_left_out=0 n_incomplete=0
 parts='' # JSON objects, with commas between them
 
+# What is trained and measured. ZR_GPU_TINY: so little that the emulation does it (tests/test_gpu_emu.sh).
+small=gpt2 small_batch=16 large=gpt2-xl large_batch=12 most_batch=256 seq=1024 vocab=50257
+elems=200000003 rows='--channels 1600 --tokens 65536' products='--channels 1600 --tokens 16384' steps='' brief='' rounds='--steps 6 --micro-batch 4' many_ranks=8 channels=128 few=4
+if [ -n "${ZR_GPU_TINY:-}" ]; then
+    small='layers=2,channels=16,heads=2,seq=16,vocab=256' large='layers=3,channels=16,heads=2,seq=16,vocab=256'
+    small_batch=2 large_batch=2 most_batch=4 seq=16 vocab=256 elems=5003 rows='--channels 24 --tokens 33'
+    products='--channels 8 --tokens 5 --side 32' steps='--steps 1 --side 32' brief='--seconds 0' many_ranks=3 channels=16 few=1
+    rounds='--steps 3 --micro-batch 1 --lr 0.01 --schedule constant'
+fi
+
 # ---- parts ------------------------------------------------------------------------------------
 
 # A string as JSON has it.
@@ -248,13 +258,19 @@ run_suite() {
     return 1
 }
 
+# train_on_gpu NAME SECONDS OPTION...: zero-train on the GPU.
+train_on_gpu() {
+    local name=$1 seconds=$2
+    shift 2
+    part "$name" "$seconds" "$build/bin/zero-train" --dtype bf16 --device cuda --json --data docs --warmup 1 "$@"
+}
+
 # Whether anything works at all: the device, products, attention, one training step.
 smoke() {
     part smoke-device 5 "$build/tests/test_device" cuda
     part smoke-products 8 "$build/tests/test_nn_matmul" cuda
     part smoke-attention 12 "$build/tests/test_nn_attention" cuda
-    part smoke-step 10 "$build/bin/zero-train" --model gpt2 --dtype bf16 --device cuda --json --data docs \
-        --steps 1 --micro-batch 4
+    train_on_gpu smoke-step 10 --model "$small" --steps 1 --micro-batch 4
 }
 
 # Kernels under compute-sanitizer: errors end with 1.
@@ -286,41 +302,60 @@ bench() {
     part "bench-$name" "$seconds" "$build/bin/zero-bench" "$command" --device cuda --json "$@"
 }
 
-# plan_of MODEL MICRO_BATCH ACCUMULATION: as bench's steps are, on this GPU as it was measured.
+# plan_of MODEL MICRO_BATCH ACCUMULATION PLACE: a step with its state there, on this GPU as it was measured, or as
+# an H200 is described.
 plan_of() {
-    "$build/bin/zero-plan" --hardware "$logs/hardware.json" --dtype bf16 --stage 0 --offload-optimizer none \
-        --recompute none --json --ranks 1 --model "$1" --micro-batch "$2" --grad-accum "$3" --seq 1024 2>>"$logs/plans.err"
+    local hardware=$logs/hardware.json
+    [ -s "$hardware" ] || hardware=h200
+    "$build/bin/zero-plan" --hardware "$hardware" --dtype bf16 --stage 0 --offload-optimizer "$4" --recompute none --json \
+        --ranks 1 --model "$1" --micro-batch "$2" --grad-accum "$3" --seq "$seq" 2>>"$logs/plans.err"
 }
 
-# compare_plan NAME: step time and peak of a step that was measured beside those that were planned. The peaks have to agree
-# to 2% or 64 MiB (the plan's batches are read from files); how far off the time is is a result.
+# agree_to_2_percent A B: or to 64 MiB.
+agree_to_2_percent() {
+    awk -v a="$1" -v b="$2" 'BEGIN {
+        off = a > b ? a - b : b - a
+        exit !(a > 0 && b > 0 && (off <= 0.02 * b || off <= 64 * 2 ^ 20)) }'
+}
+
+# compare_plan NAME: step time and peak that the part has measured, with those that were planned. The peaks have to
+# agree (the plan's batches are read from files); how far off the time is is a result.
 compare_plan() {
-    local planned planned_peak measured peak
-    planned=$(sed -n 's/^ *"step_ms": \([0-9.e+-]*\),$/\1/p' "$logs/plan-$1.out" | head -n 1)
-    planned_peak=$(sed -n 's/^ *"reserved": \([0-9]*\),$/\1/p' "$logs/plan-$1.out" | head -n 1)
-    measured=$(value_of "bench-$1" step_ms)
-    peak=$(value_of "bench-$1" peak_device_bytes)
+    local planned planned_peak peak
+    planned=$(value_of "plan-$1" step_ms)
+    planned_peak=$(value_of "plan-$1" reserved)
+    peak=$(value_of "$1" peak_device_bytes)
+    [ -n "$peak" ] || peak=$(value_of "$1" reserved)
     printf '{"planned_step_ms": %s, "step_ms": %s, "planned_peak_bytes": %s, "peak_bytes": %s}\n' \
-        "${planned:-null}" "${measured:-null}" "${planned_peak:-null}" "${peak:-null}"
-    awk -v peak="$peak" -v planned="$planned_peak" 'BEGIN {
-        off = peak > planned ? peak - planned : planned - peak
-        exit !(peak > 0 && planned > 0 && (off <= 0.02 * planned || off <= 64 * 2 ^ 20)) }'
+        "${planned:-null}" "$(value_of "$1" step_ms)" "${planned_peak:-null}" "${peak:-null}"
+    agree_to_2_percent "$peak" "$planned_peak"
+}
+
+# plan_step NAME MODEL MICRO_BATCH ACCUMULATION PLACE: what the part NAME has trained, as planned.
+plan_step() {
+    $is_dry && return
+    plan_of "${@:2}" >"$logs/plan-$1.out"
+    part_of "planned-${1#bench-}" 1 compare_plan "$1"
 }
 
 # bench_step NAME SECONDS MODEL MICRO_BATCH ACCUMULATION: a step, measured and planned.
+# shellcheck disable=SC2086
 bench_step() {
-    bench "$1" "$2" step --dtype bf16 --model "$3" --seq 1024 --micro-batch "$4" --grad-accum "$5" || return
-    $is_dry && return
-    plan_of "$3" "$4" "$5" >"$logs/plan-$1.out"
-    part_of "planned-$1" 1 compare_plan "$1"
+    bench "$1" "$2" step --dtype bf16 --model "$3" --seq "$seq" --micro-batch "$4" --grad-accum "$5" $steps || return
+    plan_step "bench-$1" "$3" "$4" "$5" none
+}
+
+# What the driver says that the GPU has in use is what was planned.
+in_use_is_planned() {
+    agree_to_2_percent "$(value_of "$1" device_in_use_bytes)" "$(value_of "$1" planned_device_in_use_bytes)"
 }
 
 # The largest micro-batch of a model that a plan fits into this GPU.
 largest_micro_batch() {
-    local least=1 most=256 middle
+    local least=1 most=$most_batch middle
     while ((most - least > 1)); do
         middle=$(((least + most) / 2))
-        if plan_of "$1" "$middle" 1 | grep -q '"fits": true'; then least=$middle; else most=$middle; fi
+        if plan_of "$1" "$middle" 1 none | grep -q '"fits": true'; then least=$middle; else most=$middle; fi
     done
     echo "$least"
 }
@@ -340,29 +375,41 @@ sum_kernels() {
                          (us[name] > 0 ? moved[name] / us[name] / 1e3 : 0), name }' "$1" | sort -rn
 }
 
-# trace NAME SECONDS MODEL MICRO_BATCH: a step's kernels, and what cuBLASLt says that it has chosen.
+# The calls that cuBLASLt has logged, with the algorithms it was given, and how often: without addresses and times.
+sum_choices() {
+    [ -s "$1" ] || { echo "cuBLASLt has logged nothing" && exit 77; }
+    sed 's/^\[[^]]*\]//; s/\[[0-9]*\]//g; s/0[xX][0-9a-fA-F]*//g' "$1" | sort | uniq -c | sort -rn | head -n 40
+}
+
+# trace NAME SECONDS MODEL MICRO_BATCH: a step's kernels, what is in use then, and what cuBLASLt says that it was given.
 trace() {
-    part "trace-$1" "$2" env CUBLASLT_LOG_LEVEL=2 CUBLASLT_LOG_FILE="$logs/cublaslt-$1.log" "$build/bin/zero-train" \
-        --model "$3" --dtype bf16 --device cuda --json --data docs --steps 3 --micro-batch "$4" --warmup 1 \
-        --trace "$logs/trace-$1.json" --trace-steps 3:3 || return
-    $is_dry || part_of "kernels-$1" 2 sum_kernels "$logs/trace-$1.json"
+    export CUBLASLT_LOG_LEVEL=2 CUBLASLT_LOG_FILE=$logs/cublaslt-$1.log
+    train_on_gpu "trace-$1" "$2" --model "$3" --steps 3 --micro-batch "$4" --trace "$logs/trace-$1.json" --trace-steps 3:3
+    local code=$?
+    unset CUBLASLT_LOG_LEVEL CUBLASLT_LOG_FILE
+    $is_dry && return
+    [ $code -eq 0 ] || return
+    check "trace-$1-in-use" "the device's memory in use is not what was planned, to 2% or 64 MiB" in_use_is_planned "trace-$1"
+    part_of "kernels-$1" 2 sum_kernels "$logs/trace-$1.json"
+    part_of "cublaslt-$1" 2 sum_choices "$logs/cublaslt-$1.log"
 }
 
 # What there is to know first of the GPU's speed: what a plan needs to know, the update and the other kernels against
 # the GPU's copy, a layer's products and whole steps against its own products. GPT-2 1.5B needs about 60 GB.
+# shellcheck disable=SC2086 # $rows, $products and $brief are several words, or none
 measure() {
     local micro_batch=64
-    bench hardware 25 hardware --save-hardware "$logs/hardware.json"
-    bench_step step-124m 10 gpt2 16 1
-    bench_step step-1.5b 25 gpt2-xl 12 1
-    bench adam-bf16 5 adam --dtype bf16 --elems 200000003
-    bench kernels-bf16 6 kernels --dtype bf16 --channels 1600 --tokens 65536
-    bench matmul-bf16 6 matmul --dtype bf16 --channels 1600 --tokens 16384
-    trace 124m 12 gpt2 16
-    trace 1.5b 25 gpt2-xl 12
-    $is_dry || micro_batch=$(largest_micro_batch gpt2-xl)
-    bench_step step-1.5b-accumulated 35 gpt2-xl 12 8
-    bench_step step-1.5b-largest 35 gpt2-xl "$micro_batch" 1
+    bench hardware 25 hardware --save-hardware "$logs/hardware.json" --path "$logs" ${ZR_GPU_TINY:+--quick}
+    bench_step step-124m 10 "$small" "$small_batch" 1
+    bench_step step-1.5b 25 "$large" "$large_batch" 1
+    bench matmul-bf16 6 matmul --dtype bf16 $products $brief
+    bench kernels-bf16 6 kernels --dtype bf16 $rows $brief
+    bench adam-bf16 5 adam --dtype bf16 --elems "$elems" $brief
+    trace 124m 12 "$small" "$small_batch"
+    trace 1.5b 20 "$large" "$large_batch"
+    bench_step step-1.5b-accumulated 30 "$large" "$large_batch" 8
+    $is_dry || micro_batch=$(largest_micro_batch "$large")
+    bench_step step-1.5b-largest 25 "$large" "$micro_batch" 1
 }
 
 # The same step in PyTorch, where it is installed.
@@ -370,7 +417,7 @@ measure_peers() {
     local model
     for model in gpt2 gpt2-xl; do
         if $is_dry || python3 -c 'import torch' 2>/dev/null; then
-            part "pytorch-$model" $([ $model = gpt2 ] && echo 35 || echo 60) python3 tests/gpu_peer.py --model $model \
+            part "pytorch-$model" $([ $model = gpt2 ] && echo 25 || echo 35) python3 tests/gpu_peer.py --model $model \
                 --micro-batch $([ $model = gpt2 ] && echo 16 || echo 12)
         else
             leave_out "pytorch-$model" "no PyTorch here"
@@ -381,10 +428,11 @@ measure_peers() {
 # State in host memory and on a drive, and a model that fills the GPU and most of host memory.
 offload() {
     local place
+    $is_dry || mkdir -p "$logs/drive"
     for place in cpu nvme; do
-        part "offload-1.5b-$place" 30 "$build/bin/zero-train" --model gpt2-xl --dtype bf16 --device cuda --json --data docs \
-            --stage 0 --steps 3 --warmup 1 --micro-batch 12 --offload-optimizer $place \
-            $([ $place = cpu ] || echo "--nvme-path $logs/drive")
+        train_on_gpu "offload-1.5b-$place" 25 --model "$large" --stage 0 --steps 3 --micro-batch "$large_batch" \
+            --offload-optimizer $place $([ $place = cpu ] || echo "--nvme-path $logs/drive") || continue
+        plan_step "offload-1.5b-$place" "$large" "$large_batch" 1 $place
     done
     rm -rf "$logs/drive"
 }
@@ -394,21 +442,17 @@ fill_all_memory() {
     device=$(ask_gpu memory.free)
     device=${device%% *}
     host=$(awk '/^MemAvailable:/ { print int($2 / 1024) }' /proc/meminfo)
-    part capacity 80 "$build/bin/zero-capacity" --device cuda --json --stage 2 --offload-optimizer auto --seq 1024 \
-        --vocab 50257 --aspect 64 --device-memory "$((${device:-100000} * 94 / 100))MiB" --host-memory "$((host * 80 / 100))MiB" \
+    [ -z "${ZR_GPU_TINY:-}" ] || host=64
+    part capacity 60 "$build/bin/zero-capacity" --device cuda --json --stage 2 --offload-optimizer auto --seq "$seq" \
+        --vocab "$vocab" --aspect 64 --device-memory "$((${device:-100000} * 94 / 100))MiB" --host-memory "$((host * 80 / 100))MiB" \
         --verify steps=1
 }
 
+# shellcheck disable=SC2086
 measure_more() {
-    bench step-124m-ranks8 10 step --dtype bf16 --model gpt2 --seq 1024 --micro-batch 2 --ranks 8 \
-        --stage 3
-    bench adam-fp32 5 adam --dtype fp32 --elems 200000003
-    bench matmul-fp32 6 matmul --dtype fp32 --channels 1600 --tokens 16384
-    if $is_built; then
-        leave_out ptx "the programs come without it"
-        return
-    fi
-    part ptx 15 ctest --test-dir "$build" -R '^test_ptx$' --output-on-failure --no-tests=error
+    bench step-124m-ranks8 10 step --dtype bf16 --model "$small" --seq "$seq" --micro-batch 2 --ranks "$many_ranks" --stage 3 $steps
+    bench adam-fp32 5 adam --dtype fp32 --elems "$elems" $brief
+    bench matmul-fp32 6 matmul --dtype fp32 $products $brief
 }
 
 # The value of a key on a line of its own, in what a part printed.
@@ -424,25 +468,25 @@ losses_fall() {
               exit !(first ~ /^[0-9]/ && last ~ /^[0-9]/ && last + 0 < first + 0) }'
 }
 
-# What a run of zero-train has reserved, by tier and tag, is to the byte what it has planned before.
+# What was live in a run of zero-train, by tier and tag, is to the byte what it has planned before; what is
+# mapped beyond that depends on when events have passed.
 peaks_are_planned() {
     local measured planned
-    measured=$(sed -n '/^  "peak_bytes": {/,/^  }/p' "$logs/$1.out" | tail -n +2)
-    planned=$(sed -n '/^  "planned_peak_bytes": {/,/^  }/p' "$logs/$1.out" | tail -n +2)
+    measured=$(sed -n '/^  "peak_bytes": {/,/^  }/p' "$logs/$1.out" | grep -v '"reserved"' | tail -n +2)
+    planned=$(sed -n '/^  "planned_peak_bytes": {/,/^  }/p' "$logs/$1.out" | grep -v '"reserved"' | tail -n +2)
     [ -n "$measured" ] && [ "$measured" = "$planned" ]
 }
 
 # GPT-2 124M at every stage with several ranks on one GPU: the losses fall, and for a number of ranks
 # all stages end with the same weights.
+# shellcheck disable=SC2086
 train() {
     local ranks stage name hash hashes
-    for ranks in 2 8 1; do
+    for ranks in 2 "$many_ranks"; do
         hashes=''
-        for stage in 0 1 2 3; do
+        for stage in $([ $ranks = 2 ] && echo 0 1 2 3 || echo 1 3); do
             name=train-ranks$ranks-stage$stage
-            part "$name" 4 "$build/bin/zero-train" --model gpt2 --dtype bf16 --device cuda --json \
-                --data docs --ranks "$ranks" --stage "$stage" --steps 6 --micro-batch 4 \
-                --warmup 1 || continue
+            train_on_gpu "$name" 4 --model "$small" --ranks "$ranks" --stage "$stage" $rounds || continue
             $is_dry && continue
             check "$name-losses" "the losses are not finite, or do not fall" losses_fall "$name"
             check "$name-peaks" "the peaks are not those that were planned" peaks_are_planned "$name"
@@ -469,8 +513,8 @@ compare_with_host() {
     local device
     for device in cuda host; do
         part "train-$device" 5 "$build/bin/zero-train" --device "$device" --json --data docs \
-            --model layers=2,channels=128,heads=2,seq=64,vocab=256 --dtype bf16 --steps 20 \
-            --micro-batch 4 --warmup 1 --log "$logs/train-$device.log" || return
+            --model layers=2,channels="$channels",heads=2,"seq=$((seq < 64 ? seq : 64))",vocab=256 --dtype bf16 --steps 20 \
+            --micro-batch "$few" --warmup 1 --log "$logs/train-$device.log" || return
     done
     $is_dry || check train-host-losses "cuda's losses are not the host's to 0.01" \
         losses_agree train-cuda train-host
@@ -511,7 +555,7 @@ fi
 architecture=$(ask_gpu compute_cap | tr -d .)
 began_at=$(date -u +%Y-%m-%dT%H:%M:%SZ)
 commit=$(git rev-parse HEAD 2>/dev/null)
-export -f build_all run_suite compare_plan value_of sum_kernels zr_configure zr_build zr_say zr_die
+export -f build_all run_suite compare_plan agree_to_2_percent value_of sum_kernels sum_choices zr_configure zr_build zr_say zr_die
 $is_dry || mkdir -p "$logs" "$(dirname "$out")"
 $is_dry || use_packages || exit 1
 $is_dry || use_wheels
@@ -521,15 +565,15 @@ export build architecture logs
 if $is_built || part_of build 80 build_all; then
     smoke
     measure
-    part_of suite 50 run_suite
+    part_of suite 45 run_suite
     train
     compare_with_host
     may_be_incomplete=true
     measure_peers
     offload
     fill_all_memory
-    sanitize
     measure_more
+    sanitize
 fi
 if $is_self_test; then
     zr_say "nothing of this was run, and nothing written; now the test of this script, with stand-ins for a GPU"

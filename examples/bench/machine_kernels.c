@@ -28,7 +28,7 @@ machine_sizes_t machine_sizes(const machine_options_t *options, bool is_host) {
                                  .pass_bytes = 4 << 20};
     return (machine_sizes_t){.n_rows = is_host ? 512 : 8192,
                              .channels = 768,
-                             .seq = 256,
+                             .seq = is_host ? 256 : 1024,
                              .vocab = is_host ? 16384 : 50257,
                              .update_elems = (size_t)4 << 20,
                              .comm_bytes = (size_t)28 << 20, /* near those of a layer */

@@ -104,6 +104,18 @@ if(TARGET zero-bench)
   target_compile_definitions(test_zero_bench_device PRIVATE ZERO_BENCH="$<TARGET_FILE:zero-bench-emu>")
   add_dependencies(test_zero_bench_device zero-bench-emu)
 endif()
+# tests/gpu.sh on these programs, and the capacities of what they train.
+if(TARGET zero-train AND TARGET zero-bench)
+  add_executable(zero-capacity-emu EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/examples/capacity/main.c
+                                   $<TARGET_OBJECTS:zero_emu>)
+  add_dependencies(test_emu_train zero-capacity-emu)
+  target_link_libraries(zero-capacity-emu PRIVATE zero_capacity_core)
+  set_target_properties(zero-capacity-emu PROPERTIES RUNTIME_OUTPUT_DIRECTORY
+                                                     ${CMAKE_BINARY_DIR}/tests)
+  add_test(NAME test_gpu_emu COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/test_gpu_emu.sh
+                                     ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
+  zr_test_properties(test_gpu_emu NO_SANITIZERS)
+endif()
 zr_add_emu_test(test_emu_comm_nccl emu/test_emu_comm_nccl.c ${COMM_SUITE} NO_SANITIZERS)
 add_test(NAME test_emu_comm_nccl_tcp COMMAND test_emu_comm_nccl tcp)
 zr_test_properties(test_emu_comm_nccl_tcp NO_SANITIZERS)
