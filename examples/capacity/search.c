@@ -65,6 +65,8 @@ static train_options_t chosen_run(const capacity_search_t *search, size_t index,
     (void)set_shape(search, index, &run);
     run.config = chosen->config;
     run.offload_activations = chosen->activations;
+    run.activations_on_device = chosen->activations_on_device;
+    run.activations_in_host = chosen->activations_in_host;
     return run;
 }
 

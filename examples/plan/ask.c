@@ -8,6 +8,7 @@ zr_run_open_t train_plan_open(const train_options_t *options) {
     return (zr_run_open_t){.optimizer = options->auto_optimizer,
                            .params = options->auto_params,
                            .gradients = !options->has_gradients,
+                           .activations = options->auto_activations,
                            .order = options->auto_order,
                            .update_at = options->auto_update};
 }

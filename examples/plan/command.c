@@ -56,7 +56,8 @@ static void add_given(const plan_options_t *options, const zr_run_row_t *row, bo
     for (size_t i = 0; i < given->n; i++) {
         const options_row_t *of = options_find(&rows, given->all[i].name);
         if (of != NULL && is_repeated(of) && is_said(options, row, &of->option) &&
-            !(has_file && is_in_file(row, of)))
+            !(has_file && is_in_file(row, of)) &&
+            !(options->run.auto_activations && strcmp(of->option.name, "offload-activations") == 0))
             plan_words_add(words, " --%s %s", given->all[i].name, given->all[i].value);
     }
 }
@@ -73,6 +74,12 @@ static void add_defaults(const plan_options_t *options, plan_words_t *words) {
         plan_words_add(words, " --ranks %d", options->run.n_ranks);
 }
 
+static void add_activations(const plan_options_t *options, const zr_run_row_t *row,
+                            plan_words_t *words) {
+    if (options->run.auto_activations && row->recompute)
+        plan_words_activations(row, words);
+}
+
 void plan_command_options(const plan_options_t *options, const zr_run_row_t *row,
                           plan_words_t *words) {
     plan_words_add(words, "--stage %d", row->stage);
@@ -87,6 +94,7 @@ void plan_command_options(const plan_options_t *options, const zr_run_row_t *row
     if (row->params != ZR_OFFLOAD_NONE || options->run.config_path != NULL)
         plan_words_params(row, words);
     plan_words_moves(&options->run, row, words);
+    add_activations(options, row, words);
     plan_words_order(row, words);
     if (plan_row_uses_nvme(options, row))
         plan_words_add(words, " --nvme-path %s", drives_of(options));
@@ -105,6 +113,7 @@ void plan_command_beside_file(const plan_options_t *options, const zr_run_row_t 
     if (state->device == ZR_OFFLOAD_NVME && state->max_in_cpu_elems > 0)
         plan_words_add(words, " --state-in-host %zu", state->max_in_cpu_elems);
     plan_words_moves(&options->run, row, words);
+    add_activations(options, row, words);
     plan_words_order(row, words);
     if (plan_row_uses_nvme(options, row) && !file_has_drives)
         plan_words_add(words, " --nvme-path %s", drives_of(options));

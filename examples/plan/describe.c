@@ -143,6 +143,14 @@ void plan_words_order(const zr_run_row_t *row, plan_words_t *words) {
         plan_words_add(words, " --update-at backward");
 }
 
+void plan_words_activations(const zr_run_row_t *row, plan_words_t *words) {
+    plan_words_add(words, " --offload-activations %s", train_offload_name(row->activations));
+    if (row->activations_on_device > 0)
+        plan_words_add(words, " --activations-on-device %zu", row->activations_on_device);
+    if (row->activations_in_host > 0)
+        plan_words_add(words, " --activations-in-host %zu", row->activations_in_host);
+}
+
 void plan_words_moves(const train_options_t *asked, const zr_run_row_t *row, plan_words_t *words) {
     static const char *const names[] = {"offload-gradients", "gradients-in-host",
                                         "offload-gradients-ratio"};

@@ -11,7 +11,8 @@
 
 bool train_auto_is_wanted(const train_options_t *options) {
     return options->auto_stage || options->auto_optimizer || options->auto_params ||
-           options->auto_group || options->auto_order || options->auto_update;
+           options->auto_activations || options->auto_group || options->auto_order ||
+           options->auto_update;
 }
 
 static zr_status_t refuse(const plan_options_t *asked, const zr_run_rows_t *rows,
@@ -62,6 +63,8 @@ static void take(train_options_t *options, const zr_run_rows_t *rows, const zr_l
         plan_words_params(row, &said);
     if (options->auto_optimizer || options->auto_params)
         plan_words_moves(options, row, &said);
+    if (options->auto_activations)
+        plan_words_activations(row, &said);
     if (options->auto_order)
         plan_words_add(&said, " --order %s",
                        row->config.order == ZR_ORDER_BLOCK ? "block" : "micro-batch");
@@ -73,6 +76,11 @@ static void take(train_options_t *options, const zr_run_rows_t *rows, const zr_l
     config->shard_group_size = row->config.shard_group_size;
     config->offload_optimizer = row->config.offload_optimizer;
     config->offload_param = row->config.offload_param;
+    if (options->auto_activations) {
+        options->offload_activations = row->activations;
+        options->activations_on_device = row->activations_on_device;
+        options->activations_in_host = row->activations_in_host;
+    }
     config->order = row->config.order;
     config->update_at = row->config.update_at;
     choice->n_plans = rows->n_tried;

@@ -258,9 +258,10 @@ static const zr_option_t own[] = {
      .more =
          "`0.0.0.0` or `::`: at all of them ([clusters.md](../guide/clusters.md#who-may-join))"},
 
-    {"offload-activations", AT(offload_activations), .type = ZR_OPTION_CHOICE, .flags = AGREE,
-     .choices = places, .group = OFFLOAD,
-     .help = "with --recompute unit: where each layer's input waits for backward",
+    {"offload-activations", AT(offload_activations), .type = ZR_OPTION_CHOICE,
+     .flags = AGREE | ZR_OPTION_AUTO, .choices = places, .group = OFFLOAD,
+     .help = "with --recompute unit: where each layer's input waits for backward; auto: divided "
+             "among all tiers",
      .more = "[offload.md](../guide/offload.md)"},
     {"activations-on-device", AT(activations_on_device), .type = ZR_OPTION_COUNT, .flags = AGREE,
      .group = OFFLOAD, .arg = "LAYERS",
@@ -541,7 +542,8 @@ bool train_options_use_nvme(const train_options_t *options) {
 }
 
 zr_status_t train_options_check_recompute(const train_options_t *options, const zr_log_t *log) {
-    if (options->offload_activations == ZR_OFFLOAD_NONE || options->recompute)
+    if ((options->offload_activations == ZR_OFFLOAD_NONE && !options->auto_activations) ||
+        options->recompute)
         return ZR_OK;
     return zr_fail(log, ZR_ERR_ARGUMENT,
                    "--offload-activations: only inputs of layers can be offloaded, and without "
@@ -551,6 +553,12 @@ zr_status_t train_options_check_recompute(const train_options_t *options, const 
 static zr_status_t check_activations_higher_up(const train_options_t *options,
                                                const zr_log_t *log) {
     bool is_block_order = zr_config_n_together(&options->config) > 1;
+    if (options->auto_activations &&
+        (options->activations_on_device > 0 || options->activations_in_host > 0))
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "--offload-activations auto: --activations-on-device and "
+                       "--activations-in-host are what it chooses; leave them out, or name cpu or "
+                       "nvme");
     if (options->activations_on_device > 0 &&
         (options->offload_activations == ZR_OFFLOAD_NONE || is_block_order))
         return zr_fail(log, ZR_ERR_ARGUMENT, "--activations-on-device %zu has no effect %s",
@@ -640,8 +648,8 @@ const zr_option_when_t *train_options_idle(const train_options_t *options,
                                            const zr_option_t *option, train_open_t open,
                                            bool has_drives) {
     zr_config_t config = furthest(options, open, has_drives);
-    bool has_activations =
-        options->offload_activations == ZR_OFFLOAD_NVME || (open.activations && has_drives);
+    bool has_activations = options->offload_activations == ZR_OFFLOAD_NVME ||
+                           ((open.activations || options->auto_activations) && has_drives);
     if ((option->flags & ZR_OPTION_OF_TRANSFERS) != 0 && has_activations)
         return NULL;
     return zr_option_idle(option, &config);
@@ -886,6 +894,7 @@ void train_options_note_given(train_options_t *options) {
     options->auto_stage = options_is_auto(given, "stage");
     options->auto_optimizer = options_is_auto(given, "offload-optimizer");
     options->auto_params = options_is_auto(given, "offload-params");
+    options->auto_activations = options_is_auto(given, "offload-activations");
     options->auto_order = options_is_auto(given, "order");
     options->auto_update = options_is_auto(given, "update-at");
     options->auto_group = options_is_auto(given, "shard-group-size");

@@ -109,6 +109,7 @@ typedef struct train_options {
     bool auto_stage;           /* it is chosen (train_auto.h): at least config.stage */
     bool auto_optimizer;       /* its placement is chosen, likewise */
     bool auto_params;          /* likewise */
+    bool auto_activations;     /* likewise, with recompute */
     bool auto_order;           /* likewise: of a step */
     bool auto_update;          /* likewise: when units are updated */
     bool auto_group;           /* the size of groups is chosen; with auto_stage, too, unless it is

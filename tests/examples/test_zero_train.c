@@ -300,6 +300,22 @@ TEST(activations_leave_the_device) {
                 4 * INPUT_BYTES); /* the one that stays is done with when two are back */
 }
 
+TEST(auto_divides_activations) {
+#define WIDE DEEP "--steps 4 --micro-batch 16 --recompute unit "
+    json_t *kept = run_json(0, WIDE);
+    double device = number(kept, "peak_bytes.device.reserved") - 2 * 8 * INPUT_BYTES;
+    json_t *object = run_json(0,
+                              WIDE "--offload-activations auto --device-memory %.0f "
+                                   "--host-memory 1MiB",
+                              device);
+    assert_string_equal(text(object, "weights_xxh3"), text(kept, "weights_xxh3"));
+    expect_parts("what was chosen", text(object, "chosen.options"),
+                 "--offload-activations cpu --activations-on-device ");
+    assert_true(activations_peak(object, "host") > 0);
+    assert_true(activations_peak(object, "host") < 6 * 8 * INPUT_BYTES);
+    expect_fields(object, "planned_fits=true offload.activations.device=cpu");
+}
+
 TEST(drives_and_memory_too_small_fail_the_run) {
     static const struct {
         const char *arguments, *said;

@@ -63,9 +63,10 @@ static zr_status_t place(zr_run_largest_t *search, const variant_t *variant, boo
     zr_run_open_t open = search->open.places;
     open.params &= run->config.stage == 3;
     if (!open.optimizer && !open.params)
-        open = (zr_run_open_t){.gradients = variant->parts_gradients};
+        open =
+            (zr_run_open_t){.gradients = variant->parts_gradients, .activations = open.activations};
     open.is_enough = is_enough;
-    if (!open.optimizer && !open.params && !open.gradients)
+    if (!open.optimizer && !open.params && !open.gradients && !open.activations)
         return ZR_OK;
     return zr_run_place(run, &open, search->log, &search->n_plans);
 }

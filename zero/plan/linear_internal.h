@@ -7,7 +7,7 @@
 #include <stddef.h>
 
 #define ZR_LINEAR_MOST_VARIABLES 16
-#define ZR_LINEAR_MOST_ROWS 28
+#define ZR_LINEAR_MOST_ROWS 32
 
 /** sum of factors[i] * x[i] <= limit; is_equal: it is the limit. */
 typedef struct zr_linear_row {

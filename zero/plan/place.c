@@ -27,6 +27,7 @@ typedef struct search {
     const zr_log_t *log;
     zr_shares_facts_t facts;
     double state_elems, param_elems; /* of a rank */
+    size_t n_inputs;
     size_t n_plans;
     char message[512]; /* the first error of the last plan */
 } search_t;
@@ -36,7 +37,7 @@ typedef struct placed {
     bool fits;
     zr_shares_t shares;
     zr_shares_t found; /* shares, before they were moved */
-    zr_config_t config;
+    zr_run_request_t run;
     double seconds;              /* fits */
     double rest[ZR_N_TIERS];     /* fits: live at most, besides */
     bool is_refused[ZR_N_TIERS]; /* does not fit: who had no room */
@@ -74,8 +75,7 @@ static double needed_of(const zr_run_plan_t *plan, zr_tier_t tier, bool with_hol
 }
 
 static double in_tier(const zr_run_plan_t *plan, zr_tier_t tier, zr_kept_t kept) {
-    static const zr_tag_t tags[ZR_N_KEPT] = {ZR_TAG_OPTIMIZER_STATE, ZR_TAG_PARAMETERS,
-                                             ZR_TAG_GRADIENTS};
+    static const zr_tag_t tags[] = {ZR_TAG_OPTIMIZER_STATE, ZR_TAG_PARAMETERS, ZR_TAG_GRADIENTS};
     if (tier == ZR_TIER_NVME)
         return (double)plan->nvme_by_tag[tags[kept]];
     return (double)plan->tiers[tier].by_tag[tags[kept]].peak;
@@ -88,10 +88,23 @@ static double in_all_tiers(const zr_run_plan_t *plan, zr_kept_t kept) {
     return bytes;
 }
 
-/* Where a plan had it: in whole sub-groups and shards. */
-static zr_shares_t shares_of(const zr_run_plan_t *plan) {
-    zr_shares_t shares = {.of = {{0}, {0}, {0}}};
-    for (int kept = 0; kept < ZR_N_KEPT; kept++) {
+/* Of so many inputs of blocks, as the run says. */
+static void read_inputs(const zr_run_request_t *run, size_t n, double of_p[ZR_N_TIERS]) {
+    bool is_down = run->activations != ZR_OFFLOAD_NONE;
+    double up = is_down ? fmin((double)run->activations_on_device, (double)n) : (double)n;
+    double host = (double)n - up;
+    if (run->activations == ZR_OFFLOAD_NVME)
+        host = fmin((double)run->activations_in_host, host);
+    of_p[ZR_TIER_DEVICE] = up / fmax((double)n, 1);
+    of_p[ZR_TIER_HOST] = host / fmax((double)n, 1);
+    of_p[ZR_TIER_NVME] = ((double)n - up - host) / fmax((double)n, 1);
+}
+
+/* Where a plan had it: in whole sub-groups, shards and inputs. */
+static zr_shares_t shares_of(const search_t *search, const zr_run_plan_t *plan) {
+    zr_shares_t shares = {.of = {{0}}};
+    read_inputs(search->run, plan->n_inputs, shares.of[ZR_KEPT_INPUTS]);
+    for (int kept = 0; kept < ZR_KEPT_INPUTS; kept++) {
         double all = in_all_tiers(plan, (zr_kept_t)kept);
         for (int tier = 0; tier < ZR_N_TIERS && all > 0; tier++)
             shares.of[kept][tier] = in_tier(plan, (zr_tier_t)tier, (zr_kept_t)kept) / all;
@@ -109,7 +122,7 @@ static void limit_memory(const zr_run_request_t *run, size_t table_bytes,
 
 /* What tiers hold besides: what a plan needs, less what is moved. And what its tables leave. */
 static void learn(const search_t *search, const zr_run_plan_t *plan, zr_shares_facts_t *facts) {
-    zr_shares_t shares = shares_of(plan);
+    zr_shares_t shares = shares_of(search, plan);
     limit_memory(search->run, plan->metadata.peak, facts);
     for (int tier = 0; tier < ZR_N_TIERS; tier++)
         facts->rest[tier] = needed_of(plan, (zr_tier_t)tier, false) -
@@ -149,6 +162,18 @@ static void apply_grads(search_t *search, const double of_state[ZR_N_TIERS],
                                         : 0;
 }
 
+/* Rounded, so that no more is up than was asked for. */
+static void apply_inputs(search_t *search, const double of_inputs[ZR_N_TIERS]) {
+    zr_run_request_t *run = search->run;
+    size_t n = search->n_inputs, up = (size_t)((double)n * of_inputs[ZR_TIER_DEVICE] + 1e-6);
+    size_t host = (size_t)((double)n * of_inputs[ZR_TIER_HOST] + 1e-6);
+    run->activations = up == n                                       ? ZR_OFFLOAD_NONE
+                       : of_inputs[ZR_TIER_NVME] * RATIO_STEPS > 0.5 ? ZR_OFFLOAD_NVME
+                                                                     : ZR_OFFLOAD_CPU;
+    run->activations_on_device = up < n ? up : 0;
+    run->activations_in_host = run->activations == ZR_OFFLOAD_NVME ? host : 0;
+}
+
 static void apply(search_t *search, const zr_shares_facts_t *facts, const zr_shares_t *shares) {
     zr_offload_options_t *state = &search->run->config.offload_optimizer;
     zr_offload_param_options_t *params = &search->run->config.offload_param;
@@ -169,6 +194,8 @@ static void apply(search_t *search, const zr_shares_facts_t *facts, const zr_sha
     }
     if (facts->is_open[ZR_KEPT_GRADS])
         apply_grads(search, of_state, of_grads);
+    if (facts->is_open[ZR_KEPT_INPUTS])
+        apply_inputs(search, shares->of[ZR_KEPT_INPUTS]);
 }
 
 /* Where a configuration says it is. */
@@ -202,10 +229,12 @@ static void begin_facts(search_t *search) {
     *facts = (zr_shares_facts_t){
         .is_open = {[ZR_KEPT_STATE] = search->open->optimizer,
                     [ZR_KEPT_PARAMS] = search->open->params && config->stage == 3,
-                    [ZR_KEPT_GRADS] = search->open->gradients && config->stage >= 2},
+                    [ZR_KEPT_GRADS] = search->open->gradients && config->stage >= 2,
+                    [ZR_KEPT_INPUTS] = search->open->activations && run->recompute},
         .has_drives = config->nvme.paths[0] != '\0',
         .n_micro_batches = n_passes,
         .n_param_reads = 2 * n_passes,
+        .n_input_reads = zr_config_n_together(config) > 1 ? 3 : 1,
         .updates_in_backward = config->update_at == ZR_UPDATE_AT_BACKWARD,
         .n_sides = zr_config_takes_back(config) ? 2 : 1,
         .hardware = &run->hardware};
@@ -220,6 +249,9 @@ static void measure(search_t *search, const zr_run_plan_t *plan) {
     const zr_offload_options_t *state = &config->offload_optimizer;
     zr_shares_facts_t *facts = &search->facts;
     count_elems(search, plan);
+    search->n_inputs = plan->n_inputs;
+    if (facts->is_open[ZR_KEPT_INPUTS])
+        facts->bytes[ZR_KEPT_INPUTS] = (double)plan->inputs_bytes;
     if (facts->is_open[ZR_KEPT_STATE])
         facts->bytes[ZR_KEPT_STATE] = in_all_tiers(plan, ZR_KEPT_STATE);
     else
@@ -235,7 +267,7 @@ static void measure(search_t *search, const zr_run_plan_t *plan) {
                 search->state_elems, facts->offloaded_grads);
 }
 
-static const zr_shares_t all_up = {.of = {{1, 0, 0}, {1, 0, 0}, {1, 0, 0}}};
+static const zr_shares_t all_up = {.of = {{1, 0, 0}, {1, 0, 0}, {1, 0, 0}, {1, 0, 0}}};
 
 /* Of a run whose state is not open, gradients of what is offloaded begin in host memory. */
 static zr_shares_t first_shares(const search_t *search) {
@@ -243,7 +275,7 @@ static zr_shares_t first_shares(const search_t *search) {
     const zr_offload_options_t *state = &search->run->config.offload_optimizer;
     if (search->facts.is_open[ZR_KEPT_STATE])
         return shares;
-    shares = (zr_shares_t){.of = {{0}, {1, 0, 0}, {0}}};
+    shares = (zr_shares_t){.of = {{0}, {1, 0, 0}, {0}, {1, 0, 0}}};
     read_shares(state->device, state->ratio, state->max_in_cpu_elems, search->state_elems,
                 shares.of[ZR_KEPT_STATE]);
     shares.of[ZR_KEPT_GRADS][ZR_TIER_DEVICE] = shares.of[ZR_KEPT_STATE][ZR_TIER_DEVICE];
@@ -261,7 +293,8 @@ static void keep(const search_t *search, const zr_shares_t *shares, const zr_run
     bool is_best = !placed->fits || plan->step_seconds <= placed->seconds;
     placed->fits = true;
     placed->shares = *shares;
-    placed->config = is_best ? search->run->config : placed->config;
+    if (is_best)
+        placed->run = *search->run;
     placed->seconds = is_best ? plan->step_seconds : placed->seconds;
     for (int tier = 0; tier < ZR_N_TIERS; tier++)
         placed->rest[tier] = facts.rest[tier];
@@ -337,8 +370,9 @@ static bool find_with_room(const zr_shares_facts_t *facts, zr_shares_aim_t aim,
 }
 
 /* Parameters move in whole shards: after some corrections they stay where they have come to be. */
-static void hold_params(const zr_run_plan_t *plan, zr_shares_facts_t *facts) {
-    zr_shares_t shares = shares_of(plan);
+static void hold_params(const search_t *search, const zr_run_plan_t *plan,
+                        zr_shares_facts_t *facts) {
+    zr_shares_t shares = shares_of(search, plan);
     facts->is_open[ZR_KEPT_PARAMS] = false;
     for (int tier = 0; tier < ZR_N_TIERS; tier++)
         facts->given.of[ZR_KEPT_PARAMS][tier] = shares.of[ZR_KEPT_PARAMS][tier];
@@ -359,7 +393,7 @@ static zr_status_t find(search_t *search, zr_shares_aim_t aim, placed_t *placed)
             break;
         ZR_TRY(plan(search, i < ROUGH_CORRECTIONS ? 1 : 2, &free, &is_planned));
         if (i >= FREE_CORRECTIONS && facts.is_open[ZR_KEPT_PARAMS])
-            hold_params(&free, &facts);
+            hold_params(search, &free, &facts);
         learn(search, &free, &facts);
         grow_room(search, &free, placed, i, room);
         last = shares;
@@ -401,7 +435,7 @@ static zr_status_t polish(search_t *search, zr_shares_aim_t aim, placed_t *place
             least[tier] = placed->is_refused[tier] ? left[tier] : least[tier];
         }
     }
-    search->run->config = placed->config;
+    *search->run = placed->run;
     return ZR_OK;
 }
 
@@ -431,9 +465,9 @@ static zr_status_t try_aim(search_t *search, zr_shares_aim_t aim, placed_t *best
 /* Nothing fits: what needs least of the upper tiers. */
 static void turn_all_down(search_t *search) {
     zr_tier_t lowest = search->facts.has_drives ? ZR_TIER_NVME : ZR_TIER_HOST;
-    zr_shares_t shares = {.of = {{0}, {0}, {0}}};
+    zr_shares_t shares = {.of = {{0}}};
     shares.of[ZR_KEPT_STATE][lowest] = shares.of[ZR_KEPT_PARAMS][lowest] = 1;
-    shares.of[ZR_KEPT_GRADS][ZR_TIER_HOST] = 1;
+    shares.of[ZR_KEPT_GRADS][ZR_TIER_HOST] = shares.of[ZR_KEPT_INPUTS][lowest] = 1;
     apply(search, &search->facts, &shares);
 }
 
@@ -450,7 +484,7 @@ static bool parts_gradients(const search_t *search, const placed_t *best) {
     return best->fits && search->facts.is_open[ZR_KEPT_GRADS] && up > LEAST_MOVE;
 }
 
-static zr_status_t choose(search_t *search) {
+static zr_status_t choose(search_t *search, bool *fits_p) {
     zr_run_plan_t free;
     placed_t best = {.fits = false};
     bool is_planned = false;
@@ -468,9 +502,28 @@ static zr_status_t choose(search_t *search) {
     if (!best.fits)
         ZR_TRY(try_aim(search, ZR_SHARES_DOWNMOST, &best));
     if (best.fits)
-        search->run->config = best.config;
+        *search->run = best.run;
     else
         turn_all_down(search);
+    *fits_p = best.fits;
+    return ZR_OK;
+}
+
+/* Where no fractions of inputs were found that fit, all of them wait in one tier. */
+static zr_status_t choose_whole_inputs(search_t *search, bool *fits_p) {
+    const zr_run_open_t *asked = search->open;
+    zr_run_open_t open = *asked;
+    const zr_run_request_t lowest = *search->run;
+    open.activations = false;
+    search->open = &open;
+    for (int at = ZR_OFFLOAD_NONE; at <= (int)lowest.activations && !*fits_p; at++) {
+        search->run->activations = (zr_offload_device_t)at;
+        search->run->activations_on_device = search->run->activations_in_host = 0;
+        ZR_TRY(choose(search, fits_p));
+    }
+    search->open = asked;
+    if (!*fits_p)
+        *search->run = lowest;
     return ZR_OK;
 }
 
@@ -505,7 +558,10 @@ zr_status_t zr_run_place(zr_run_request_t *run, const zr_run_open_t *open, const
         run->config.offload_optimizer.n_buffers = ZR_CONFIG_USUAL_BUFFERS;
     if (asked.offload_param.n_buffers == 0)
         run->config.offload_param.n_buffers = ZR_CONFIG_USUAL_PARAM_BUFFERS;
-    zr_status_t status = choose(&search);
+    bool fits = false;
+    zr_status_t status = choose(&search, &fits);
+    if (status == ZR_OK && !fits && search.facts.is_open[ZR_KEPT_INPUTS])
+        status = choose_whole_inputs(&search, &fits);
     run->hardware.pinned_bytes = pinned_bytes;
     ZR_THEN(status, open_buffers(&search, &asked));
     ZR_TRY(status);

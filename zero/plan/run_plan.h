@@ -79,6 +79,9 @@ typedef struct zr_run_plan {
     zr_run_times_t times;          /* of the last step */
     zr_runtime_time_t runtime;     /* of the last step, as the run itself would report it */
     zr_model_size_t size;
+    size_t n_inputs, inputs_bytes; /* of blocks that can be recomputed, or with ZR_ORDER_BLOCK of
+                                      all: how many have an input that may wait elsewhere, and
+                                      bytes of all that are held at once */
     zr_offload_report_t offload;
     /* Numbers of buffers that were left open, if the run fits with these and not with what it would
      * choose: zr_run_hold_buffers. 0: as the configuration says */

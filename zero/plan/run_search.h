@@ -11,9 +11,10 @@ ZR_BEGIN_C
 
 /** Settings that `auto` may choose. */
 typedef struct zr_run_open {
-    bool optimizer; /* where optimizer state is stored, and how much of it */
-    bool params;    /* the same for parameters, at stage 3 */
-    bool gradients; /* where gradients of offloaded state wait, and how many */
+    bool optimizer;   /* where optimizer state is stored, and how much of it */
+    bool params;      /* the same for parameters, at stage 3 */
+    bool gradients;   /* where gradients of offloaded state wait, and how many */
+    bool activations; /* with recomputation: where inputs of blocks wait, and how many */
     /* zr_run_search and zr_run_find_largest plan each value and take the fastest that fits. The
      * run's own values are ZR_ORDER_MICRO_BATCH and ZR_UPDATE_AT_END. */
     bool order, update_at;
@@ -23,11 +24,11 @@ typedef struct zr_run_open {
 /**
  * Choose the open placements of a run, by planning many of them.
  *
- * Optimizer state, parameters and gradients are divided among all tiers at once (drives: if the
- * run's nvme.paths names some), so that the step is as fast as data movement allows. The division
- * is computed from one plan of the run and corrected until a plan within the budgets confirms it.
- * An alternative that keeps parameters on the device before state is planned too; the faster one is
- * taken.
+ * Optimizer state, parameters, gradients and activations are divided among all tiers at once
+ * (drives: if the run's nvme.paths names some), so that the step is as fast as data movement
+ * allows. The division is computed from one plan of the run and corrected until a plan within the
+ * budgets confirms it. An alternative that keeps parameters on the device before state is planned
+ * too; the faster one is taken.
  *
  * @param run        in and out: its config, resolved, with a stage. If nothing fits, it gets the
  *                   placement with the smallest need
@@ -66,6 +67,8 @@ typedef struct plan_row {
     zr_offload_device_t optimizer, params; /* with auto: the placement that was chosen */
     bool recompute;
     size_t micro_batch;
+    zr_offload_device_t activations; /* where they wait if open, likewise; else the run's */
+    size_t activations_on_device, activations_in_host;
     zr_step_order_t order;    /* the one planned if open; else the run's */
     zr_update_at_t update_at; /* likewise */
 

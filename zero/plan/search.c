@@ -42,7 +42,8 @@ bool zr_run_row_uses_nvme(const zr_run_ask_t *ask, const zr_run_row_t *row) {
                      row->config.offload_optimizer.gradients == ZR_OFFLOAD_NVME;
     return row->optimizer == ZR_OFFLOAD_NVME || row->params == ZR_OFFLOAD_NVME ||
            (has_grads && row->stage >= 2 && row->optimizer != ZR_OFFLOAD_NONE) ||
-           (row->recompute && ask->run.activations == ZR_OFFLOAD_NVME);
+           (row->recompute &&
+            (ask->run.activations == ZR_OFFLOAD_NVME || row->activations == ZR_OFFLOAD_NVME));
 }
 
 bool zr_run_row_is_alike(const zr_run_row_t *a, const zr_run_row_t *b) {
@@ -64,6 +65,11 @@ zr_run_request_t zr_run_row_request(const zr_run_ask_t *ask, const zr_run_row_t 
     zr_run_request_t run = ask->run;
     run.config = row->config;
     run.recompute = row->recompute;
+    if (ask->places.activations) {
+        run.activations = row->activations;
+        run.activations_on_device = row->activations_on_device;
+        run.activations_in_host = row->activations_in_host;
+    }
     if (!row->recompute)
         run.activations = ZR_OFFLOAD_NONE;
     return run;
@@ -97,11 +103,15 @@ static zr_status_t make_run(const search_t *search, const zr_run_row_t *row,
 static zr_status_t settle(search_t *search, zr_run_request_t *run, zr_run_row_t *row) {
     zr_run_open_t open = search->ask->places;
     open.params &= row->stage == 3;
-    if (!open.optimizer && !open.params)
+    open.activations &= row->recompute;
+    if (!open.optimizer && !open.params && !open.activations)
         return ZR_OK;
     ZR_TRY(zr_run_place(run, &open, search->log, &search->rows.n_tried));
     row->optimizer = run->config.offload_optimizer.device;
     row->params = run->config.offload_param.device;
+    row->activations = run->activations;
+    row->activations_on_device = run->activations_on_device;
+    row->activations_in_host = run->activations_in_host;
     return ZR_OK;
 }
 
@@ -117,7 +127,7 @@ static void tell_progress(const search_t *search) {
 static bool folds(const search_t *search) {
     const zr_run_open_t *open = &search->ask->places;
     return !search->walks && search->ask->fold_blocks > 0 && !open->optimizer && !open->params &&
-           !open->order && !open->update_at;
+           !open->activations && !open->order && !open->update_at;
 }
 
 static zr_status_t plan_way(search_t *search, zr_run_row_t *row) {
@@ -384,7 +394,8 @@ static zr_status_t may_fit(const search_t *search, const zr_run_row_t *row, bool
     zr_run_request_t run;
     *may_p = true;
     if (folds(search) || search->ask->places.optimizer || search->ask->places.params ||
-        search->ask->places.order || search->ask->places.update_at)
+        search->ask->places.activations || search->ask->places.order ||
+        search->ask->places.update_at)
         return ZR_OK;
     ZR_TRY(make_run(search, row, &run));
     *may_p = zr_run_fits(&run);

@@ -47,7 +47,7 @@ double zr_shares_bytes(const zr_shares_facts_t *facts, const zr_shares_t *shares
     double bytes = 0;
     for (int kept = 0; kept < ZR_N_KEPT; kept++)
         for (int at = 0; at < ZR_N_TIERS; at++)
-            if (kept != ZR_KEPT_GRADS || facts->is_open[ZR_KEPT_GRADS])
+            if (kept < ZR_KEPT_GRADS || facts->is_open[kept])
                 bytes +=
                     shares->of[kept][at] * bytes_of(facts, (zr_kept_t)kept, (zr_tier_t)at, tier);
     return bytes;
@@ -86,6 +86,8 @@ static void hold(problem_t *problem, zr_kept_t kept, zr_tier_t tier, double shar
 static void limit_shares(problem_t *problem) {
     const zr_shares_facts_t *facts = problem->facts;
     for (int kept = 0; kept < ZR_N_KEPT; kept++) {
+        if (!facts->is_open[kept] && kept == ZR_KEPT_INPUTS)
+            continue; /* they have no bytes */
         if (!facts->is_open[kept]) {
             for (int tier = 0; tier < ZR_N_TIERS; tier++)
                 hold(problem, (zr_kept_t)kept, (zr_tier_t)tier, facts->given.of[kept][tier]);
@@ -97,6 +99,8 @@ static void limit_shares(problem_t *problem) {
         if (!facts->has_drives)
             hold(problem, (zr_kept_t)kept, ZR_TIER_NVME, 0);
     }
+    if (facts->is_open[ZR_KEPT_INPUTS] && facts->n_input_reads > 1)
+        hold(problem, ZR_KEPT_INPUTS, ZR_TIER_DEVICE, 0);
     if (facts->is_open[ZR_KEPT_GRADS]) { /* those of state that is there are there */
         zr_linear_row_t *row = zr_linear_add(&problem->linear, 0, false);
         row->factors[variable(ZR_KEPT_STATE, ZR_TIER_DEVICE)] = 1;
@@ -156,6 +160,12 @@ static seconds_t seconds_of(const zr_shares_facts_t *facts, zr_kept_t kept, zr_t
         seconds.train[DRIVES] = on_drives ? reads * bytes * rates.read : 0;
         seconds.update[DRIVES] = on_drives ? bytes * rates.write : 0;
         break;
+    case ZR_KEPT_INPUTS:
+        seconds.train[TO_HOST] =
+            is_down ? k * fmax(facts->n_input_reads - 1, 1) * bytes * rates.to_host : 0;
+        seconds.train[TO_DEVICE] = is_down ? k * facts->n_input_reads * bytes * rates.to_device : 0;
+        seconds.train[DRIVES] = on_drives ? k * facts->n_input_reads * bytes * rates.swap : 0;
+        return seconds;
     default:
         seconds.train[TO_HOST] = is_down ? k * bytes * rates.to_host : 0;
         seconds.train[TO_DEVICE] = is_down ? (k - 1) * bytes * rates.to_device : 0;
@@ -220,7 +230,7 @@ static void want_fastest(problem_t *problem) {
 
 /* In turn: what weighs more is settled first. */
 static void want_order(problem_t *problem, bool params_first) {
-    const double up[ZR_N_KEPT] = {1, 1e3, 1e-3}, down[ZR_N_KEPT] = {1, 1e-3, 1e-3};
+    const double up[ZR_N_KEPT] = {1, 1e3, 1e-3, 1e-2}, down[ZR_N_KEPT] = {1, 1e-3, 1e-3, 1e-2};
     const double of_grads[ZR_N_TIERS] = {1, 0, 2};
     for (int kept = 0; kept < ZR_N_KEPT; kept++)
         for (int tier = 0; tier < ZR_N_TIERS; tier++) {

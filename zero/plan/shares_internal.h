@@ -1,19 +1,20 @@
 /*
- * What lives where, in fractions: of the optimizer's state, of parameters, and of gradients. What a
- * tier has to hold, and what a step moves, are sums of them, so that the best is found without a
- * plan; a plan then tells what else a tier holds.
+ * What lives where, in fractions: of the optimizer's state, of parameters, of gradients, and of
+ * inputs of blocks. What a tier has to hold, and what a step moves, are sums of them, so that the
+ * best is found without a plan; a plan then tells what else a tier holds.
  */
 #pragma once
 
 #include "zero/plan/run_search.h"
 
-/** What is kept from step to step. */
+/** What is kept from step to step, or until backward. */
 typedef enum zr_kept {
     ZR_KEPT_STATE = 0,
     ZR_KEPT_PARAMS = 1,
-    ZR_KEPT_GRADS = 2 /* of all state: those of state on the device are there as well */
+    ZR_KEPT_GRADS = 2, /* of all state: those of state on the device are there as well */
+    ZR_KEPT_INPUTS = 3 /* of blocks that are recomputed */
 } zr_kept_t;
-#define ZR_N_KEPT 3
+#define ZR_N_KEPT 4
 
 /** Of each of them 1 in all. */
 typedef struct zr_shares {
@@ -31,7 +32,8 @@ typedef struct zr_shares_facts {
     double both;               /* what device and host hold together; may be infinite */
     double compute_seconds;    /* of a step: beside it things are moved */
     double n_param_reads;      /* that a step makes of each parameter */
-    double n_micro_batches;
+    double n_micro_batches;    /* passes over all blocks */
+    double n_input_reads;      /* in a pass; they are written once less, but once at least */
     bool updates_in_backward;
     double n_sides;                     /* of the state, of which an update moves one */
     double offloaded_grads[ZR_N_TIERS]; /* gradients are not open: where those of offloaded state

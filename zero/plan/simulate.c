@@ -10,6 +10,7 @@
 #include "zero/plan/steps_internal.h"
 #include "zero/plan/watch_internal.h"
 #include "zero/runtime_internal.h"
+#include "zero/schedule/schedule_internal.h"
 
 /* The simulated rank. */
 typedef struct planned_rank {
@@ -198,6 +199,8 @@ static void note(const planned_rank_t *rank, zr_run_plan_t *plan) {
     zr_runtime_metadata(rank->runtime, &plan->metadata);
     zr_runtime_model_size(rank->runtime, &plan->size);
     zr_runtime_offload(rank->runtime, &plan->offload);
+    if (rank->model != NULL && rank->request->recompute)
+        plan->n_inputs = zr_model_count_inputs(rank->model, &plan->inputs_bytes);
     note_drives(rank, plan);
 }
 

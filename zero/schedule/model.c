@@ -296,15 +296,18 @@ static bool may_wait(const zr_model_t *model, const zr_block_t *block) {
     return block->index > 0 && (block->type->recomputes || model->n_together > 1);
 }
 
-static size_t count_waiting(const zr_model_t *model) {
+size_t zr_model_count_inputs(const zr_model_t *model, size_t *size_bytes_p) {
+    const zr_model_options_t *options = &model->options;
     size_t n = 0;
     for (size_t i = 0; i < model->n_blocks; i++)
         n += may_wait(model, model->blocks[i]);
+    *size_bytes_p = n * model->n_together * options->activations.most_rows * options->x_row_bytes;
     return n;
 }
 
 static size_t number_slots(zr_model_t *model, const char **kind_p) {
-    size_t n_slots = 0, n_together = model->n_together, n_left = count_waiting(model);
+    size_t n_slots = 0, n_together = model->n_together, size_bytes;
+    size_t n_left = zr_model_count_inputs(model, &size_bytes);
     size_t n_on_device = n_together == 1 ? model->options.activations.n_on_device : 0;
     for (size_t i = 0; i < model->n_blocks; i++) {
         zr_block_t *block = model->blocks[i];

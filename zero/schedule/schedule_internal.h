@@ -97,3 +97,7 @@ void zr_flight_end(zr_model_t *model, zr_flight_t *flight);
 ZR_NODISCARD zr_status_t zr_losses_prepare(zr_model_t *model);
 /** Read a sum of losses, and start it again from 0. */
 ZR_NODISCARD zr_status_t zr_losses_read(zr_model_t *model, size_t index, double *sum_p);
+
+/** Blocks whose input may wait elsewhere, and the bytes of all that are held at once: of a
+ * micro-batch, or of those that are walked together. */
+size_t zr_model_count_inputs(const zr_model_t *model, size_t *size_bytes_p);
