@@ -257,7 +257,7 @@ static void expect_survived(const char *way, size_t n_kills, uint64_t *random) {
              TINY "--json --steps 60 %s --checkpoint-dir ckpt --checkpoint-every 3 "
                   "--checkpoint-keep 2 --resume --log log",
              way);
-    json_t *whole = run_json(0, TINY "--steps 60 %s", way);
+    json_t *whole = run_json(0, TINY "--steps 60 %s --master apart", way);
     uint64_t most = (uint64_t)(1e6 * seconds_of(arguments)) + 1000;
     empty("ckpt");
     for (size_t n = 0; n < n_kills; n++)
@@ -272,7 +272,7 @@ TEST(killed_runs_end_as_others) {
     static const char *const ways[] = {
         "--stage 0 --ranks 2",
         "--stage 1 --ranks 2",
-        "--stage 2 --ranks 2 --dtype bf16",
+        "--stage 2 --ranks 2 --dtype bf16 --state 8bit --master split",
         "--stage 3 --ranks 2",
         "--stage 3 --ranks 2 --update-at backward --clip 0.1",
         "--stage 3 --ranks 2 --offload-optimizer nvme --offload-params nvme --nvme-path drive",

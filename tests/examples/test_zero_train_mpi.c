@@ -57,10 +57,10 @@ static void assert_same_hash(run_fn run_ranks, int n_ranks, const char *argument
 TEST(by_hand_as_threads) {
     for (int n_ranks = 2; n_ranks <= 4; n_ranks += 2) {
         char expected[17];
-        hash_of(run_threads, n_ranks, SAME "--stage 0", expected);
-        assert_same_hash(run_by_hand, n_ranks, SAME "--stage 0", expected);
+        hash_of(run_threads, n_ranks, SAME "--stage 0 --master apart", expected);
+        assert_same_hash(run_by_hand, n_ranks, SAME "--stage 0 --master split", expected);
         assert_same_hash(run_by_hand, n_ranks, SAME "--stage 1 " OFFLOAD, expected);
-        assert_same_hash(run_by_hand, n_ranks, SAME "--stage 2", expected);
+        assert_same_hash(run_by_hand, n_ranks, SAME "--stage 2 --master split", expected);
         assert_same_hash(run_by_hand, n_ranks, SAME "--stage 3 --offload-params cpu " OFFLOAD,
                          expected);
         hash_of(run_threads, n_ranks, RUN "--stage 1", expected);
