@@ -303,8 +303,8 @@ double zr_config_hyper(const zr_config_t *config, size_t index);
  * arrays in fp32 are appended for outer steps. */
 zr_update_rule_t zr_config_rule(const zr_config_t *config);
 
-/** Whether sub-groups of n_elems are whole blocks on drives, of what is offloaded there: optimizer
- * state, gradients. */
+/** Whether sub-groups of n_elems are whole blocks: of offloaded optimizer state on drives and in
+ * checkpoints, and of gradients on drives. */
 bool zr_config_suits_drives(const zr_config_t *config, size_t n_elems);
 /** Set the optimizer. A user-defined optimizer gets its default hyperparameters. For one of the
  * library's, only hyperparameters that still have the previous optimizer's defaults are replaced by
@@ -314,7 +314,7 @@ void zr_config_set_optimizer(zr_config_t *config, const zr_optimizer_type_t *opt
 /** Whether gradients wait on NVMe; whether gradients, optimizer state or parameters are on NVMe. */
 bool zr_config_has_grads_on_nvme(const zr_config_t *config);
 bool zr_config_uses_nvme(const zr_config_t *config);
-/** Whether updates in backward may have to be undone when the norm is known: the old state is kept
+/** Whether updates in backward may be undone when the norm is known: the old state is kept
  * until then. */
 bool zr_config_takes_back(const zr_config_t *config);
 

@@ -95,6 +95,11 @@ static void sub_group_too_small_for_codes(zr_config_t *c) {
     snprintf(c->nvme.paths, sizeof(c->nvme.paths), ".");
     c->sub_group_elems = 65536;
 }
+static void sub_group_too_small_to_be_saved(zr_config_t *c) {
+    c->state_form = ZR_STATE_8BIT;
+    c->offload_optimizer.device = ZR_OFFLOAD_CPU;
+    c->sub_group_elems = 4096;
+}
 static void sub_group_too_small_for_gradients(zr_config_t *c) {
     c->stage = 2;
     c->dtype = ZR_DTYPE_BF16;
@@ -138,8 +143,11 @@ static const wrong_case_t wrong_cases[] = {
     {decay_shorter_than_warmup, "is 11, must be at most schedule.total_steps"},
     {sub_group_too_small,
      "--sub-group) is 1023; with an offloaded optimizer allowed: at least 1024"},
-    {sub_group_too_small_for_codes, "--sub-group) is 65536; with optimizer state in fewer bits on "
-                                    "nvme (--state) allowed: at least 131072"},
+    {sub_group_too_small_for_codes,
+     "--sub-group) is 65536; with offloaded optimizer state in fewer "
+     "bits (--state) allowed: at least 131072"},
+    {sub_group_too_small_to_be_saved, "--sub-group) is 4096; with offloaded optimizer state in "
+                                      "fewer bits (--state) allowed: at least 131072"},
     {sub_group_too_small_for_gradients, "--sub-group) is 2047; with gradients of bf16 on nvme "
                                         "(--offload-gradients nvme) allowed: at least 2048"},
     {updated_before_it_is_sharded, "(--update-at) is backward at stage 1"},

@@ -47,7 +47,7 @@ static void ask_places(mixture_t *m) {
     if (config->offload_optimizer.device == ZR_OFFLOAD_NVME)
         ask_one(m, is_8bit ? "sub-group=262144" : "sub-group=1024|sub-group=2048");
     else
-        ask_one(m, "|sub-group=1024|sub-group=4096");
+        ask_one(m, is_8bit ? "" : "|sub-group=1024|sub-group=4096");
     if (config->offload_optimizer.device != ZR_OFFLOAD_NONE)
         ask_one(m, "||offload-ratio=0.5");
     if (config->offload_param.device != ZR_OFFLOAD_NONE)

@@ -23,11 +23,10 @@ static toy_options_t variant(int stage, int n_ranks, int form) {
 
 /* State on the device, in part in host memory, and in a store. */
 static void put(toy_options_t *options, int place) {
-    static const size_t in_store[] = {2048, 2048, (size_t)1 << 18};
+    static const size_t sub_groups[] = {2048, 2048, (size_t)1 << 18};
     options->config.offload_optimizer.device = (zr_offload_device_t)place;
     options->config.offload_optimizer.ratio = place == ZR_OFFLOAD_CPU ? 0.5 : 1;
-    options->config.sub_group_elems =
-        place == ZR_OFFLOAD_NVME ? in_store[options->config.state_form] : 1024;
+    options->config.sub_group_elems = sub_groups[options->config.state_form];
 }
 
 static void expect_same_bits(const zr_optimizer_type_t *type, int form, int n_ranks) {

@@ -323,10 +323,15 @@ static zr_status_t check_outer(const zr_config_t *config, int n_ranks, const zr_
 bool zr_config_suits_drives(const zr_config_t *config, size_t n_elems) {
     zr_update_rule_t rule = zr_config_rule(config);
     size_t block = ZR_STORE_CHUNK_ALIGN_BYTES;
-    bool has_state = config->offload_optimizer.device == ZR_OFFLOAD_NVME;
-    for (size_t i = 0; i < rule.n_arrays; i++)
-        if (rule.arrays[i].encoding == NULL || rule.arrays[i].encoding->block_elems == 0)
+    bool is_on_drives = config->offload_optimizer.device == ZR_OFFLOAD_NVME;
+    bool has_state = config->offload_optimizer.device != ZR_OFFLOAD_NONE; /* saved as it lies */
+    for (size_t i = 0; i < rule.n_arrays; i++) {
+        const zr_encoding_t *encoding = rule.arrays[i].encoding;
+        if (encoding == NULL || encoding->block_elems == 0)
             has_state = false; /* which is refused when it is used */
+        else if (!is_on_drives && zr_encoding_find(encoding->name) != encoding)
+            has_state = false; /* which cannot be saved */
+    }
     return (!has_state || zr_state_bytes(&rule, n_elems) % block == 0) &&
            (!zr_config_has_grads_on_nvme(config) ||
             n_elems * zr_dtype_size(config->dtype) % block == 0);
@@ -343,7 +348,7 @@ static const char *what_is_in_groups(const zr_config_t *config, size_t least_gro
         return "an offloaded optimizer";
     return zr_config_suits_drives(&own, least_group / 2)
                ? "gradients of bf16 on nvme (--offload-gradients nvme)"
-               : "optimizer state in fewer bits on nvme (--state)";
+               : "offloaded optimizer state in fewer bits (--state)";
 }
 
 /** What is moved at a time may not be less than can be: it would not be what was asked for. */
