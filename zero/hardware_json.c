@@ -27,7 +27,7 @@ typedef struct reader {
 } reader_t;
 
 ZR_PRINTF(2, 3) static void report(reader_t *reader, const char *format, ...) {
-    char message[512];
+    char message[2048];
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(message, sizeof(message), format, arguments);
@@ -183,18 +183,54 @@ static const json_t *value_of(const json_t *root, const char *name) {
     return json_object_get(json_object_get(root, section), name + length + 1);
 }
 
-static void check_complete(reader_t *reader, const json_t *root) {
+/* Keys that are missing; of a section that is missing as a whole, its name. */
+typedef struct missing {
+    char text[1536];
+    size_t used, n;
+} missing_t;
+
+static void add_missing(missing_t *missing, const char *name, size_t length) {
+    if (missing->used < sizeof(missing->text))
+        missing->used +=
+            (size_t)snprintf(missing->text + missing->used, sizeof(missing->text) - missing->used,
+                             "%s%.*s", missing->n > 0 ? ", " : "", (int)length, name);
+    missing->n++;
+}
+
+static void find_missing_figures(const reader_t *reader, json_t *root, missing_t *missing) {
     size_t n = 0;
     const zr_figure_t *figures = zr_hardware_figures(&n);
-    if (reader->hardware.name[0] == '\0')
-        report(reader, "it has no name");
-    if (!reader->has_kind)
-        report(reader, "it has no kind: \"host\" or \"cuda\"");
+    char section[64] = "";
     for (size_t i = 0; i < n; i++) {
+        const char *name = figures[i].name;
+        size_t length = section_length(name);
         bool is_needed = reader->hardware.kind == ZR_HARDWARE_CUDA || !figures[i].is_of_cuda;
-        if (is_needed && value_of(root, figures[i].name) == NULL)
-            report(reader, "%s is missing: %s", figures[i].name, figures[i].what);
+        if (!is_needed || value_of(root, name) != NULL)
+            continue;
+        bool is_said =
+            length > 0 && strlen(section) == length && memcmp(section, name, length) == 0;
+        snprintf(section, sizeof(section), "%.*s", (int)length, name);
+        bool is_whole_section = length > 0 && json_object_get(root, section) == NULL;
+        if (!is_whole_section)
+            add_missing(missing, name, strlen(name));
+        else if (!is_said)
+            add_missing(missing, name, length);
     }
+}
+
+static void check_complete(reader_t *reader, json_t *root) {
+    missing_t missing = {.n = 0};
+    if (reader->hardware.name[0] == '\0')
+        add_missing(&missing, "name", 4);
+    if (!reader->has_kind)
+        add_missing(&missing, "kind", 4);
+    find_missing_figures(reader, root, &missing);
+    if (missing.n > 0)
+        report(reader,
+               "missing: %s; every figure is required: start from a complete description, such as "
+               "hardware/h200.json, or measure one with zero-bench --save-hardware FILE "
+               "(docs/reference/hardware.md)",
+               missing.text);
 }
 
 static zr_status_t load(const char *path, const zr_log_t *log, json_t **root_p) {

@@ -165,9 +165,10 @@ const zr_option_when_t *zr_option_idle(const zr_option_t *option, const zr_confi
 /** Whether a value is accepted although the option has no effect (see `idle`). */
 bool zr_option_is_redundant(const zr_option_t *option, const char *text);
 
-/** Which rows of zr_options were given. */
+/** Which rows of zr_options a file has given. */
 typedef struct zr_options_given {
     bool is[ZR_OPTIONS_MOST];
+    bool is_auto[ZR_OPTIONS_MOST]; /* as "auto", which leaves the field as it is */
 } zr_options_given_t;
 
 /** As zr_config_read_json; also sets which rows the file has given, unless `given` is NULL. */

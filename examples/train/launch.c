@@ -66,7 +66,7 @@ static zr_status_t check_alone(train_options_t *options, const zr_log_t *log) {
             log, ZR_ERR_ARGUMENT,
             "--comm processes: ranks are processes, and this one was started alone: start it "
             "with mpirun -n %d and without --ranks (docs/guide/clusters.md); allowed with "
-            "--ranks are threads, nccl",
+            "--ranks: threads, nccl",
             options->n_ranks);
     if (options->use_processes && options->launch.n_ranks == 0)
         zr_log_write(
@@ -109,12 +109,12 @@ static zr_status_t check_sign(const train_options_t *options, const zr_log_t *lo
 zr_status_t train_launch_apply(train_options_t *options, const zr_log_t *log) {
     if (options->comm == TRAIN_COMM_NCCL && strcmp(options->device, "host") == 0)
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "--comm nccl: NCCL is for GPUs, and --device is host; allowed with it are "
+                       "--comm nccl: NCCL is for GPUs, and --device is host; allowed with it: "
                        "threads, processes");
     if (options->comm == TRAIN_COMM_PROCESSES && is_cuda(options->device))
         return zr_fail(
             log, ZR_ERR_ARGUMENT,
-            "--comm processes: it is for host memory, and --device is %s; allowed with it are "
+            "--comm processes: it is for host memory, and --device is %s; allowed with it: "
             "threads, nccl",
             options->device);
     ZR_TRY(zr_launch_from_environment(log, &options->launch, &options->is_launched));

@@ -170,13 +170,13 @@ static const zr_option_t own[] = {
      .initial = "", .take = take_data,
      .help = "text files or folders (a token is a byte), llm.c's token files, or documents, as "
              "examples/data/make_documents.py makes them; several paths are allowed",
-     .more = "has to be given ([train.md](../guide/train.md#data))"},
+     .more = "required ([train.md](../guide/train.md#data))"},
     {"data-weights", AT(data_weights_text), .type = ZR_OPTION_STRING, .flags = AGREE,
      .group = MODEL, .arg = "W,W...", .initial = "all paths are one row",
      .help = "relative frequency of sequences from each path of --data: 0.7,0.3",
      .more = "([train.md](../guide/train.md#data))"},
     {"seq", AT(seq), .type = ZR_OPTION_COUNT, .flags = AGREE, .group = MODEL, .arg = "TOKENS",
-     .initial = "the model's seq, at most 2048 for Llama models", .take = take_seq,
+     .initial = "the seq of sizes; of named Llama models and files at most 2048", .take = take_seq,
      .help = "tokens per sequence"},
     {"seq-min", AT(seq_min), .type = ZR_OPTION_COUNT, .flags = AGREE, .group = MODEL,
      .arg = "TOKENS", .initial = "--seq: all have the same length", .take = take_seq_min,
@@ -334,8 +334,8 @@ static const zr_option_t own[] = {
              "may have any number of ranks, stage, placement and dtype"},
     {"resume-data", AT(checkpoint.restarts_data), .type = ZR_OPTION_SWITCH, .choices = resumptions,
      .group = CHECKPOINTS, .needs = "resume",
-     .help = "with --resume: go on in the data as well, which have to be the same, or begin them "
-             "anew, whatever they are"},
+     .help = "with --resume: continue in the data, which must be the same, or start any data from "
+             "the beginning"},
     {"resume-damaged", AT(checkpoint.passes_damaged), .type = ZR_OPTION_SWITCH, .choices = damages,
      .group = CHECKPOINTS, .needs = "resume",
      .help = "with --resume: of a checkpoint whose data is damaged, refuse it, or set it aside and "
@@ -420,10 +420,14 @@ train_options_t train_options_default(void) {
     return options;
 }
 
-/* What a Llama could see is more than it is trained on at a time. */
-static size_t usual_seq(const zr_model_shape_t *shape) {
-    size_t longest = zr_model_shape_sizes(shape).seq;
-    return shape->kind == ZR_MODEL_DECODER && longest > USUAL_SEQ ? USUAL_SEQ : longest;
+/* Sizes are for this run. A published model of the Llama family is seldom trained on as many
+ * positions as it has. */
+static size_t usual_seq(const train_options_t *options) {
+    size_t longest = zr_model_shape_sizes(&options->shape).seq;
+    bool are_sizes = options->model != options->own_model && strchr(options->model, '=') != NULL &&
+                     access(options->model, F_OK) != 0;
+    bool is_limited = options->shape.kind == ZR_MODEL_DECODER && !are_sizes;
+    return is_limited && longest > USUAL_SEQ ? USUAL_SEQ : longest;
 }
 
 static zr_status_t resolve_shape(train_options_t *options, const zr_log_t *log) {
@@ -434,7 +438,7 @@ static zr_status_t resolve_shape(train_options_t *options, const zr_log_t *log) 
     if (options->seq_text != NULL)
         ZR_TRY(args_count("--seq", options->seq_text, 1, longest, log, &options->seq));
     if (options->seq == 0)
-        options->seq = usual_seq(&options->shape);
+        options->seq = usual_seq(options);
     if (options->seq > longest)
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "--seq %zu: the model has %s; allowed: 1 to %zu; the nearest is %zu",
@@ -786,6 +790,53 @@ static zr_status_t check_evaluation(const train_options_t *options, const zr_log
     return ZR_OK;
 }
 
+typedef struct list {
+    char text[1024];
+    size_t used, n;
+} list_t;
+
+static void add_name(list_t *list, const char *dashes, const char *name) {
+    if (list->used < sizeof(list->text))
+        list->used += (size_t)snprintf(list->text + list->used, sizeof(list->text) - list->used,
+                                       "%s%s%s", list->n++ > 0 ? ", " : "", dashes, name);
+}
+
+/* Without the sections that most keys are in. */
+static const char *short_key(const char *key) {
+    static const char *const sections[] = {"optimizer.params.", "scheduler.params.",
+                                           "zero_optimization."};
+    for (size_t i = 0; i < sizeof(sections) / sizeof(sections[0]); i++)
+        if (strncmp(key, sections[i], strlen(sections[i])) == 0)
+            return key + strlen(sections[i]);
+    return key;
+}
+
+/* What a value was not given for: a sequence shorter than the model's, and "auto" of a file. */
+static void say_chosen(const train_options_t *options, const zr_log_t *log) {
+    list_t list = {.n = 0};
+    size_t n = 0, longest = zr_model_shape_sizes(&options->shape).seq;
+    const zr_option_t *rows = zr_options(&n);
+    if (options->launch.rank != 0)
+        return;
+    if (options->seq_text == NULL && options->seq < longest)
+        zr_log_write(log, ZR_LOG_INFO,
+                     "sequences of %zu tokens; the model has %zu positions: --seq sets another "
+                     "length",
+                     options->seq, longest);
+    for (size_t i = 0; i < n; i++) {
+        zr_option_text_t value = zr_option_text(&rows[i], &options->config);
+        char text[sizeof(value) + 128];
+        if (!options->in_file.is_auto[i])
+            continue;
+        snprintf(text, sizeof(text), "%s %s", short_key(rows[i].key),
+                 value.text[0] != '\0' ? value.text : "none");
+        add_name(&list, "", text);
+    }
+    if (list.n > 0)
+        zr_log_write(log, ZR_LOG_INFO, "--config %s: \"auto\" became: %s", options->config_path,
+                     list.text);
+}
+
 zr_status_t train_options_resolve(train_options_t *options, const zr_log_t *log) {
     if (options->n_data_paths == 0 && !options->evaluation.only)
         return zr_fail(
@@ -799,7 +850,9 @@ zr_status_t train_options_resolve(train_options_t *options, const zr_log_t *log)
     ZR_TRY(options_check_needs(&train_table, &options->given, log));
     ZR_TRY(check_evaluation(options, log));
     ZR_TRY(train_trace_check(options, log));
-    return check_memory_snapshot(options, log);
+    ZR_TRY(check_memory_snapshot(options, log));
+    say_chosen(options, log);
+    return ZR_OK;
 }
 
 /* Options go over files, and what they replace is said. */
@@ -817,17 +870,6 @@ static zr_status_t read_config(train_options_t *options, const char *path, const
     if (options->config.nvme.paths[0] != '\0')
         options->nvme_paths_from = TRAIN_PATHS_OF_CONFIG;
     return ZR_OK;
-}
-
-typedef struct list {
-    char text[512];
-    size_t used, n;
-} list_t;
-
-static void add_name(list_t *list, const char *dashes, const char *name) {
-    if (list->used < sizeof(list->text))
-        list->used += (size_t)snprintf(list->text + list->used, sizeof(list->text) - list->used,
-                                       "%s%s%s", list->n++ > 0 ? ", " : "", dashes, name);
 }
 
 /* Options, and keys of the file, that mean something at another stage only. */

@@ -183,6 +183,20 @@ TEST(what_has_no_effect) {
     }
 }
 
+/* Each key of a file that is "auto" is told with what it became. */
+TEST(what_auto_became) {
+    write_text(
+        "auto.json",
+        "{\"train_micro_batch_size_per_gpu\": \"auto\", \"gradient_clipping\": \"auto\", "
+        "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": \"auto\", \"betas\": "
+        "\"auto\"}}, \"zero_optimization\": {\"stage\": 2, \"reduce_bucket_size\": \"auto\"}}");
+    assert_ran(0, TINY "--steps 1 --lr 0.25 --config auto.json");
+    assert_said("auto", "--config auto.json: \"auto\" became: |lr 0.25|betas[0] 0.9|betas[1] 0.95"
+                        "|gradient_clipping 0|train_micro_batch_size_per_gpu ");
+    assert_ran(0, TINY "--steps 1 --lr 0.25 --config auto.json --quiet");
+    assert_string_equal(err, "");
+}
+
 /* ---- options over files ------------------------------------------------------------------ */
 
 /* The folder of an option is used, whatever the file names, and it is said. */

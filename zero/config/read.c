@@ -319,15 +319,18 @@ static void read_option(reader_t *reader, const zr_key_t *key, const json_t *val
     if (json_is_null(value) && key->option->usual != NULL &&
         strcmp(key->option->usual, "null") == 0)
         return;
-    if ((key->option->flags & ZR_OPTION_FILE_AUTO) != 0 && is_auto(value))
+    size_t n = key->n_elements > 0 ? key->n_elements : 1, n_options = 0;
+    const zr_option_t *options = zr_options(&n_options);
+    if ((key->option->flags & ZR_OPTION_FILE_AUTO) != 0 && is_auto(value)) {
+        for (size_t i = 0; i < n; i++)
+            reader->given->is_auto[&key->option[i] - options] = true;
         return;
+    }
     if (key->n_elements > 0 &&
         (!json_is_array(value) || json_array_size(value) != key->n_elements)) {
         refuse_type(reader, key, value);
         return;
     }
-    size_t n = key->n_elements > 0 ? key->n_elements : 1, n_options = 0;
-    const zr_option_t *options = zr_options(&n_options);
     for (size_t i = 0; i < n; i++) {
         const json_t *part = key->n_elements > 0 ? json_array_get(value, i) : value;
         if (!take_value(reader, key, &key->option[i], part, value))
@@ -619,7 +622,7 @@ zr_status_t zr_config_read_json_given(const char *path, const zr_log_t *log, zr_
     if (!path || !config)
         return zr_fail(log, ZR_ERR_ARGUMENT, "configuration: no %s",
                        path ? "place to read it to" : "file to read");
-    zr_options_given_t own = {{false}};
+    zr_options_given_t own = {.is = {false}};
     reader_t reader = {.path = path, .log = log, .config = *config, .given = &own, .status = ZR_OK};
     json_t *root = NULL;
     ZR_TRY(parse(&reader, &root));
