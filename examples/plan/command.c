@@ -47,6 +47,11 @@ static const char *drives_of(const plan_options_t *options) {
     return paths[0] != '\0' ? paths : "DIR";
 }
 
+int plan_n_nodes(const plan_options_t *options) {
+    int n_on_node = options->hardware.ranks_per_node;
+    return (options->run.n_ranks + n_on_node - 1) / n_on_node;
+}
+
 /* What was given, as it was given. */
 static void add_given(const plan_options_t *options, const zr_run_row_t *row, bool has_file,
                       plan_words_t *words) {
@@ -102,6 +107,38 @@ void plan_command_options(const plan_options_t *options, const zr_run_row_t *row
                    row->micro_batch);
     add_defaults(options, words);
     add_given(options, row, false, words);
+}
+
+plan_options_t plan_without_ranks(const plan_options_t *options) {
+    plan_options_t own = *options;
+    options_given_t *given = &own.run.given;
+    size_t n = 0;
+    for (size_t i = 0; i < given->n; i++)
+        if (strcmp(given->all[i].name, "ranks") != 0)
+            given->all[n++] = given->all[i];
+    given->n = n;
+    own.run.n_ranks = 1;
+    return own;
+}
+
+void plan_command_launch(const plan_options_t *options, const zr_run_row_t *row, bool is_on_each,
+                         plan_words_t *words) {
+    int n_nodes = plan_n_nodes(options), n_ranks = options->run.n_ranks;
+    int n_on_node = options->hardware.ranks_per_node;
+    bool is_cuda = options->hardware.kind == ZR_HARDWARE_CUDA;
+    plan_options_t own = plan_without_ranks(options);
+    if (n_nodes == 1 || (is_on_each && n_ranks % n_on_node != 0))
+        return;
+    if (is_on_each)
+        plan_words_add(words,
+                       "torchrun --no-python --nnodes %d --nproc-per-node %d --node-rank NODE "
+                       "--master-addr HOST --master-port 29500",
+                       n_nodes, n_on_node);
+    else
+        plan_words_add(words, "mpirun -n %d --hostfile HOSTS --map-by ppr:%d:node%s", n_ranks,
+                       n_on_node, is_cuda ? "" : " --bind-to none");
+    plan_words_add(words, " zero-train --device %s --data PATH ", is_cuda ? "cuda" : "host");
+    plan_command_options(&own, row, words);
 }
 
 void plan_command_beside_file(const plan_options_t *options, const zr_run_row_t *row,

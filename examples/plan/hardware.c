@@ -59,12 +59,12 @@ static zr_status_t refuse(const char *which, struct dirent *const *entries, size
     }
     if (n_names == 0)
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "--hardware %s: no descriptions were installed with this program; allowed "
-                       "are a file (NAME.json) and this",
+                       "--hardware %s: no descriptions were installed with this program; allowed: "
+                       "a file (NAME.json) or this",
                        which);
     return zr_fail(log, ZR_ERR_ARGUMENT,
-                   "--hardware %s: no machine of that name is described; allowed are %sa file "
-                   "(NAME.json or ./NAME) and this%s",
+                   "--hardware %s: no machine of that name is described; allowed: %sa file "
+                   "(NAME.json or ./NAME) or this%s",
                    which, list, args_hint(zr_name_nearest(which, names, n_names)).text);
 }
 
@@ -134,6 +134,16 @@ static bool was_left(const char *path, const char *figure) {
 void plan_hardware_warn(const char *which, const zr_hardware_t *hardware, int n_ranks,
                         const zr_log_t *log) {
     int n_on_node = hardware->ranks_per_node;
+    char source[8];
+    plan_hardware_source(which, "device_in_use_bytes", source, sizeof(source));
+    if (is_file(which) && hardware->kind == ZR_HARDWARE_CUDA &&
+        hardware->device_in_use_bytes == 0 && source[0] == '\0')
+        zr_log_write(log, ZR_LOG_WARNING,
+                     "--hardware %s: device_in_use_bytes is 0: the context and libraries (CUDA, "
+                     "cuBLAS, NCCL) are not counted, so a plan may not fit; set it to the memory "
+                     "that is in use before the first tensor, or write in sources that "
+                     "device_memory_bytes is without it",
+                     which);
     if (n_ranks <= n_on_node || !is_file(which) || !was_left(which, "between_nodes.bytes_per_s"))
         return;
     zr_log_write(log, ZR_LOG_WARNING,

@@ -34,7 +34,8 @@ ZR_NODISCARD zr_status_t plan_hardware_read(const char *path, const zr_log_t *lo
                                             zr_hardware_t *hardware_p);
 
 /**
- * Warn where so many ranks are more machines than a description's network was measured on.
+ * Warn where so many ranks are more machines than a description's network was measured on, and
+ * where a file does not count what context and libraries take of a GPU.
  *
  * @param which     as of plan_hardware_find
  * @param hardware  what it found

@@ -86,15 +86,18 @@ static json_t *band_object(const plan_options_t *options, const zr_run_row_t *ro
 
 static json_t *recommendation_object(const plan_options_t *options, const zr_run_rows_t *rows) {
     const zr_run_row_t *row = &rows->all[rows->recommended];
-    char run[4096] = "", rest[4096] = "", why[2048] = "", *file = NULL;
+    char run[4096] = "", rest[4096] = "", launch[4096] = "", why[2048] = "", *file = NULL;
     plan_words_t run_text = {run, sizeof(run), 0}, why_text = {why, sizeof(why), 0};
-    plan_words_t rest_text = {rest, sizeof(rest), 0};
+    plan_words_t rest_text = {rest, sizeof(rest), 0}, launch_text = {launch, sizeof(launch), 0};
     json_t *object = json_object();
     plan_command_options(options, row, &run_text);
+    plan_command_launch(options, row, false, &launch_text);
     plan_command_beside_file(options, row, &rest_text);
     plan_words_why(rows, &why_text);
     JSON_PUT(&object, {"plan", json_count(rows->recommended)}, {"why", json_text(why)},
              {"options", json_text(run)}, {"options_with_config", json_text(rest)});
+    if (launch[0] != '\0')
+        json_put(&object, "launch", json_text(launch));
     json_put(&object, "error_band", band_object(options, row));
     bool has_file = plan_command_file(options, row, &file) == ZR_OK;
     json_put(&object, "config", has_file ? json_loads(file, 0, NULL) : NULL);
@@ -289,16 +292,33 @@ static void print_band(const plan_options_t *options, const zr_run_row_t *row, F
     fprintf(file, "%s\n", text);
 }
 
+static void print_launches(const plan_options_t *options, const zr_run_row_t *row, FILE *file) {
+    static const char *const where[] = {"once, for all nodes:",
+                                        "on each node (NODE: its number from 0, HOST: node 0):"};
+    for (int is_on_each = 1; is_on_each >= 0; is_on_each--) {
+        char text[4096] = "";
+        plan_words_t words = {text, sizeof(text), 0};
+        plan_command_launch(options, row, is_on_each, &words);
+        if (text[0] != '\0')
+            fprintf(file, "%s\n  %s\n", where[is_on_each], text);
+    }
+}
+
 static void print_commands(const plan_options_t *options, const zr_run_row_t *row, FILE *file) {
     char run[4096] = "", rest[4096] = "", *json = NULL;
     plan_words_t run_text = {run, sizeof(run), 0}, rest_text = {rest, sizeof(rest), 0};
-    plan_command_options(options, row, &run_text);
-    plan_command_beside_file(options, row, &rest_text);
-    fprintf(file, "  zero-train --data PATH %s\n", run);
+    bool is_launched = plan_n_nodes(options) > 1;
+    plan_options_t own = is_launched ? plan_without_ranks(options) : *options;
+    plan_command_options(&own, row, &run_text);
+    plan_command_beside_file(&own, row, &rest_text);
+    if (is_launched)
+        print_launches(options, row, file);
+    else
+        fprintf(file, "  zero-train --data PATH %s\n", run);
     if (plan_command_file(options, row, &json) != ZR_OK)
         return;
-    fprintf(file, "or, with this in FILE:\n  zero-train --data PATH --config FILE %s\n%s\n", rest,
-            json);
+    fprintf(file, "or, with this in FILE:\n  %szero-train --data PATH --config FILE %s\n%s\n",
+            is_launched ? "... " : "", rest, json);
     free(json);
 }
 
@@ -342,11 +362,14 @@ static void print_budgets(const plan_options_t *options, FILE *file) {
 
 void plan_report_table(const plan_options_t *options, const zr_run_rows_t *rows, FILE *file) {
     const train_options_t *run = &options->run;
-    int n_on_node = options->hardware.ranks_per_node;
-    int n_nodes = (run->n_ranks + n_on_node - 1) / n_on_node;
-    fprintf(file, "model     %s: %s, %s; sequences of %zu, accumulation %zu\n", run->model,
+    int n_on_node = options->hardware.ranks_per_node, n_nodes = plan_n_nodes(options);
+    size_t longest = zr_model_shape_sizes(&run->shape).seq;
+    fprintf(file, "model     %s: %s, %s; sequences of %zu", run->model,
             zr_count_text(zr_model_shape_n_params(&run->shape), "parameter").text,
-            zr_dtype_name(run->config.dtype), run->seq, run->config.grad_accum);
+            zr_dtype_name(run->config.dtype), run->seq);
+    if (run->seq < longest && run->seq_text == NULL)
+        fprintf(file, " (it has %zu positions; --seq plans others)", longest);
+    fprintf(file, ", accumulation %zu\n", run->config.grad_accum);
     fprintf(file, "hardware  %s, %s", options->hardware.name,
             zr_count_text((uint64_t)run->n_ranks, "rank").text);
     if (n_nodes > 1)

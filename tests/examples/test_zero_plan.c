@@ -395,6 +395,54 @@ TEST(ranks_of_descriptions) {
     expect_out("8 x A100-80G, 8 ranks (one for each device; --ranks plans others)");
     assert_int_equal(plan(MODEL "--hardware 8x-a100-80g --ranks 3 --stage 1 --micro-batch 1"), 0);
     expect_out("8 x A100-80G, 3 ranks, each with the share of one of 8\n");
+    expect_out(" zero-train --data PATH --stage 1 |--ranks 3");
+}
+
+/* A GPU has more in its memory than tensors. */
+TEST(context_is_counted) {
+    static const char *const arguments =
+        MODEL "--hardware ./gpu.json --ranks 1 --stage 0 --micro-batch 1";
+    zr_hardware_t hardware = zr_hardware_default();
+    hardware.kind = ZR_HARDWARE_CUDA;
+    assert_ok(zr_hardware_write_json(&hardware, NULL, "gpu.json", NULL));
+    assert_int_equal(plan(arguments), 0);
+    assert_said("0 bytes", "warning: --hardware ./gpu.json: device_in_use_bytes is 0: ");
+    hardware.device_in_use_bytes = 1;
+    assert_ok(zr_hardware_write_json(&hardware, NULL, "gpu.json", NULL));
+    assert_int_equal(plan(arguments), 0);
+    assert_string_equal(err, "");
+}
+
+/* One process has the ranks of one node only. */
+TEST(several_nodes_have_a_launcher) {
+    static const char torchrun[] = "torchrun --no-python --nnodes 2 --nproc-per-node 8 "
+                                   "--node-rank NODE --master-addr HOST";
+    static const char mpirun[] = "mpirun -n 16 --hostfile HOSTS --map-by ppr:8:node zero-train "
+                                 "--device cuda --data PATH --stage 1 ";
+    char parts[512];
+    snprintf(parts, sizeof(parts), "%s|%s", torchrun, mpirun);
+    assert_int_equal(plan(MODEL "--hardware 8x-a100-80g --ranks 16 --stage 1 --micro-batch 1"), 0);
+    expect_out(parts);
+    assert_null(strstr(strstr(out, mpirun), "--ranks"));
+    json_t *planned =
+        plan_json(0, MODEL "--hardware 8x-a100-80g --ranks 20 --stage 1 --micro-batch 1");
+    assert_has(text(planned, "recommended.launch"), "mpirun -n 20 --hostfile HOSTS");
+    assert_int_equal(plan(MODEL "--hardware 8x-a100-80g --ranks 20 --stage 1 --micro-batch 1"), 0);
+    assert_null(strstr(out, "torchrun")); /* nodes differ */
+}
+
+/* Of a model that sizes describe; a named one is seldom trained on all its positions. */
+TEST(sequences_are_those_of_sizes) {
+    static const char llama[] = "--model llama,layers=2,channels=64,heads=2,wide=96,seq=4096,"
+                                "vocab=256 --hardware h200 --micro-batch 1 --stage 0";
+    expect_fields(plan_json(0, "%s", llama), "seq=4096");
+    expect_fields(plan_json(0, "%s --seq 512", llama), "seq=512");
+    assert_int_equal(plan("--model llama-2-7b --hardware 8x-h100 --dtype bf16 --micro-batch 1"), 0);
+    expect_out("llama-2-7b: 6738415616 parameters, bf16; sequences of 2048 (it has 4096 "
+               "positions; --seq plans others)");
+    expect_fields(plan_json(0, "--model llama-2-13b --seq 4096 --hardware 8x-h100 --dtype bf16 "
+                               "--micro-batch 1 --stage 3"),
+                  "seq=4096 model.parameters=13015864320");
 }
 
 #define ONE_MEMORY                                                                                 \

@@ -26,7 +26,7 @@ static const line_t qwen3 = {
 static const line_t mistral = {.epsilon = 1e-5, .theta = 10000, .window = 4096};
 static const line_t smollm2 = {.epsilon = 1e-5, .theta = 100000};
 static const line_t smollm2_large = {.epsilon = 1e-5, .theta = 130000};
-static const line_t tinyllama = {.epsilon = 1e-5, .theta = 10000};
+static const line_t llama2 = {.epsilon = 1e-5, .theta = 10000};
 
 /* As their config.json has them. */
 static const struct named {
@@ -35,6 +35,8 @@ static const struct named {
     size_t channels, wide, n_layers, heads, kv_heads, vocab, seq;
     bool is_tied;
 } named_shapes[] = {
+    {"llama-2-7b", &llama2, 4096, 11008, 32, 32, 32, 32000, 4096, false},
+    {"llama-2-13b", &llama2, 5120, 13824, 40, 40, 40, 32000, 4096, false},
     {"llama-3.2-1b", &llama32, 2048, 8192, 16, 32, 8, 128256, 131072, true},
     {"llama-3.1-8b", &llama31, 4096, 14336, 32, 32, 8, 128256, 131072, false},
     {"llama-3.1-70b", &llama31, 8192, 28672, 80, 64, 8, 128256, 131072, false},
@@ -55,7 +57,7 @@ static const struct named {
     {"smollm2-135m", &smollm2, 576, 1536, 30, 9, 3, 49152, 8192, true},
     {"smollm2-360m", &smollm2, 960, 2560, 32, 15, 5, 49152, 8192, true},
     {"smollm2-1.7b", &smollm2_large, 2048, 8192, 24, 32, 32, 49152, 8192, true},
-    {"tinyllama", &tinyllama, 2048, 5632, 22, 32, 4, 32000, 2048, false},
+    {"tinyllama", &llama2, 2048, 5632, 22, 32, 4, 32000, 2048, false},
 };
 
 static zr_nn_rotary_positions_t positions_of(const line_t *line) {
