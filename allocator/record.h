@@ -38,7 +38,7 @@ ZR_NODISCARD zr_status_t zr_allocator_record_start(zr_allocator_t *allocator, si
 /**
  * End the recording and hand it over. Allocations that are still live are marked as open.
  *
- * @return ZR_OK, also for an incomplete recording; ZR_ERR_STATE if none is running
+ * @return ZR_OK, also for an incomplete recording; ZR_ERR_STATE without a running one
  *
  * Ownership: destroy with zr_recording_destroy; the allocator may be destroyed before. Destroying
  * the allocator destroys a running recording.

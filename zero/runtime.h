@@ -240,7 +240,7 @@ const char *zr_param_name(const zr_param_t *param);
 const zr_unit_t *zr_param_unit(const zr_param_t *param);
 /** Number of dimensions; dims_p[i] is set for each of them. */
 int zr_param_dims(const zr_param_t *param, size_t dims_p[4]);
-/** The parameter of this name; NULL: there is none. */
+/** The parameter of this name; NULL: not found. */
 zr_param_t *zr_runtime_param(const zr_runtime_t *runtime, const char *name);
 /** Parameter `index`, in the order in which they were added; NULL after the last. */
 zr_param_t *zr_runtime_param_at(const zr_runtime_t *runtime, size_t index);

@@ -1,4 +1,4 @@
-"""Checkpoints, with buffers and what the caller adds, and whom they are signed by."""
+"""Checkpoints, with buffers and the caller's own state, and their signatures."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class Checkpoints:
         self, save_dir: str | os.PathLike[str], tag: None = None, client_state: Mapping[str, Any] | None = None,
         keep: int = 0,
     ) -> pathlib.Path:
-        """Save parameters, optimizer state, buffers and what goes on with them. All ranks call it, after step().
+        """Save parameters, optimizer state, buffers and client_state. All ranks call it, after step().
 
-        client_state: what can be written as JSON; load_checkpoint gives it back. Rank 0's is saved
-        keep: so many of the newest checkpoints stay; 0: all
+        client_state: any JSON value; load_checkpoint returns it. Rank 0's is saved
+        keep: number of newest checkpoints to keep; 0: all
         Returns the checkpoint's folder, in save_dir.
         """
         self._check("save_checkpoint")
         if tag is not None:
-            raise UnsupportedError("save_checkpoint: checkpoints are named for their step; tag has to be None")
+            raise UnsupportedError("save_checkpoint: checkpoints are named for their step; tag must be None")
         self._check_between_steps("save_checkpoint")
         if self._saved_model is None and self.rank == 0:
             self._saved_model = model_of(self.module) or {}
@@ -50,11 +50,11 @@ class Checkpoints:
         return pathlib.Path(save_dir) / report.name.decode()
 
     def load_checkpoint(self, load_dir: str | os.PathLike[str], tag: str | None = None) -> tuple[pathlib.Path, dict[str, Any]]:
-        """Go on from a checkpoint, of any stage, placement and number of ranks. All ranks call it.
+        """Continue from a checkpoint of any stage, placement and number of ranks. All ranks call it.
 
-        It may be zero-train's, of the same architecture. What was saved here of a GPT-2 or Llama, zero-train goes on from.
+        It may be one of zero-train with the same architecture; zero-train continues from one of a GPT-2 or Llama.
 
-        load_dir: a folder of checkpoints, of which the newest complete one is taken, or one of them
+        load_dir: a folder of checkpoints, whose newest complete one is loaded, or one of them
         tag: its name in the folder, "step-00000060"; None: the newest
         Returns its folder and the client_state that was saved.
         """
@@ -100,7 +100,7 @@ class Checkpoints:
 def read_secret(sign: str, path: str | os.PathLike[str] | None) -> Any:
     """A pointer to what checkpoints are signed with; None: they are not."""
     if sign not in ("off", "write", "require"):
-        raise ArgumentError(f"checkpoint_sign={sign!r}: allowed are 'off', 'write' and 'require'")
+        raise ArgumentError(f"checkpoint_sign={sign!r}: allowed: 'off', 'write' and 'require'")
     if sign == "off":
         if path is not None:
             raise ArgumentError("comm_secret has no effect without checkpoint_sign='write' or 'require'; ranks take theirs from ZR_COMM_SECRET")

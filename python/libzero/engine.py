@@ -41,22 +41,22 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
     model: an nn.Module on the CPU, in fp32 (or bf16 where the configuration says so). It is used in place: its
         parameters become the library's memory.
     config: DeepSpeed's JSON, a file or a dictionary; None: the defaults
-    optimizer: the name of one of the library's; or a torch AdamW or SGD without state, that says kind, numbers and groups.
-        Its rates and weight decays are followed, so that schedulers of torch's work on it
-    lr_scheduler: one of it, or a function that makes one of it: step() steps it
-    model_parameters: parameter groups as of torch.optim: dictionaries with `params`, and `weight_decay` and
-        `lr` where they differ. What is in none has the configuration's. None: one group
-    pretrained: a folder of Hugging Face's with safetensors, or such a file: values of all parameters, of which each rank
-        reads what it keeps. The model may have been built in libzero.init(), without values
-    offload_activations: "nvme": what autograd saves for backward is on the drives of nvme_path meanwhile, up to
-        activations_capacity bytes ("8GiB") of it, but for what is small. "cpu": it is in host memory, as without
+    optimizer: the name of an optimizer of the library; or a torch AdamW or SGD without state, whose kind, hyperparameters
+        and groups are used. Its learning rates and weight decays are read in each step, so PyTorch's schedulers work on it
+    lr_scheduler: a scheduler of that optimizer, or a function that creates one: step() steps it
+    model_parameters: parameter groups as in torch.optim: dictionaries with `params`, and `weight_decay` and
+        `lr` where they differ. Parameters in no group have the configuration's values. None: one group
+    pretrained: a Hugging Face folder with safetensors, or a safetensors file: values of all parameters; each rank
+        reads the part that it keeps. The model may have been built in libzero.init(), without values
+    offload_activations: "nvme": tensors that autograd saves for backward are kept on the drives of nvme_path, up to
+        activations_capacity bytes ("8GiB"); small ones stay. "cpu": they stay in host memory, as without it
     units: names of modules, or patterns such as "model.layers.*", that are gathered as a whole; None: the
         elements of module lists
-    checkpoint_sign: "write": checkpoints are signed with the ranks' secret; "require": and only such are loaded
-    comm_secret: a file with the secret, at least 16 bytes; None: what the variable ZR_COMM_SECRET has
-    Other keywords are options; libzero.options() lists them, and they go over the file's.
+    checkpoint_sign: "write": checkpoints are signed with the ranks' secret; "require": and only signed ones are loaded
+    comm_secret: a file with the secret, at least 16 bytes; None: the value of the variable ZR_COMM_SECRET
+    Other keywords are options; libzero.options() lists them; they override the configuration.
 
-    One thread, that which made it, may use it.
+    Only the thread that created it may use it.
     """
 
     def __init__(
@@ -76,9 +76,9 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
         **keywords: Any,
     ) -> None:
         if not isinstance(model, nn.Module):
-            raise ArgumentError(f"model is {type(model).__name__}, has to be a torch.nn.Module")
+            raise ArgumentError(f"model is {type(model).__name__}, must be a torch.nn.Module")
         if hasattr(model, "_orig_mod"):
-            raise UnsupportedError("model: what torch.compile has made is not supported yet; give the module itself")
+            raise UnsupportedError("model: a module of torch.compile is not supported yet; give the original module")
         if isinstance(config, Mapping):
             config = dict(config)
         self.optimizer, self.lr_scheduler = None, None
@@ -198,7 +198,7 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
     def _take_optimizer(self, optimizer: Any, model_parameters: Any, keywords: dict[str, Any]) -> None:
         """One of torch's says what to do. It does nothing itself."""
         if not isinstance(optimizer, torch.optim.Optimizer):
-            raise ArgumentError(f"optimizer is {type(optimizer).__name__}, has to be a torch.optim.Optimizer, or a name")
+            raise ArgumentError(f"optimizer is {type(optimizer).__name__}, must be a torch.optim.Optimizer or a name")
         own = {**_torch_optimizer.options_of(optimizer), "lr": 1.0, "weight_decay": None, "schedule": None}
         twice = [k for k in own if keywords.get(k) is not None]
         if model_parameters is not None:
@@ -210,14 +210,14 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
 
     def _take_scheduler(self, scheduler: Any) -> None:
         if self.optimizer is not None and self._get("schedule") != "constant":
-            raise ArgumentError("the configuration has a scheduler, and the optimizer that was given its own rates: remove one of both")
+            raise ArgumentError("the configuration has a scheduler, and the optimizer has its own learning rates: remove one of the two")
         if scheduler is None:
             return
         if self.optimizer is None:
-            raise ArgumentError("lr_scheduler needs an optimizer of torch's, whose rates it changes; or write the configuration's scheduler")
+            raise ArgumentError("lr_scheduler requires a torch optimizer, whose learning rates it sets; or set the configuration's scheduler")
         self.lr_scheduler = scheduler if hasattr(scheduler, "step") else scheduler(self.optimizer)
         if getattr(self.lr_scheduler, "optimizer", self.optimizer) is not self.optimizer:
-            raise ArgumentError("lr_scheduler is of another optimizer than the one that was given")
+            raise ArgumentError("lr_scheduler belongs to another optimizer than the one that was given")
 
     # ---- what it is ----
 
@@ -246,7 +246,7 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
         return [lib.zr_config_lr(byref(self._config), self.global_steps - self.skipped_steps)]
 
     def get_global_grad_norm(self) -> float:
-        """Of the last step's averaged gradients, before clipping."""
+        """Norm of the last step's averaged gradients, before clipping."""
         return self._report.gradient_norm
 
     def gradient_accumulation_steps(self) -> int:
@@ -258,8 +258,8 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
         return self._n_done == self._n_micro_batches
 
     def set_gradient_accumulation_boundary(self, is_boundary: bool) -> None:
-        """Whether the next micro-batch is the last of its step, if the step has fewer than others. All ranks say the
-        same, before its forward. Gradients are divided by the micro-batches of a whole step, as ever."""
+        """Say whether the next micro-batch is the last of its step, for a step with fewer micro-batches. All ranks call
+        it alike, before its forward. Gradients are still divided by the micro-batches of a whole step."""
         self._is_last = is_boundary
 
     def weights_xxh3(self) -> int:
@@ -277,8 +277,8 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
         return result.value
 
     def memory(self) -> dict[str, dict[str, Any]]:
-        """Bytes that the library holds on the device and in host memory, of this rank: now and at the peak, all and by
-        what they are for. Activations are PyTorch's, and not in it."""
+        """Bytes that this rank's library holds on the device and in host memory, now and at the peak, in all and by use.
+        Activations belong to PyTorch and are not included."""
         self._check("memory")
         result: dict[str, dict[str, Any]] = {}
         for tier, name in enumerate(("device", "host")):
@@ -294,7 +294,7 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
         if self._is_mixed and call != "load_checkpoint":
             raise StateError(
                 f"{call}: an exception in backward has left some parameters updated and others not (update_at='backward'): "
-                "go on from a checkpoint with load_checkpoint(), or close the engine"
+                "load a checkpoint with load_checkpoint(), or close the engine"
             )
         if self._failed:
             raise StateError(f"{call}: the engine has failed before ({self._failed}) and can only be closed")
@@ -315,7 +315,7 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
 
     @contextlib.contextmanager
     def in_forward(self) -> Iterator[None]:
-        """Code in it may call the module, or its parts, by themselves: parameters are gathered as they are used."""
+        """A context in which the module or parts of it may be called directly: parameters are gathered as they are used."""
         self._check("in_forward")
         if self._phase != OUTSIDE or not self._moves:
             with self._saving():
@@ -359,7 +359,7 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
         if self._phase != OUTSIDE:
             raise StateError(f"backward within {self._phase}")
         if not isinstance(loss, torch.Tensor):
-            raise ArgumentError(f"loss is {type(loss).__name__}, has to be a tensor")
+            raise ArgumentError(f"loss is {type(loss).__name__}, must be a tensor")
         if loss.grad_fn is None:
             raise ArgumentError("loss depends on no parameter: it has no grad_fn (was it made under torch.no_grad()?)")
         if self._syncs:
@@ -390,8 +390,8 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Gradients of backward in it add up in each rank's own memory, beyond the micro-batches of a step: the
-        next backward outside of it reduces them with its own. They are added, not averaged."""
+        """A context in which gradients of backward add up in each rank's own memory and are not reduced: the next
+        backward outside of it reduces them with its own. They are added, not averaged."""
         self._check("no_sync")
         before, self._syncs = self._syncs, False
         try:
@@ -402,7 +402,7 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
     # ---- step ----
 
     def step(self) -> bool:
-        """Clip, update, and go on with the next step, when all micro-batches of the step are done; before, nothing.
+        """Clip and update when all micro-batches of the step are done; before that, do nothing.
 
         Returns whether it has updated: false also for a step whose gradients were not finite.
         """
@@ -426,7 +426,7 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
         return has_updated
 
     def _follow_rates(self) -> None:
-        """What schedulers, or the script, have made of the optimizer's groups."""
+        """Values that schedulers or the script have set in the optimizer's groups."""
         rates = _torch_optimizer.rates_of(self.optimizer)
         if len(rates) != len(self._rates):
             raise UnsupportedError("optimizer: a group was added after the engine was made")
@@ -436,7 +436,7 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
         self._rates = rates
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Nothing: gradients are the library's, and begin at zero in each step."""
+        """Does nothing: gradients belong to the library and start at zero in each step."""
 
     # ---- the module's ----
 
@@ -454,7 +454,7 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
         return self.module.parameters()
 
     def close(self) -> None:
-        """Give back everything. The module's parameters are left without values."""
+        """Free everything. The module's parameters have no values afterwards."""
         if not self._runtime:
             return
         self._remove_hooks()

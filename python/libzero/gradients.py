@@ -165,7 +165,7 @@ class Gradients:
             self._reduce(unit)
 
     def _give_step_up(self, error: BaseException) -> None:
-        """After an exception in backward: the micro-batches of this step are dropped, and the next backward begins it anew.
+        """After an exception in backward: the micro-batches of this step are dropped, and the next backward starts it again.
 
         Units are reduced to the last, so that ranks stay together whose exceptions came at other places.
         """

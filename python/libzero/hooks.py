@@ -1,7 +1,7 @@
 """Parameters that come and go. At stages 0 to 2 they are there at all times; at stage 3 a module's forward hook gathers its units and
 gives them back, backward gathers what it needs again, and a parameter that is given back shows its shape over one element, NaN. What autograd
 saves of a gathered parameter, a transposed view or a slice, is remembered by its place in the parameter, and comes back as the parameter
-gathered anew.
+gathered again.
 """
 
 from __future__ import annotations

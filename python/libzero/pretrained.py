@@ -22,9 +22,9 @@ _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "
 
 @contextlib.contextmanager
 def init() -> Iterator[None]:
-    """Modules that are built in it have parameters without values, which take no memory.
+    """Modules that are built in this context have parameters without values, which take no memory.
 
-    libzero.initialize gives them values of its `pretrained`. Buffers have theirs.
+    libzero.initialize sets the values from `pretrained`. Buffers have their values.
     """
     register = nn.Module.register_parameter
 
@@ -50,12 +50,12 @@ class _File:
         size = len(self._map)
         length = int.from_bytes(self._map[:8], "little") if size >= 8 else size
         if length > size - 8:
-            raise FormatError(f"{path}: its header has {length} bytes, the file {size}: it is cut off, or no safetensors file")
+            raise FormatError(f"{path}: its header has {length} bytes, the file {size}: truncated, or not a safetensors file")
         try:
             self.header: dict[str, Any] = json.loads(self._map[8 : 8 + length])
             self.header.pop("__metadata__", None)
         except ValueError as error:
-            raise FormatError(f"{path}: its header is no JSON: {error}") from None
+            raise FormatError(f"{path}: its header is not JSON: {error}") from None
         self._begin = 8 + length
         for name, tensor in self.header.items():
             begin, end = tensor["data_offsets"]

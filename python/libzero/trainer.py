@@ -280,7 +280,7 @@ def _is_deepspeed(key: str) -> bool:
 
 
 def _settle(config: dict[str, Any], keywords: dict[str, Any], args: TrainingArguments) -> None:
-    """Take out what the training arguments say; it has to be the same, or "auto"."""
+    """Take out what the training arguments say; it must be the same, or "auto"."""
     said = {
         ("gradient_accumulation_steps",): args.gradient_accumulation_steps,
         ("gradient_clipping",): args.max_grad_norm,

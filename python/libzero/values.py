@@ -27,9 +27,9 @@ class Values:
     ) -> Iterator[None]:
         """Make whole parameters accessible, as at stage 0. All ranks must call it with the same parameters.
 
-        params: some of the module's; None: all
-        modifier_rank: the rank that may change them, between steps: what it has made of them is all ranks' when the
-            context ends, in place of what others have. None: a change would be lost, and is an error
+        params: parameters of the module; None: all
+        modifier_rank: the rank that may change them, between steps: when the context ends, all ranks have its values.
+            None: nobody may; a change is an error, as it would be lost
         """
         self._check("gathered")
         if self._phase != OUTSIDE:
@@ -108,8 +108,8 @@ class Values:
         """Parameters at full precision, fp32, and buffers, as the module's state_dict names them. All ranks
         call it, outside of micro-batches, and each gets a copy of everything.
 
-        rank: only this one gets it, and the others an empty one; None: all
-        exclude_frozen_parameters: without those, as for adapters
+        rank: the only rank that gets it; the others get an empty one; None: all get it
+        exclude_frozen_parameters: leave out frozen parameters, as for adapters
         """
         self._check("state_dict")
         values: dict[int, torch.Tensor] = {}
@@ -129,8 +129,8 @@ class Values:
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Any:
-        """Give parameters, in full precision, and buffers other values, as the module's load_state_dict does, which may
-        be called as well. All ranks call it, between steps. Parameters become rank 0's; the optimizer's moments stay."""
+        """Set parameters, at full precision, and buffers, as the module's load_state_dict does, which may be called
+        instead. All ranks call it, between steps. All get rank 0's parameters; the optimizer's moments stay."""
         self._check("load_state_dict")
         self._check_between_steps("load_state_dict")
         return self.module.load_state_dict(state_dict, strict=strict)

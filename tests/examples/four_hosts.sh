@@ -8,7 +8,7 @@
 # four_hosts.sh TRAIN CHECK [MOMENTS [SEED [AT_ONCE [SECONDS]]]]
 # With SECONDS, which is their --comm-timeout, ranks that end later than that fail it.
 # Everything is in namespaces and in a folder in memory that end with the script, however it ends.
-# 77: skipped, where such are not to be had.
+# 77: skipped, where these cannot be made.
 set -u
 if [ "${ZR_FOUR_HOSTS:-}" != inside ]; then
     for tool in ip unshare nsenter; do

@@ -5,7 +5,7 @@
 #
 # slow_links.sh TRAIN [RATE [STEPS [MODEL]]]      RATE as tc has it: 1gbit, 200mbit
 # A measure, no test: its figures are for docs/guide/lean.md. Ways are measured in turns, twice each.
-# 77: skipped, where such hosts are not to be had.
+# 77: skipped, where such hosts cannot be made.
 set -u
 if [ "${ZR_SLOW_LINKS:-}" != inside ]; then
     for tool in ip tc unshare; do

@@ -5,7 +5,7 @@
 # hosts. With one group of all ranks the link carries what a host's ranks send the other's.
 #
 # two_levels.sh TRAIN
-# 77: skipped, where such hosts are not to be had.
+# 77: skipped, where such hosts cannot be made.
 set -u
 if [ "${ZR_TWO_LEVELS:-}" != inside ]; then
     for tool in ip unshare; do

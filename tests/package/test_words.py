@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Messages, help texts and public headers are in plain words: no text has a phrase of words.txt.
+"""Messages, help texts and public headers are in plain words: no text has a phrase of words.txt, and no
+message is longer than three lines, before it has its numbers and names.
 
     test_words.py SOURCE_DIR [FILE...]    FILE: read instead of all of the tree
 
@@ -13,6 +14,9 @@ import sys
 
 FOLDERS = ("zero", "offload", "allocator", "kernels", "examples")
 TOKEN = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|\s+|\w+|.', re.S)
+LITERAL = r'"((?:\\.|[^"\\\n])*)"'
+MESSAGE = re.compile(r"\b(?:\w*fail\w*|zr_log_write|report|refuse\w*)\([^;\"]*((?:" + LITERAL + r"\s*)+)")
+MOST_CHARACTERS = 3 * 100
 JOINED = re.compile(r"\s*\n\s*(?:\*(?!/))?\s*")
 
 
@@ -54,6 +58,14 @@ def texts(path, public):
     return c_texts(re.sub(r"^#include.*$", "", content, flags=re.M), public)
 
 
+def long_messages(path):
+    content = path.read_text(errors="replace") if path.suffix in (".c", ".cu") else ""
+    for call in MESSAGE.finditer(content):
+        text = "".join(re.findall(LITERAL, call.group(1)))
+        if len(text) > MOST_CHARACTERS:
+            yield content.count("\n", 0, call.start()) + 1, text
+
+
 def phrases(path):
     for line in path.read_text().splitlines():
         if line and not line.startswith("#"):
@@ -74,6 +86,9 @@ def main():
     n_texts, hits = 0, 0
     for path in [pathlib.Path(p) for p in sys.argv[2:]] or product_files(root):
         name = str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
+        for line, text in long_messages(path):
+            hits += 1
+            print(f'{name}:{line}: {len(text)} characters in "{text[:100]}"; write: at most {MOST_CHARACTERS}')
         for line, text in texts(path, name in public or bool(sys.argv[2:])):
             n_texts += 1
             for pattern, instead in listed:

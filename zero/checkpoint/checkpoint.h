@@ -215,7 +215,7 @@ typedef struct zr_checkpoint_passed {
  * @param secret    as zr_checkpoint_open_signed: a checkpoint without a valid signature ends the
  *                  search
  * @param passed_p  [*n_passed_p], newest first; free it
- * @return as zr_checkpoint_open_signed; ZR_ERR_FORMAT if none is intact, and nothing is changed;
+ * @return as zr_checkpoint_open_signed; ZR_ERR_FORMAT if all are damaged, and nothing is changed;
  *         ZR_ERR_COMM
  */
 ZR_NODISCARD zr_status_t zr_checkpoint_open_whole(const char *folder, zr_comm_t *comm,

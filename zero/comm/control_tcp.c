@@ -86,13 +86,13 @@ static bool take_outcome(zr_tcp_control_t *self, const char *data, size_t length
     size_t tail_bytes = length - sizeof(outcome);
     memcpy(&outcome, data, sizeof(outcome));
     if (self->n_outcomes == self->n_awaited) {
-        snprintf(why, ZR_PEER_WHY_BYTES, "an outcome of no meeting");
+        snprintf(why, ZR_PEER_WHY_BYTES, "the outcome of an unknown meeting");
         return false;
     }
     if (!zr_peer_check_outcome(&outcome, tail, tail_bytes, &self->question, why))
         return false;
     if (outcome.group >= 0 && find_control(self->line, (uint32_t)outcome.group) != NULL) {
-        snprintf(why, ZR_PEER_WHY_BYTES, "a new group %d, which there is", outcome.group);
+        snprintf(why, ZR_PEER_WHY_BYTES, "a new group %d, which exists already", outcome.group);
         return false;
     }
     self->outcome = outcome;
@@ -108,7 +108,7 @@ static bool take_frame(zr_line_t *line, const zr_frame_t *frame, const char *dat
     zr_end_t end;
     if (frame->kind == ZR_FRAME_WELCOME || frame->kind == ZR_FRAME_REFUSED ||
         frame->kind == ZR_FRAME_CHALLENGE) {
-        snprintf(why, ZR_PEER_WHY_BYTES, "a frame of kind %u, behind the first", frame->kind);
+        snprintf(why, ZR_PEER_WHY_BYTES, "a frame of kind %u after the first", frame->kind);
         return false;
     }
     if (frame->kind == ZR_FRAME_ALIVE || control == NULL)
@@ -561,7 +561,8 @@ static zr_status_t open_line(const zr_launch_t *launch, int socket, const zr_log
                                            : connect_to_coordinator(launch, socket, log, line);
     ZR_THEN(status, await_welcome(launch, log, line));
     if (status == ZR_OK && pthread_create(&line->reader, NULL, reader_main, line) != 0)
-        status = zr_fail(log, ZR_ERR_MEMORY, "no memory for the thread that hears other ranks");
+        status =
+            zr_fail(log, ZR_ERR_MEMORY, "no memory for the thread that receives from other ranks");
     return status;
 }
 

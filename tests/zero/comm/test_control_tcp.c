@@ -562,10 +562,10 @@ TEST(frames_of_another_rank_0) {
     } cases[] = {
         {77, 0, 0, "a frame of kind 77"},
         {ZR_FRAME_POST, sizeof(zr_post_t), 0, "a frame of kind 4"},
-        {ZR_FRAME_WELCOME, 0, 0, "a frame of kind 2, behind the first"},
-        {ZR_FRAME_REFUSED, 1, 1, "a frame of kind 3, behind the first"},
+        {ZR_FRAME_WELCOME, 0, 0, "a frame of kind 2 after the first"},
+        {ZR_FRAME_REFUSED, 1, 1, "a frame of kind 3 after the first"},
         {ZR_FRAME_CHALLENGE, sizeof(zr_challenge_t), sizeof(zr_challenge_t),
-         "a frame of kind 12, behind the first"},
+         "a frame of kind 12 after the first"},
         {ZR_FRAME_REFUSED, ZR_REASON_BYTES + 1, 0, "a frame of kind 3 and 1025 bytes"},
         {ZR_FRAME_ALIVE, 1, 0, "a frame of kind 10 and 1 byte;"},
         {ZR_FRAME_END, sizeof(zr_end_t) - 1, 0, "a frame of kind 9 and"},
@@ -635,7 +635,7 @@ TEST(outcomes_that_cannot_be) {
                         .size_bytes = sizeof(met),
                         .bytes = &met,
                         .is_unasked = true};
-    expect_refusal(&unasked, &post, "an outcome of no meeting");
+    expect_refusal(&unasked, &post, "the outcome of an unknown meeting");
     groups.collective = ZR_SPLIT;
     groups.payload_bytes = 0;
     for (size_t i = 0; i < N_OF(splits); i++)
