@@ -32,6 +32,8 @@ static const options_use_t uses[] = {
     {"clip", 2, NULL},
     {"check-overflow", 2, NULL},
     {"update-at", 2, NULL},
+    {"state", 2, NULL},
+    {"master", 2, NULL},
     {"optimizer", 2, NULL},
     {"config", 2, "DeepSpeed's JSON; options override it, and its settings are not varied"},
     {"stage", 3,

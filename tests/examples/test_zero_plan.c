@@ -60,7 +60,8 @@ TEST(what_does_not_fit_is_agreed_on) {
 /* Of everything that is open. */
 TEST(what_is_recommended_runs) {
     json_t *planned =
-        plan_json(0, MODEL "--ranks 2 --grad-accum 2 --seq 8 --offload-gradients cpu");
+        plan_json(0, MODEL "--ranks 2 --grad-accum 2 --seq 8 --offload-gradients cpu "
+                           "--dtype bf16 --state 8bit --master split");
     json_t *best = recommended_plan(planned), *one;
     size_t stages[4] = {0}, i;
     json_array_foreach(field(planned, "plans"), i, one) {
