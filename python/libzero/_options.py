@@ -22,6 +22,9 @@ _REFUSED = {
 }
 
 
+#: Defaults that differ from those of the programs: parameters in fp32 are their own master, with the same bits.
+_DEFAULTS = {"master": "auto"}
+
 #: Keys of DeepSpeed's that change no result, and have no meaning here: section, key, why. They are ignored with a note.
 _IGNORED = {
     ("zero_optimization", "allgather_bucket_size"): "a bucket is a unit here",
@@ -156,7 +159,7 @@ def configure(
     config = lib.zr_config_default()
     notes = [] if notes is None else notes
     found = _read(config, source, notes)
-    for keyword, value in keywords.items():
+    for keyword, value in [*_DEFAULTS.items(), *keywords.items()]:
         if keyword not in rows():
             near = difflib.get_close_matches(keyword, rows(), 1)
             meant = f"; did you mean {near[0]}?" if near else ""
@@ -187,7 +190,8 @@ def describe() -> str:
     lines = []
     for keyword, row in rows().items():
         allowed = f" ({', '.join(row.what['choices'])})" if row.what["choices"] else ""
-        lines.append(f"{keyword} = {row.what['default'] or None}{allowed}\n    {row.what['help'] or ''}")
+        default = _DEFAULTS.get(keyword, row.what["default"]) or None
+        lines.append(f"{keyword} = {default}{allowed}\n    {row.what['help'] or ''}")
         if row.what["key"]:
             lines[-1] += f"\n    DeepSpeed: {row.what['key']}"
     return "\n".join(lines)

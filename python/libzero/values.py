@@ -47,11 +47,12 @@ class Values:
             may_change = {id(p) for p in wanted} if modifier_rank is not None else set()
             fixed = [p for u in units for p in u.params if id(p) not in may_change]
             before = [_checksum(p.tensor) for p in fixed]
+            masters = {id(p): self._read_master(p, modifier_rank) for p in wanted} if modifier_rank is not None else {}
             yield
             changed = next((p for p, was in zip(fixed, before) if _checksum(p.tensor) != was), None)
             if changed is None and modifier_rank is not None:
                 for p in wanted:
-                    self._write_back(p, modifier_rank)
+                    self._write_back(p, modifier_rank, masters[id(p)])
         except BaseException:
             for p in [p for u in units[:n_held] for p in u.params]:
                 self._accept(p)  # what is given back is dropped
@@ -64,7 +65,15 @@ class Values:
                 f"gathered: parameter {changed.name} was changed: say by which rank (modifier_rank=0), and that it is one of params"
             )
 
-    def _write_back(self, param: Param, root: int) -> None:
+    def _read_master(self, param: Param, root: int) -> torch.Tensor | None:
+        """On the rank that may change the parameter, where this is less precise. Its bits may be the master's upper half."""
+        if self.dtype == torch.float32 or param.is_frozen or not param.tensor.numel():
+            return None
+        master = torch.empty(param.shape)
+        check(lib.zr_param_read(param.handle, 0, master.numel(), master.data_ptr()))
+        return master if self.rank == root else None
+
+    def _write_back(self, param: Param, root: int, master: torch.Tensor | None) -> None:
         """What a rank has made of a parameter, to all. Elements of which it changed nothing keep the rest of their
         master's precision."""
         tensor = param.tensor.data
@@ -72,9 +81,7 @@ class Values:
             raise ArgumentError(f"gathered: parameter {param.name} has shape {tuple(tensor.shape)} now, had {tuple(param.shape)}")
         if not tensor.numel():
             return
-        if self.dtype != torch.float32 and not param.is_frozen:
-            master = torch.empty(param.shape)
-            check(lib.zr_param_read(param.handle, 0, master.numel(), master.data_ptr()))
+        if master is not None:
             tensor = torch.where(master.to(self.dtype) == tensor, master, tensor.float())
         self._write(param, tensor, root)
         self._accept(param)

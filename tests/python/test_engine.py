@@ -43,9 +43,9 @@ PLACEMENTS = [
     {"stage": 2},
     {"stage": 3},
     {"stage": 0, "offload_optimizer": "cpu"},
-    {"stage": 1, "offload_optimizer": "nvme", **NVME},
+    {"stage": 1, "offload_optimizer": "nvme", "master": "apart", **NVME},
     {"stage": 2, "offload_optimizer": "cpu"},
-    {"stage": 3, "offload_optimizer": "nvme", **NVME},
+    {"stage": 3, "offload_optimizer": "nvme", "master": "apart", **NVME},
     {"stage": 3, "offload_params": "cpu"},
     {"stage": 3, "offload_optimizer": "nvme", "offload_params": "nvme", **NVME},
 ]
@@ -655,7 +655,7 @@ class Sharded(unittest.TestCase):
             self.assertEqual(device["gathered_parameters"]["live"], 0)
             self.assertGreaterEqual(device["gathered_parameters"]["peak"], 4 * largest)
             self.assertLess(device["gathered_parameters"]["peak"], 4 * n_elems)
-            self.assertLess(abs(host["optimizer_state"]["live"] - 12 * n_elems / N_RANKS), 0.2 * 12 * n_elems)
+            self.assertLess(abs(host["optimizer_state"]["live"] - 8 * n_elems / N_RANKS), 0.2 * 8 * n_elems)
         with self.assertRaisesRegex(libzero.BudgetError, "device memory.*optimizer"):
             libzero.initialize(torch.nn.Linear(1024, 1024), stage=0, device_memory="12MiB")
         libzero.initialize(torch.nn.Linear(1024, 1024), stage=0, device_memory="12MiB", offload_optimizer="cpu").close()
@@ -715,8 +715,9 @@ class Written(unittest.TestCase):
     def test_load_with_torch_2_4(self):
         """There, the hook that load_state_dict needs is not public yet."""
         name = "register_load_state_dict_pre_hook"
-        self.addCleanup(setattr, torch.nn.Module, name, getattr(torch.nn.Module, name))
-        delattr(torch.nn.Module, name)
+        if hasattr(torch.nn.Module, name):
+            self.addCleanup(setattr, torch.nn.Module, name, getattr(torch.nn.Module, name))
+            delattr(torch.nn.Module, name)
         with libzero.initialize(models.make("mlp"), **HYPER, stage=3) as engine:
             other = {n: v + 1 for n, v in engine.state_dict().items()}
             engine.load_state_dict(other)

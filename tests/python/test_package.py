@@ -46,7 +46,7 @@ class Options(unittest.TestCase):
     def test_keywords(self):
         config = self.configure(stage=3, lr=1e-3, offload_params="cpu", device_memory="1GiB", overlap_comm=False)
         for keyword, text in [("stage", "3"), ("lr", "0.001"), ("offload_params", "cpu"), ("overlap_comm", "off"),
-                              ("device_memory", "1073741824"), ("grad_accum", "1")]:
+                              ("device_memory", "1073741824"), ("grad_accum", "1"), ("master", "auto")]:
             self.assertEqual(_options.get(config, keyword), text)
         self.assertEqual(_options.get(self.configure(total_num_steps=9, schedule="cosine", warmup=2), "total_num_steps"), "9")
 

@@ -171,7 +171,7 @@ class Object(unittest.TestCase):
         batch = next(models.batches("mlp", 0, 1))
         adamw, sgd = (libzero.plan(model, batch, optimizer=kind(model.parameters(), lr=0.1))["tiers"]["device"]["tags"]["optimizer_state"]
                       for kind in (torch.optim.AdamW, torch.optim.SGD))
-        self.assertEqual(adamw * 2, sgd * 3)
+        self.assertEqual(adamw, sgd * 2)
         grouped = libzero.plan(model, batch, model_parameters=[{"params": list(model.parameters()), "weight_decay": 0.0}])
         self.assertEqual(grouped["tiers"]["device"]["tags"]["optimizer_state"], adamw)
 
