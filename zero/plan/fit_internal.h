@@ -29,6 +29,16 @@ zr_run_lack_t zr_run_find_lack(const zr_run_request_t *request, const zr_run_pla
  */
 bool zr_run_fold(const zr_run_request_t *request, size_t least_blocks, zr_run_fit_t *one_p);
 
+/**
+ * zr_run_place, and the plan of what was chosen.
+ *
+ * @param plan_p        zr_run_plan's of the run as it is now, if *is_planned_p
+ * @param is_planned_p  false: nothing fits, or the run was not planned with all that it leaves open
+ */
+ZR_NODISCARD zr_status_t zr_run_place_and_plan(zr_run_request_t *run, const zr_run_open_t *open,
+                                               const zr_log_t *log, size_t *n_plans_p,
+                                               zr_run_plan_t *plan_p, bool *is_planned_p);
+
 /** A way to make a step, of those that are left open. */
 typedef struct zr_run_way {
     zr_step_order_t order;

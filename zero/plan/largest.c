@@ -58,17 +58,24 @@ static bool is_fast_enough(const zr_run_largest_t *search, const zr_run_request_
     return tokens >= search->least_tokens_per_s * plan->step_seconds;
 }
 
-static zr_status_t place(zr_run_largest_t *search, const variant_t *variant, bool is_enough,
-                         zr_run_request_t *run) {
+/* Choose what is open of a run, and plan it. *status_p: of the plan. */
+static zr_status_t plan_placed(zr_run_largest_t *search, const variant_t *variant, bool is_enough,
+                               zr_run_request_t *run, zr_run_plan_t *plan_p,
+                               zr_status_t *status_p) {
+    bool is_planned = false;
     zr_run_open_t open = search->open.places;
     open.params &= run->config.stage == 3;
     if (!open.optimizer && !open.params)
         open =
             (zr_run_open_t){.gradients = variant->parts_gradients, .activations = open.activations};
     open.is_enough = is_enough;
-    if (!open.optimizer && !open.params && !open.gradients && !open.activations)
-        return ZR_OK;
-    return zr_run_place(run, &open, search->log, &search->n_plans);
+    if (open.optimizer || open.params || open.gradients || open.activations)
+        ZR_TRY(zr_run_place_and_plan(run, &open, search->log, &search->n_plans, plan_p,
+                                     &is_planned));
+    search->n_plans += !is_planned;
+    *status_p = is_planned ? ZR_OK : zr_run_plan(run, plan_p);
+    zr_run_hold_buffers(plan_p, &run->config);
+    return ZR_OK;
 }
 
 /* Whether a size fits in its way to make a step. *plan_p: set where it does. */
@@ -77,10 +84,8 @@ static zr_status_t try_way(zr_run_largest_t *search, const variant_t *variant,
     zr_run_plan_t plan;
     if (search->is_stopped != NULL && search->is_stopped(search->stop_context))
         return ZR_ERR_STATE;
-    ZR_TRY(place(search, variant, search->least_tokens_per_s == 0, run));
-    search->n_plans++;
-    zr_status_t status = zr_run_plan(run, &plan);
-    zr_run_hold_buffers(&plan, &run->config);
+    zr_status_t status;
+    ZR_TRY(plan_placed(search, variant, search->least_tokens_per_s == 0, run, &plan, &status));
     *fits_p = status == ZR_OK && is_fast_enough(search, run, &plan);
     if (*fits_p)
         *plan_p = plan;
@@ -319,15 +324,14 @@ static zr_status_t hasten(zr_run_largest_t *search) {
     zr_run_request_t run = search->largest;
     const variant_t variant = {.parts_gradients = false};
     zr_run_plan_t plan;
+    zr_status_t status;
     if (!search->open.places.optimizer && !search->open.places.params)
         return ZR_OK;
     run.config.offload_optimizer.gradients = ZR_OFFLOAD_CPU;
     run.config.offload_optimizer.gradients_ratio = 1;
-    ZR_TRY(place(search, &variant, false, &run));
-    search->n_plans++;
-    if (zr_run_plan(&run, &plan) != ZR_OK || plan.step_seconds > search->plan.step_seconds)
+    ZR_TRY(plan_placed(search, &variant, false, &run, &plan, &status));
+    if (status != ZR_OK || plan.step_seconds > search->plan.step_seconds)
         return ZR_OK;
-    zr_run_hold_buffers(&plan, &run.config);
     search->largest = run;
     search->plan = plan;
     note_size(search, &plan);
@@ -383,13 +387,13 @@ static zr_status_t plan_smaller(zr_run_largest_t *search) {
     for (size_t i = 0; i < search->n_smaller; i++) {
         zr_run_request_t run = search->largest;
         zr_run_plan_t plan;
+        zr_status_t status;
         n_params /= 2;
         size_t index = find_size(search, n_params);
         if (index == 0 || !search->family.set_model(search->family.context, index, &run))
             break;
-        ZR_TRY(place(search, &variant, true, &run));
-        search->n_plans++;
-        if (zr_run_plan(&run, &plan) == ZR_OK)
+        ZR_TRY(plan_placed(search, &variant, true, &run, &plan, &status));
+        if (status == ZR_OK)
             note_size(search, &plan);
     }
     return ZR_OK;

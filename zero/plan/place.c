@@ -29,6 +29,8 @@ typedef struct search {
     double state_elems, param_elems; /* of a rank */
     size_t n_inputs;
     size_t n_plans;
+    zr_run_plan_t planned; /* if is_planned: of the run as it is */
+    bool is_planned;
     char message[512]; /* the first error of the last plan */
 } search_t;
 
@@ -38,7 +40,7 @@ typedef struct placed {
     zr_shares_t shares;
     zr_shares_t found; /* shares, before they were moved */
     zr_run_request_t run;
-    double seconds;              /* fits */
+    zr_run_plan_t plan;          /* fits: of the run */
     double rest[ZR_N_TIERS];     /* fits: live at most, besides */
     bool is_refused[ZR_N_TIERS]; /* does not fit: who had no room */
 } placed_t;
@@ -290,12 +292,12 @@ static void keep(const search_t *search, const zr_shares_t *shares, const zr_run
                  placed_t *placed) {
     zr_shares_facts_t facts = search->facts;
     learn(search, plan, &facts);
-    bool is_best = !placed->fits || plan->step_seconds <= placed->seconds;
+    if (!placed->fits || plan->step_seconds <= placed->plan.step_seconds) {
+        placed->run = *search->run;
+        placed->plan = *plan;
+    }
     placed->fits = true;
     placed->shares = *shares;
-    if (is_best)
-        placed->run = *search->run;
-    placed->seconds = is_best ? plan->step_seconds : placed->seconds;
     for (int tier = 0; tier < ZR_N_TIERS; tier++)
         placed->rest[tier] = facts.rest[tier];
 }
@@ -442,7 +444,7 @@ static zr_status_t polish(search_t *search, zr_shares_aim_t aim, placed_t *place
 /* ---- the choice ------------------------------------------------------------------------------ */
 
 static void take_faster(const placed_t *placed, placed_t *best) {
-    if (placed->fits && (!best->fits || placed->seconds < WORTH_IT * best->seconds))
+    if (placed->fits && (!best->fits || placed->plan.step_seconds < WORTH_IT * best->plan.step_seconds))
         *best = *placed;
 }
 
@@ -484,7 +486,7 @@ static bool parts_gradients(const search_t *search, const placed_t *best) {
     return best->fits && search->facts.is_open[ZR_KEPT_GRADS] && up > LEAST_MOVE;
 }
 
-static zr_status_t choose(search_t *search, bool *fits_p) {
+static zr_status_t choose(search_t *search) {
     zr_run_plan_t free;
     placed_t best = {.fits = false};
     bool is_planned = false;
@@ -501,28 +503,30 @@ static zr_status_t choose(search_t *search, bool *fits_p) {
         ZR_TRY(try_aim(search, ZR_SHARES_GRADS_UP, &best));
     if (!best.fits)
         ZR_TRY(try_aim(search, ZR_SHARES_DOWNMOST, &best));
-    if (best.fits)
+    search->is_planned = best.fits;
+    if (best.fits) {
         *search->run = best.run;
-    else
+        search->planned = best.plan;
+    } else {
         turn_all_down(search);
-    *fits_p = best.fits;
+    }
     return ZR_OK;
 }
 
 /* Where no fractions of inputs were found that fit, all of them wait in one tier. */
-static zr_status_t choose_whole_inputs(search_t *search, bool *fits_p) {
+static zr_status_t choose_whole_inputs(search_t *search) {
     const zr_run_open_t *asked = search->open;
     zr_run_open_t open = *asked;
     const zr_run_request_t lowest = *search->run;
     open.activations = false;
     search->open = &open;
-    for (int at = ZR_OFFLOAD_NONE; at <= (int)lowest.activations && !*fits_p; at++) {
+    for (int at = ZR_OFFLOAD_NONE; at <= (int)lowest.activations && !search->is_planned; at++) {
         search->run->activations = (zr_offload_device_t)at;
         search->run->activations_on_device = search->run->activations_in_host = 0;
-        ZR_TRY(choose(search, fits_p));
+        ZR_TRY(choose(search));
     }
     search->open = asked;
-    if (!*fits_p)
+    if (!search->is_planned)
         *search->run = lowest;
     return ZR_OK;
 }
@@ -530,22 +534,23 @@ static zr_status_t choose_whole_inputs(search_t *search, bool *fits_p) {
 /* Tiers are filled beside the usual buffers; what is left open of them is so again if that fits. */
 static zr_status_t open_buffers(search_t *search, const zr_config_t *asked) {
     zr_config_t *config = &search->run->config;
-    zr_run_plan_t within;
-    bool fits = false;
     config->offload_optimizer.n_buffers = asked->offload_optimizer.n_buffers;
     config->offload_param.n_buffers = asked->offload_param.n_buffers;
     bool is_limited = search->run->hardware.pinned_bytes < ZR_RUN_ENOUGH_BYTES;
-    if ((config->update_at != ZR_UPDATE_AT_BACKWARD && !is_limited) ||
-        !zr_run_opens_buffers(search->run))
+    if (!zr_run_opens_buffers(search->run))
         return ZR_OK;
-    ZR_TRY(plan(search, 0, &within, &fits));
-    if (fits)
-        zr_run_hold_buffers(&within, config);
+    search->is_planned = false;
+    if (config->update_at != ZR_UPDATE_AT_BACKWARD && !is_limited)
+        return ZR_OK;
+    ZR_TRY(plan(search, 0, &search->planned, &search->is_planned));
+    if (search->is_planned)
+        zr_run_hold_buffers(&search->planned, config);
     return ZR_OK;
 }
 
-zr_status_t zr_run_place(zr_run_request_t *run, const zr_run_open_t *open, const zr_log_t *log,
-                         size_t *n_plans_p) {
+zr_status_t zr_run_place_and_plan(zr_run_request_t *run, const zr_run_open_t *open,
+                                  const zr_log_t *log, size_t *n_plans_p, zr_run_plan_t *plan_p,
+                                  bool *is_planned_p) {
     search_t search = {.run = run, .open = open, .log = log};
     /* Room on the device is for what stays there, not for updates of what does not. */
     if (open->optimizer && run->config.offload_optimizer.update_on == ZR_UPDATE_ON_FASTER)
@@ -558,13 +563,23 @@ zr_status_t zr_run_place(zr_run_request_t *run, const zr_run_open_t *open, const
         run->config.offload_optimizer.n_buffers = ZR_CONFIG_USUAL_BUFFERS;
     if (asked.offload_param.n_buffers == 0)
         run->config.offload_param.n_buffers = ZR_CONFIG_USUAL_PARAM_BUFFERS;
-    bool fits = false;
-    zr_status_t status = choose(&search, &fits);
-    if (status == ZR_OK && !fits && search.facts.is_open[ZR_KEPT_INPUTS])
-        status = choose_whole_inputs(&search, &fits);
+    zr_status_t status = choose(&search);
+    if (status == ZR_OK && !search.is_planned && search.facts.is_open[ZR_KEPT_INPUTS])
+        status = choose_whole_inputs(&search);
     run->hardware.pinned_bytes = pinned_bytes;
+    search.is_planned &= pinned_bytes == 0 || pinned_bytes >= ZR_RUN_ENOUGH_BYTES;
     ZR_THEN(status, open_buffers(&search, &asked));
     ZR_TRY(status);
     *n_plans_p += search.n_plans;
+    *is_planned_p = search.is_planned;
+    if (search.is_planned)
+        *plan_p = search.planned;
     return ZR_OK;
+}
+
+zr_status_t zr_run_place(zr_run_request_t *run, const zr_run_open_t *open, const zr_log_t *log,
+                         size_t *n_plans_p) {
+    zr_run_plan_t plan;
+    bool is_planned;
+    return zr_run_place_and_plan(run, open, log, n_plans_p, &plan, &is_planned);
 }

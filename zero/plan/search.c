@@ -99,14 +99,18 @@ static zr_status_t make_run(const search_t *search, const zr_run_row_t *row,
     return ZR_OK;
 }
 
-/* A placement that is left open: as far up as fits. */
-static zr_status_t settle(search_t *search, zr_run_request_t *run, zr_run_row_t *row) {
+/* A placement that is left open: as far up as fits. is_planned_p: the row has its plan. */
+static zr_status_t settle(search_t *search, zr_run_request_t *run, zr_run_row_t *row,
+                          bool *is_planned_p) {
     zr_run_open_t open = search->ask->places;
     open.params &= row->stage == 3;
     open.activations &= row->recompute;
     if (!open.optimizer && !open.params && !open.activations)
         return ZR_OK;
-    ZR_TRY(zr_run_place(run, &open, search->log, &search->rows.n_tried));
+    row->one = (zr_run_fit_t){0};
+    ZR_TRY(zr_run_place_and_plan(run, &open, search->log, &search->rows.n_tried, &row->one.plan,
+                                 is_planned_p));
+    row->one.fits = *is_planned_p;
     row->optimizer = run->config.offload_optimizer.device;
     row->params = run->config.offload_param.device;
     row->activations = run->activations;
@@ -132,12 +136,13 @@ static bool folds(const search_t *search) {
 
 static zr_status_t plan_way(search_t *search, zr_run_row_t *row) {
     zr_run_request_t run;
+    bool is_planned = false;
     ZR_TRY(make_run(search, row, &run));
-    ZR_TRY(settle(search, &run, row));
+    ZR_TRY(settle(search, &run, row, &is_planned));
     row->config = run.config;
-    search->rows.n_tried++;
+    search->rows.n_tried += !is_planned;
     row->is_exact = !folds(search) || !zr_run_fold(&run, search->ask->fold_blocks, &row->one);
-    if (row->is_exact)
+    if (row->is_exact && !is_planned)
         ZR_TRY(zr_run_fit(&run, search->log, &row->one));
     zr_run_hold_buffers(&row->one.plan, &row->config);
     if (row->one.fits)

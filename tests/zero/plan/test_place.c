@@ -8,8 +8,8 @@
 #include "models/shape.h"
 #include "tests/common/kept_log.h"
 #include "tests/common/test.h"
-#include "zero/plan/run_search.h"
 #include "zero/hardware_json.h"
+#include "zero/plan/fit_internal.h"
 #include "zero/plan/linear_internal.h"
 
 /* ---- small problems ------------------------------------------------------------------------- */
@@ -254,7 +254,8 @@ static double fastest_of_all(const box_t *box, const zr_log_t *log, size_t *n_pl
 static void compare_with_grid(bool opens_inputs, size_t n) {
     zr_log_t log = {.sink = drop_message, .level = ZR_LOG_ERROR};
     uint64_t bits = 7;
-    size_t n_fit = 0, n_more = 0, n_faster = 0, n_plans = 0, n_tried = 0, n_mixed = 0;
+    size_t n_fit = 0, n_more = 0, n_faster = 0, n_plans = 0, n_tried = 0, n_mixed = 0,
+           n_planned = 0;
     double worst = 0;
     for (size_t i = 0; i < n; i++) {
         box_t box;
@@ -263,8 +264,14 @@ static void compare_with_grid(bool opens_inputs, size_t n) {
         if (opens_inputs)
             open_inputs(&bits, &box);
         double least = fastest_of_all(&box, &log, &n_tried);
-        assert_ok(zr_run_place(&box.run, &box.open, &log, &n_plans));
+        zr_run_plan_t planned;
+        bool is_planned;
+        assert_ok(zr_run_place_and_plan(&box.run, &box.open, &log, &n_plans, &planned,
+                                        &is_planned));
         assert_ok(zr_run_fit(&box.run, &log, &fit));
+        n_planned += is_planned;
+        if (is_planned)
+            assert_memory_equal(&planned, &fit.plan, sizeof(planned));
         assert_true(fit.fits || isinf(least));
         n_fit += fit.fits;
         n_more += fit.fits && isinf(least);
@@ -279,7 +286,7 @@ static void compare_with_grid(bool opens_inputs, size_t n) {
                   "several tiers; %zu plans, %zu of the grid\n",
                   n_fit, n, n_more, n_faster, worst, n_mixed, n_plans, n_tried);
     assert_true(n_fit >= n / 3 && n_faster >= n / 10 && worst < 1.1);
-    assert_true(2 * n_plans < n_tried);
+    assert_true(2 * n_plans < n_tried && 2 * n_planned > n_fit);
     assert_true(!opens_inputs || n_mixed > 0);
 }
 
