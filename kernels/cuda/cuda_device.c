@@ -145,6 +145,8 @@ static void cuda_close(zr_device_t *device) {
     zr_cuda_device_t *cuda = (zr_cuda_device_t *)device;
     if (cuda->blas != NULL)
         cuda->close_blas(cuda);
+    if (cuda->attention != NULL)
+        cuda->close_attention(cuda);
     if (cuda->reference != NULL && cudaEventDestroy(cuda->reference) != cudaSuccess)
         (void)cudaGetLastError();
     zr_cuda_memory_close(cuda);

@@ -75,6 +75,8 @@ typedef struct zr_cuda_device {
     struct zr_cuda_blas *blas;             /* NULL before the first matrix product; kept by
                                               nn/cuda/matmul_plan.c */
     void (*close_blas)(struct zr_cuda_device *cuda); /* frees it; set with it */
+    struct zr_cuda_attention_plans *attention;       /* likewise: nn/cuda/attention_cudnn.c */
+    void (*close_attention)(struct zr_cuda_device *cuda);
 } zr_cuda_device_t;
 
 typedef struct zr_cuda_stream {

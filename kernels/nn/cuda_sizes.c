@@ -95,10 +95,51 @@ static size_t rotary_backward_bytes(const zr_device_t *device, const void *argum
 
 /* ---- attention, embedding -------------------------------------------------------------------- */
 
+static size_t round_up(size_t n, size_t to) {
+    return (n + to - 1) / to * to;
+}
+
+static bool has_cudnn(zr_nn_engine_t engine, const zr_nn_qkv_shape_t *shape, zr_dtype_t dtype) {
+    return engine == ZR_NN_ENGINE_CUDNN && dtype == ZR_DTYPE_BF16 && shape->head_size % 8 == 0 &&
+           shape->head_size <= 128 && shape->document_starts == NULL;
+}
+
+bool zr_cuda_attention_is_cudnns(const zr_device_t *device, const zr_nn_attention_t *args) {
+    (void)device;
+    return has_cudnn(args->engine, &args->shape, args->activation_dtype);
+}
+
+bool zr_cuda_attention_backward_is_cudnns(const zr_device_t *device,
+                                          const zr_nn_attention_backward_t *args) {
+    return device->info.cuda_major == 9 &&
+           has_cudnn(args->engine, &args->shape, args->activation_dtype);
+}
+
+/* What cuDNN's plans need apart from tensors: 256 bytes on 9.0, less elsewhere. */
+static const size_t cudnn_bytes = 256;
+
+static size_t attention_bytes(const zr_device_t *device, const void *arguments) {
+    return zr_cuda_attention_is_cudnns(device, arguments) ? cudnn_bytes : 0;
+}
+
+size_t zr_cuda_attention_delta_bytes(const zr_nn_qkv_shape_t *shape) {
+    return round_up(shape->batch * shape->heads * shape->seq * sizeof(float),
+                    ZR_NN_WORKSPACE_ALIGNMENT);
+}
+
+/* cuDNN keeps the gradients of all scores, and those of keys and values for each head of queries:
+ * to the byte what its plans of 9.16 to 9.24 ask for (test_cudnn). */
 static size_t attention_backward_bytes(const zr_device_t *device, const void *arguments) {
     const zr_nn_attention_backward_t *args = arguments;
-    (void)device;
-    return args->shape.batch * args->shape.heads * args->shape.seq * sizeof(float); /* delta */
+    const zr_nn_qkv_shape_t *shape = &args->shape;
+    size_t n_heads = shape->batch * shape->heads;
+    if (!zr_cuda_attention_backward_is_cudnns(device, args))
+        return n_heads * shape->seq * sizeof(float); /* delta */
+    size_t scores = n_heads * round_up(shape->seq, 64) * round_up(shape->seq, 128);
+    size_t by_query = n_heads * shape->seq * shape->head_size;
+    bool has_groups = shape->heads > shape->kv_heads;
+    return zr_cuda_attention_delta_bytes(shape) + cudnn_bytes +
+           (scores + (has_groups ? 2 * by_query : 0)) * sizeof(zr_bf16_t);
 }
 
 static size_t embedding_backward_bytes(const zr_device_t *device, const void *arguments) {
@@ -165,6 +206,7 @@ static zr_nn_bytes_fn *const bytes[ZR_NN_N_KERNELS] = {
     [ZR_NN_BIAS_GRAD] = bias_grad_bytes,
     [ZR_NN_LAYERNORM_BACKWARD] = layernorm_backward_bytes,
     [ZR_NN_ROTARY_BACKWARD] = rotary_backward_bytes,
+    [ZR_NN_ATTENTION] = attention_bytes,
     [ZR_NN_ATTENTION_BACKWARD] = attention_backward_bytes,
     [ZR_NN_EMBEDDING_BACKWARD] = embedding_backward_bytes,
     [ZR_NN_LM_HEAD] = lm_head_bytes,

@@ -46,6 +46,15 @@ size_t zr_cuda_lm_head_stride(size_t vocab);
 /** Rows that a model's head goes through at a time: zr_nn_lm_head_chunks. */
 size_t zr_cuda_lm_head_row_chunk(const zr_nn_lm_head_t *args);
 
+/** Whether attention is cuDNN's, if that has a plan for it: of sizes, dtype and the device's info
+ * alone. The backward pass on compute capability 9 only: elsewhere it is not known to be
+ * deterministic. */
+bool zr_cuda_attention_is_cudnns(const zr_device_t *device, const zr_nn_attention_t *args);
+bool zr_cuda_attention_backward_is_cudnns(const zr_device_t *device,
+                                          const zr_nn_attention_backward_t *args);
+/** The sums of dout * out over a head's row, first in the backward pass's workspace. */
+size_t zr_cuda_attention_delta_bytes(const zr_nn_qkv_shape_t *shape);
+
 /** The same for every product of a device. */
 size_t zr_cuda_matmul_workspace_bytes(const zr_device_t *device);
 

@@ -539,8 +539,28 @@ zr_cost_t zr_nn_attention_backward_cost(const zr_nn_attention_backward_t *args) 
     return attention_cost(&args->shape, args->window, 10.0, 4.0, args->activation_dtype);
 }
 
-static zr_status_t check_attention_shape(nn_call_t call, const zr_nn_qkv_shape_t *shape) {
+zr_status_t zr_nn_attention_open(zr_device_t *device, zr_nn_engine_t engine,
+                                 zr_nn_engine_info_t *info_p) {
+    const zr_nn_backend_t *backend = zr_nn_backend_of(device);
+    if (engine == ZR_NN_ENGINE_OWN) {
+        *info_p = (zr_nn_engine_info_t){.name = "own"};
+        return ZR_OK;
+    }
+    if (backend == NULL || backend->attention_open == NULL)
+        return zr_fail(&device->log, ZR_ERR_UNSUPPORTED,
+                       "--attention cudnn: device \"%s\" has no cuDNN, only \"cuda\" has; use "
+                       "--attention own",
+                       device->backend->name);
+    return backend->attention_open(device, info_p);
+}
+
+static zr_status_t check_attention(nn_call_t call, const zr_nn_qkv_shape_t *shape,
+                                   zr_nn_engine_t engine) {
     ZR_TRY(check_qkv_shape(call, shape));
+    if (engine != ZR_NN_ENGINE_OWN && engine != ZR_NN_ENGINE_CUDNN)
+        return zr_fail(call.log, ZR_ERR_ARGUMENT,
+                       "%s: engine %d; ZR_NN_ENGINE_OWN and ZR_NN_ENGINE_CUDNN are allowed",
+                       call.name, (int)engine);
     return check_product(call, "one head's scores", shape->seq, shape->seq);
 }
 
@@ -552,7 +572,7 @@ zr_status_t zr_nn_attention(zr_stream_t *stream, const zr_nn_attention_t *args,
                             zr_nn_workspace_t workspace) {
     nn_call_t call = call_of(stream, ZR_NN_ATTENTION, args);
     ZR_TRY(check_dtype(call, "activations", args->activation_dtype));
-    ZR_TRY(check_attention_shape(call, &args->shape));
+    ZR_TRY(check_attention(call, &args->shape, args->engine));
     if (has_nothing(&args->shape))
         return ZR_OK;
     CHECK_OPERANDS(call, {"qkv", args->qkv}, {"out", args->out}, {"log_sum", args->log_sum});
@@ -569,7 +589,7 @@ zr_status_t zr_nn_attention_backward(zr_stream_t *stream, const zr_nn_attention_
                                      zr_nn_workspace_t workspace) {
     nn_call_t call = call_of(stream, ZR_NN_ATTENTION_BACKWARD, args);
     ZR_TRY(check_dtype(call, "activations", args->activation_dtype));
-    ZR_TRY(check_attention_shape(call, &args->shape));
+    ZR_TRY(check_attention(call, &args->shape, args->engine));
     if (has_nothing(&args->shape))
         return ZR_OK;
     CHECK_OPERANDS(call, {"qkv", args->qkv}, {"out", args->out}, {"log_sum", args->log_sum},

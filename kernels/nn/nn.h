@@ -303,6 +303,31 @@ size_t zr_nn_rotary_backward_workspace_bytes(const zr_device_t *device,
 
 /* ---- attention -------------------------------------------------------------- */
 
+/** Whose kernels compute attention. Both keep the same log_sum. Other sums, hence other bits. */
+typedef enum zr_nn_engine {
+    ZR_NN_ENGINE_OWN = 0,
+    ZR_NN_ENGINE_CUDNN = 1 /* on cuda: cuDNN's fused kernels, the library's own where cuDNN has none
+                              (fp32, documents, some head sizes); other devices: as OWN */
+} zr_nn_engine_t;
+
+typedef struct zr_nn_engine_info {
+    char name[32];                /* with its version: "own", "cuDNN 9.19.0" */
+    size_t n_forward, n_backward; /* of cuDNN: passes that it has computed on this device, where
+                                     it was asked to; others were the library's own */
+} zr_nn_engine_info_t;
+
+/**
+ * Load an engine for a device before it is first used, and tell its version. Ranks that should
+ * compute the same bits must have the same. Later calls tell what it has computed since.
+ *
+ * @return ZR_OK; ZR_ERR_UNSUPPORTED if the device does not have it, or it is too old; ZR_ERR_MEMORY;
+ *         ZR_ERR_DEVICE
+ *
+ * Threads: the device's own. Until it is closed the device keeps what was loaded.
+ */
+ZR_NODISCARD zr_status_t zr_nn_attention_open(zr_device_t *device, zr_nn_engine_t engine,
+                                              zr_nn_engine_info_t *info_p);
+
 /**
  * Causal attention of every head: out = softmax(q k^T / sqrt(head_size)) v, each position attends
  * to itself and earlier positions of its document, at most `window` in total.
@@ -321,6 +346,7 @@ typedef struct zr_nn_attention {
     void *out;
     float *log_sum; /* log of the sum of exp(score), natural */
     zr_dtype_t activation_dtype;
+    zr_nn_engine_t engine;
 } zr_nn_attention_t;
 ZR_NODISCARD zr_status_t zr_nn_attention(zr_stream_t *stream, const zr_nn_attention_t *args,
                                          zr_nn_workspace_t workspace);
@@ -336,6 +362,7 @@ typedef struct zr_nn_attention_backward {
     const void *dout;
     void *dqkv;
     zr_dtype_t activation_dtype;
+    zr_nn_engine_t engine; /* need not be the forward pass's */
 } zr_nn_attention_backward_t;
 ZR_NODISCARD zr_status_t zr_nn_attention_backward(zr_stream_t *stream,
                                                   const zr_nn_attention_backward_t *args,
@@ -488,7 +515,7 @@ typedef struct zr_nn_work {
     void *workspace;
 } zr_nn_work_t;
 
-/** No entry is optional; a backend refuses the dtypes it lacks with ZR_ERR_UNSUPPORTED. */
+/** No entry but the last is optional; a backend refuses dtypes it lacks: ZR_ERR_UNSUPPORTED. */
 typedef struct zr_nn_backend {
     const char *name; /* name of the device's backend */
 
@@ -498,6 +525,8 @@ typedef struct zr_nn_backend {
     zr_status_t (*run)(zr_stream_t *stream, const zr_nn_work_t *work);
     /* Workspace of a kernel; 0: none. */
     size_t (*workspace_bytes)(const zr_device_t *device, zr_nn_kernel_t kernel, const void *args);
+    /* zr_nn_attention_open of ZR_NN_ENGINE_CUDNN; NULL: the device does not have it. */
+    zr_status_t (*attention_open)(zr_device_t *device, zr_nn_engine_info_t *info_p);
 } zr_nn_backend_t;
 
 /** Function types for a backend's tables of kernels and workspace sizes, indexed by zr_nn_kernel_t.

@@ -35,6 +35,10 @@ typedef struct emu_options {
     bool are_peers;          /* devices can reach each other's memory */
     bool has_cublaslt;       /* the library is there */
     bool has_epilogues;      /* it adds a bias, and has GELU, for some shapes */
+    bool has_cudnn;           /* likewise */
+    bool cudnn_refuses;       /* its heuristic has no proposal */
+    size_t cudnn_version;     /* 91900: 9.19.0 */
+    size_t cudnn_extra_bytes; /* that its plans need, more than usual */
     size_t granule_bytes;    /* smaller than a GPU's, so that tests have many */
     size_t memory_bytes;     /* of each device */
     size_t in_use_bytes;     /* of that, by the context */
@@ -44,7 +48,8 @@ typedef struct emu_options {
 } emu_options_t;
 
 /** Two devices with everything, or what EMU_DEVICES, EMU_SEED, EMU_GRANULE_BYTES,
- * EMU_FAIL_COPY_BYTES, EMU_NO_VIRTUAL_MEMORY and EMU_NO_EPILOGUES of the environment say. */
+ * EMU_FAIL_COPY_BYTES, EMU_NO_VIRTUAL_MEMORY, EMU_NO_EPILOGUES, EMU_MAJOR and EMU_CUDNN_VERSION
+ * (0: none) of the environment say. */
 emu_options_t emu_options_default(void);
 
 /** Another machine from now on. Nothing of the old one may be in use. */

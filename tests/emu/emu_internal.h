@@ -5,6 +5,7 @@
  *   emu_streams.cc  devices, streams, events, copies, failures
  *   emu_kernels.cc  a kernel's blocks and threads
  *   emu_cublaslt.cc matrix products
+ *   emu_cudnn.cc    graphs of operations
  *   emu_nccl.cc     NCCL: calls, and gates in streams
  *   emu_nccl_meeting.cc  where its ranks meet
  */
@@ -62,6 +63,8 @@ size_t n_live_memory();
 /* ---- matrix products (emu_cublaslt.cc) ------------------------------------------------------ */
 
 size_t n_live_blas(); /* handles, and descriptions of matrices and products */
+size_t n_live_dnn();  /* cuDNN's handles and descriptions (emu_cudnn.cc) */
+
 /* ---- gates in streams, for collectives (emu_streams.cc, emu_nccl.cc) ------------------------- */
 
 /* Queue what holds a stream up until `is_open`, which is asked while memory can be opened. */

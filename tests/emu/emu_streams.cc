@@ -712,15 +712,19 @@ void emu_queue_kernel(const emu_launch_t &launch, std::function<void()> thread,
 
 emu_options_t emu_options_default(void) {
     const char *seed = getenv("EMU_SEED"), *granule = getenv("EMU_GRANULE_BYTES");
+    const char *major = getenv("EMU_MAJOR");
+    const char *cudnn = getenv("EMU_CUDNN_VERSION");
     const char *devices = getenv("EMU_DEVICES"), *fail_copy = getenv("EMU_FAIL_COPY_BYTES");
     emu_options_t defaults = {};
     defaults.n_devices = devices != NULL ? atoi(devices) : 2;
     defaults.has_driver = true;
-    defaults.major = 8;
+    defaults.major = major != NULL ? atoi(major) : 8;
     defaults.has_virtual_memory = getenv("EMU_NO_VIRTUAL_MEMORY") == NULL;
     defaults.are_peers = true;
     defaults.has_cublaslt = true;
     defaults.has_epilogues = getenv("EMU_NO_EPILOGUES") == NULL;
+    defaults.cudnn_version = cudnn != NULL ? strtoull(cudnn, NULL, 0) : 91900;
+    defaults.has_cudnn = defaults.cudnn_version > 0;
     defaults.granule_bytes = granule != NULL ? strtoull(granule, NULL, 0) : (size_t)1 << 20;
     defaults.memory_bytes = (size_t)1 << 30;
     defaults.in_use_bytes = (size_t)3 << 20;
@@ -736,7 +740,8 @@ static size_t n_streams() {
 }
 
 static size_t n_live() {
-    return n_streams() + machine.events.size() + n_live_memory() + n_live_blas() + n_live_comms();
+    return n_streams() + machine.events.size() + n_live_memory() + n_live_blas() + n_live_dnn() +
+           n_live_comms();
 }
 
 void emu_configure(const emu_options_t *wanted) {
@@ -804,8 +809,9 @@ __attribute__((destructor)) static void report() {
     if (n_live() > 0)
         misuse(
             "not given back at the end: %zu streams, %zu events, %zu of memory, %zu of cuBLASLt, "
-            "%zu of NCCL",
-            n_streams(), machine.events.size(), n_live_memory(), n_live_blas(), n_live_comms());
+            "%zu of cuDNN, %zu of NCCL",
+            n_streams(), machine.events.size(), n_live_memory(), n_live_blas(), n_live_dnn(),
+            n_live_comms());
     if (machine.n_misuses > 0)
         _exit(1);
 }

@@ -4,11 +4,11 @@ file(GLOB EMU_KERNELS CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cuda/*.cu
      ${CMAKE_SOURCE_DIR}/kernels/nn/cuda/*.cu)
 file(GLOB EMU_CUDA_SOURCES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cuda/*.c
      ${CMAKE_SOURCE_DIR}/kernels/nn/cuda/*.c)
-list(FILTER EMU_CUDA_SOURCES EXCLUDE REGEX "/cublaslt_find\\.c$") # emu_cublaslt.cc does it
+list(FILTER EMU_CUDA_SOURCES EXCLUDE REGEX "/(cublaslt|cudnn)_find\\.c$") # emu_*.cc do it
 set(EMU_NCCL_SOURCES ${CMAKE_SOURCE_DIR}/zero/comm/nccl/comm_nccl.c
                      ${CMAKE_SOURCE_DIR}/zero/comm/nccl/nccl_link.c emu/emu_nccl_library.c)
 add_library(zero_emu OBJECT EXCLUDE_FROM_ALL
-            emu/emu_cublaslt.cc emu/emu_kernels.cc emu/emu_memory.cc emu/emu_nccl.cc
+            emu/emu_cublaslt.cc emu/emu_cudnn.cc emu/emu_kernels.cc emu/emu_memory.cc emu/emu_nccl.cc
             emu/emu_nccl_meeting.cc emu/emu_streams.cc emu/backends.c ${EMU_CUDA_SOURCES} ${EMU_KERNELS} ${EMU_NCCL_SOURCES})
 set_source_files_properties(${EMU_KERNELS} PROPERTIES LANGUAGE CXX)
 target_include_directories(zero_emu BEFORE PUBLIC ${CMAKE_CURRENT_SOURCE_DIR}/emu/include)
@@ -53,6 +53,7 @@ zr_add_emu_test(test_emu_matrix emu/test_emu_matrix.c emu/emu_matrix_probe.cc
                 kernels/device_fixture.c LABELS asan)
 zr_add_emu_test(test_emu_attention_fails emu/test_emu_attention_fails.c kernels/device_fixture.c
                 LABELS asan)
+zr_add_emu_test(test_emu_cudnn emu/test_emu_cudnn.c kernels/device_fixture.c LABELS asan)
 zr_add_emu_test(test_emu_bits emu/test_emu_bits.c kernels/device_fixture.c LABELS asan)
 zr_add_emu_test(test_emu_trace emu/test_emu_trace.c common/trace_file.c common/ticking_clock.c
                 LABELS asan)
@@ -72,6 +73,9 @@ foreach(kernels attention lm_head matmul)
   zr_add_emu_test(test_emu_nn_${kernels} kernels/nn/test_nn_${kernels}.c ref/attention_bounds.c
                   ${NN_TEST} LABELS asan)
 endforeach()
+add_test(NAME test_emu_nn_attention_cudnn COMMAND test_emu_nn_attention cuda)
+zr_test_properties(test_emu_nn_attention_cudnn NO_SANITIZERS)
+set_tests_properties(test_emu_nn_attention_cudnn PROPERTIES ENVIRONMENT "ATTENTION_ENGINE=cudnn;EMU_MAJOR=9")
 # Where cuBLASLt has no epilogues.
 foreach(test test_emu_nn_matmul test_emu_matmul)
   add_test(NAME ${test}_plain COMMAND ${test} cuda)

@@ -49,7 +49,7 @@ endforeach()
 add_library(ptx_code OBJECT EXCLUDE_FROM_ALL ${PTX_CODE})
 target_compile_options(ptx_code PRIVATE -O1 -ffp-contract=off -fno-strict-aliasing)
 add_library(zero_ptx OBJECT EXCLUDE_FROM_ALL ptx/ptx_launch.cc ptx/ptx_memory.cc ptx/races.cc
-            emu/emu_cublaslt.cc emu/emu_kernels.cc emu/emu_memory.cc emu/emu_nccl.cc
+            emu/emu_cublaslt.cc emu/emu_cudnn.cc emu/emu_kernels.cc emu/emu_memory.cc emu/emu_nccl.cc
             emu/emu_nccl_library.c emu/emu_nccl_meeting.cc emu/emu_streams.cc)
 foreach(library ptx_code zero_ptx)
   target_include_directories(${library} PRIVATE ${CMAKE_SOURCE_DIR})

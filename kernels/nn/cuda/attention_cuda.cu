@@ -4,7 +4,7 @@
 #include "kernels/nn/cuda/attention_cuda.cuh"
 
 #include "kernels/cuda/cuda_pack.cuh"
-#include "kernels/nn/cuda/cuda_nn.h"
+#include "kernels/nn/cuda/attention_cudnn.h"
 
 /* ---- delta: the sum of dout * out over each row of each head ------------------------------- */
 
@@ -94,11 +94,32 @@ static zr_cuda_attention_t own_args(const zr_stream_t *stream, const A *args) {
     return own;
 }
 
+/* By cuDNN, if it has a plan: *is_done. */
+template <typename A>
+static zr_status_t try_cudnn(zr_stream_t *stream, zr_nn_kernel_t kernel, const A *args,
+                             const void *dout, void *dqkv, void *workspace, bool *is_done) {
+    zr_cuda_attention_work_t work = {};
+    work.shape = args->shape;
+    work.window = args->window;
+    work.qkv = args->qkv;
+    work.out = const_cast<void *>(static_cast<const void *>(args->out));
+    work.log_sum = const_cast<float *>(args->log_sum);
+    work.dout = dout;
+    work.dqkv = dqkv;
+    work.workspace = workspace;
+    work.workspace_bytes = zr_cuda_nn_workspace_bytes(stream->device, kernel, args);
+    return zr_cuda_attention_cudnn(stream, &work, is_done);
+}
+
 zr_status_t zr_cuda_nn_attention(zr_stream_t *stream, const void *arguments, void *workspace) {
     const zr_nn_attention_t *args = static_cast<const zr_nn_attention_t *>(arguments);
-    (void)workspace;
+    bool is_done = false;
     ZR_TRY(check_head_size(stream, "attention", args->shape.head_size));
     ZR_TRY(zr_cuda_enter(stream->device));
+    if (zr_cuda_attention_is_cudnns(stream->device, args))
+        ZR_TRY(try_cudnn(stream, ZR_NN_ATTENTION, args, NULL, NULL, workspace, &is_done));
+    if (is_done)
+        return ZR_OK;
     zr_cuda_attention_t own = own_args(stream, args);
     if (has_matrix_kernel(own, args->activation_dtype))
         return zr_cuda_attention_mma(stream, own);
@@ -109,8 +130,14 @@ zr_status_t zr_cuda_nn_attention_backward(zr_stream_t *stream, const void *argum
                                           void *workspace) {
     const zr_nn_attention_backward_t *args =
         static_cast<const zr_nn_attention_backward_t *>(arguments);
+    bool is_done = false;
     ZR_TRY(check_head_size(stream, "attention_backward", args->shape.head_size));
     ZR_TRY(zr_cuda_enter(stream->device));
+    if (zr_cuda_attention_backward_is_cudnns(stream->device, args))
+        ZR_TRY(try_cudnn(stream, ZR_NN_ATTENTION_BACKWARD, args, args->dout, args->dqkv, workspace,
+                         &is_done));
+    if (is_done)
+        return ZR_OK;
     zr_cuda_attention_t own = own_args(stream, args);
     own.dout = args->dout;
     own.dqkv = args->dqkv;

@@ -1,5 +1,5 @@
 /* A transformer's kernels on CUDA: the table. */
-#include "kernels/nn/cuda/cuda_nn.h"
+#include "kernels/nn/cuda/attention_cudnn.h"
 
 static zr_nn_run_fn *const kernels[ZR_NN_N_KERNELS] = {
     [ZR_NN_MATMUL] = zr_cuda_nn_matmul,
@@ -26,4 +26,5 @@ static zr_status_t run(zr_stream_t *stream, const zr_nn_work_t *work) {
 const zr_nn_backend_t zr_cuda_nn_backend = {.name = "cuda",
                                             .activation_dtype = zr_cuda_nn_activation_dtype,
                                             .run = run,
-                                            .workspace_bytes = zr_cuda_nn_workspace_bytes};
+                                            .workspace_bytes = zr_cuda_nn_workspace_bytes,
+                                            .attention_open = zr_cuda_nn_attention_open};

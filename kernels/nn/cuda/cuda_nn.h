@@ -7,7 +7,8 @@
  *   elementwise_nn_cuda.cu   GELU
  *   swiglu_cuda.cu           SwiGLU
  *   rotary_cuda.cu           rotary positions, normalisation of queries and keys
- *   attention_cuda*.cu       attention
+ *   attention_*cuda.cu       attention
+ *   attention_cudnn.c        attention by cuDNN, described in attention_graph.c
  *   embedding_cuda.cu        both tables of an embedding
  *   lm_head_cuda.cu          logits, loss and their gradients
  *   cuda_nn.c                the table

@@ -1,7 +1,8 @@
 /*
  * Causal attention against double precision, on every device: at lengths and heads that fit tiles
  * and that do not, each element within what its roundings allow; the same bits in whatever order
- * threads and blocks run; and that its scores are never all there.
+ * threads and blocks run; and that its scores are never all there. ATTENTION_ENGINE=cudnn of the
+ * environment: by cuDNN, where it has such heads.
  */
 #include "tests/kernels/nn/nn_test.h"
 #include "tests/ref/attention_bounds.h"
@@ -51,13 +52,18 @@ static zr_nn_qkv_shape_t shape_of(const attention_test_t *test) {
                                    ref->document_starts == NULL ? NULL : test->starts.data};
 }
 
+static zr_nn_engine_t engine(void) {
+    return getenv("ATTENTION_ENGINE") == NULL ? ZR_NN_ENGINE_OWN : ZR_NN_ENGINE_CUDNN;
+}
+
 static zr_status_t run_forward(const attention_test_t *test) {
     zr_nn_attention_t args = {.shape = shape_of(test),
                               .window = test->c.ref.window,
                               .qkv = test->qkv.data,
                               .out = test->out.data,
                               .log_sum = test->log_sum.data,
-                              .activation_dtype = test->dtype};
+                              .activation_dtype = test->dtype,
+                              .engine = engine()};
     zr_nn_workspace_t workspace =
         nn_workspace(zr_nn_attention_workspace_bytes(test->device->device, &args));
     zr_status_t status = zr_nn_attention(test->device->stream, &args, workspace);
@@ -73,7 +79,8 @@ static zr_status_t run_backward(const attention_test_t *test) {
                                        .log_sum = test->log_sum.data,
                                        .dout = test->dout.data,
                                        .dqkv = test->dqkv.data,
-                                       .activation_dtype = test->dtype};
+                                       .activation_dtype = test->dtype,
+                                       .engine = engine()};
     zr_nn_workspace_t workspace =
         nn_workspace(zr_nn_attention_backward_workspace_bytes(test->device->device, &args));
     zr_status_t status = zr_nn_attention_backward(test->device->stream, &args, workspace);
