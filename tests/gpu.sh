@@ -381,10 +381,10 @@ sum_choices() {
     sed 's/^\[[^]]*\]//; s/\[[0-9]*\]//g; s/0[xX][0-9a-fA-F]*//g' "$1" | sort | uniq -c | sort -rn | head -n 40
 }
 
-# trace NAME SECONDS MODEL MICRO_BATCH: a step's kernels, what is in use then, and what cuBLASLt says that it was given.
+# trace NAME SECONDS MODEL MICRO_BATCH OPTION...: a step's kernels, what is in use then, and what cuBLASLt says that it was given.
 trace() {
     export CUBLASLT_LOG_LEVEL=2 CUBLASLT_LOG_FILE=$logs/cublaslt-$1.log
-    train_on_gpu "trace-$1" "$2" --model "$3" --steps 3 --micro-batch "$4" --trace "$logs/trace-$1.json" --trace-steps 3:3
+    train_on_gpu "trace-$1" "$2" --model "$3" --steps 3 --micro-batch "$4" --trace "$logs/trace-$1.json" --trace-steps 3:3 "${@:5}"
     local code=$?
     unset CUBLASLT_LOG_LEVEL CUBLASLT_LOG_FILE
     $is_dry && return
@@ -392,6 +392,17 @@ trace() {
     check "trace-$1-in-use" "the device's memory in use is not what was planned, to 2% or 64 MiB" in_use_is_planned "trace-$1"
     part_of "kernels-$1" 2 sum_kernels "$logs/trace-$1.json"
     part_of "cublaslt-$1" 2 sum_choices "$logs/cublaslt-$1.log"
+}
+
+# A small step with cuDNN's attention, where there is a cuDNN.
+try_cudnn() {
+    local said code
+    said=$("$build/bin/zero-train" --device cuda --json --data docs --dtype bf16 --steps 1 --micro-batch 2 \
+        --model layers=1,channels=64,heads=1,seq=64,vocab=256 --attention cudnn 2>&1)
+    code=$?
+    echo "$said"
+    case $said in *"cuDNN is not here"* | *"built without cuDNN"*) code=77 ;; esac
+    return $code
 }
 
 # What there is to know first of the GPU's speed: what a plan needs to know, the update and the other kernels against
@@ -406,6 +417,7 @@ measure() {
     bench kernels-bf16 6 kernels --dtype bf16 $rows $brief
     bench adam-bf16 5 adam --dtype bf16 --elems "$elems" $brief
     trace 124m 12 "$small" "$small_batch"
+    part_of cudnn-step 5 try_cudnn && trace 124m-cudnn 10 "$small" "$small_batch" --attention cudnn
     trace 1.5b 20 "$large" "$large_batch"
     bench_step step-1.5b-accumulated 30 "$large" "$large_batch" 8
     $is_dry || micro_batch=$(largest_micro_batch "$large")
@@ -417,7 +429,7 @@ measure_peers() {
     local model
     for model in gpt2 gpt2-xl; do
         if $is_dry || python3 -c 'import torch' 2>/dev/null; then
-            part "pytorch-$model" $([ $model = gpt2 ] && echo 25 || echo 35) python3 tests/gpu_peer.py --model $model \
+            part "pytorch-$model" $([ $model = gpt2 ] && echo 25 || echo 30) python3 tests/gpu_peer.py --model $model \
                 --micro-batch $([ $model = gpt2 ] && echo 16 || echo 12)
         else
             leave_out "pytorch-$model" "no PyTorch here"
@@ -443,7 +455,7 @@ fill_all_memory() {
     device=${device%% *}
     host=$(awk '/^MemAvailable:/ { print int($2 / 1024) }' /proc/meminfo)
     [ -z "${ZR_GPU_TINY:-}" ] || host=64
-    part capacity 60 "$build/bin/zero-capacity" --device cuda --json --stage 2 --offload-optimizer auto --seq "$seq" \
+    part capacity 50 "$build/bin/zero-capacity" --device cuda --json --stage 2 --offload-optimizer auto --seq "$seq" \
         --vocab "$vocab" --aspect 64 --device-memory "$((${device:-100000} * 94 / 100))MiB" --host-memory "$((host * 80 / 100))MiB" \
         --verify steps=1
 }
@@ -555,7 +567,7 @@ fi
 architecture=$(ask_gpu compute_cap | tr -d .)
 began_at=$(date -u +%Y-%m-%dT%H:%M:%SZ)
 commit=$(git rev-parse HEAD 2>/dev/null)
-export -f build_all run_suite compare_plan agree_to_2_percent value_of sum_kernels sum_choices zr_configure zr_build zr_say zr_die
+export -f build_all run_suite compare_plan agree_to_2_percent value_of sum_kernels sum_choices try_cudnn zr_configure zr_build zr_say zr_die
 $is_dry || mkdir -p "$logs" "$(dirname "$out")"
 $is_dry || use_packages || exit 1
 $is_dry || use_wheels

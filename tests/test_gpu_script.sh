@@ -84,6 +84,7 @@ case "$1 $2" in '-c import torch') ! is torchless ;; *) exec /usr/bin/env -i PAT
 END
 fake ninja-built/zero-train <<'END'
 [ "$1" != --version ] || exit 0
+case "$*" in *'--attention cudnn'*) ! is dnnless || { echo "cuDNN is not here" && exit 2; } ;; esac
 while [ $# -gt 0 ]; do
     case $1 in --ranks) ranks=$2 ;; --stage) stage=$2 ;; --log) log=$2 ;; --device) device=$2 ;; --trace) trace=$2 ;; esac
     shift
@@ -153,10 +154,10 @@ first_sanitizer=$(sed -n 's/^memcheck-test_kernels (at \([0-9]*\) s.*/\1/p' "$wo
 expect "what measures and compares is expected to be done by then" test "$first_sanitizer" -le 550
 expect "the smoke test takes a minute at most" test $((after_smoke - first_smoke)) -le 60
 
-# With all that it needs: build, 4 of smoke, the hardware, 4 steps with their plans, 3 other benchmarks, 2 traces with
-# what is in use, their kernels and cuBLASLt's choices, suite, 6 runs with their losses and peaks, 2 comparisons, 2 runs
+# With all that it needs: build, 4 of smoke, the hardware, 4 steps with their plans, 3 other benchmarks, 3 traces with
+# what is in use, their kernels and cuBLASLt's choices, a step with cuDNN, suite, 6 runs with their losses and peaks, 2 comparisons, 2 runs
 # and their losses, 2 of PyTorch, 2 of offload with their plans, capacity, 3 further benchmarks, 6 of compute-sanitizer.
-n_all=65
+n_all=70
 run well
 expect "all passes" test $code -eq 0
 expect "$n_all parts pass" counts $n_all 0
@@ -169,9 +170,9 @@ if command -v python3 >/dev/null; then
     expect "the results are JSON" python3 -m json.tool "$work/out.json" /dev/null
 fi
 # What goes wrong in a part fails that part, and the rest is run.
-run "smokeless torchless unplanned crowded peaks differ race skips apart"
-expect "without PyTorch its two parts are left out" grep -q '"left_out": 2,$' "$work/out.json"
-expect "a part fails for each" counts $((n_all - 23)) 21
+run "smokeless torchless dnnless unplanned crowded peaks differ race skips apart"
+expect "without PyTorch and cuDNN their three parts are left out" grep -q '"left_out": 3,$' "$work/out.json"
+expect "a part fails for each" counts $((n_all - 28)) 21
 expect "different weights end with 1" test $code -eq 1
 failed() { sed -n 's/^\([^ ]*\): failed.*/\1/p' "$work/said" | tr '\n' ' '; }
 expect "which parts: smoke, plans, the suite, hashes, peaks, sanitizers" test "$(failed)" = "$(echo \

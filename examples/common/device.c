@@ -58,6 +58,21 @@ zr_status_t device_choose(const char *wanted, const zr_log_t *log, device_choice
     return ZR_OK;
 }
 
+zr_status_t device_attention(const device_choice_t *choice, zr_nn_engine_t engine,
+                             const zr_log_t *log, zr_nn_engine_info_t *info_p) {
+    zr_device_options_t options = zr_device_options_default();
+    zr_device_t *device = NULL;
+    options.log = *log;
+    options.index = choice->index;
+    *info_p = (zr_nn_engine_info_t){.name = "own"};
+    if (engine == ZR_NN_ENGINE_OWN)
+        return ZR_OK;
+    zr_status_t status = zr_device_open(choice->name, &options, &device);
+    ZR_THEN(status, zr_nn_attention_open(device, engine, info_p));
+    zr_device_close(&device);
+    return status;
+}
+
 zr_status_t device_check(const char *wanted, const zr_log_t *log) {
     static const char *const names[] = {"auto", "host", "cuda"};
     size_t ignored = 0;

@@ -23,6 +23,10 @@ ZR_NODISCARD zr_status_t device_check(const char *wanted, const zr_log_t *log);
 ZR_NODISCARD zr_status_t device_choose(const char *wanted, const zr_log_t *log,
                                        device_choice_t *device_p);
 
+/** What zr_nn_attention_open does on a device that is opened for it. */
+ZR_NODISCARD zr_status_t device_attention(const device_choice_t *choice, zr_nn_engine_t engine,
+                                          const zr_log_t *log, zr_nn_engine_info_t *info_p);
+
 /** Cores that this process may use. */
 int device_cores(void);
 /** Threads of each rank: as asked for, or with 0 those cores, shared out. */

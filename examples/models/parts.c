@@ -215,6 +215,7 @@ zr_status_t zr_part_attention_forward(zr_visit_t *visit, const zr_part_types_t *
                                       zr_nn_attention_t args, zr_part_scratch_t *scratch) {
     zr_nn_workspace_t workspace;
     args.activation_dtype = types->activation_dtype;
+    args.engine = types->attention;
     ZR_TRY(zr_part_take_workspace(visit, zr_nn_attention_workspace_bytes(visit->device, &args),
                                   &scratch->workspace, &workspace));
     ZR_TRY(zr_nn_attention(visit->stream, &args, workspace));
@@ -227,6 +228,7 @@ zr_status_t zr_part_attention_backward(zr_visit_t *visit, const zr_part_types_t 
                                        zr_part_scratch_t *scratch) {
     zr_nn_workspace_t workspace;
     args.activation_dtype = types->activation_dtype;
+    args.engine = types->attention;
     ZR_TRY(zr_part_take_workspace(visit,
                                   zr_nn_attention_backward_workspace_bytes(visit->device, &args),
                                   &scratch->workspace, &workspace));
@@ -424,6 +426,7 @@ zr_status_t zr_part_model_create(zr_runtime_t *runtime, const zr_part_model_desc
     base->encoding = desc->options->encoding;
     base->adapter = desc->options->adapter;
     ZR_TRY(zr_part_types_of(runtime, activations->least_rows, &base->types));
+    base->types.attention = desc->options->attention;
     zr_model_options_t options = {
         .shape = desc->shape,
         .shape_bytes = desc->shape_bytes,

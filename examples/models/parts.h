@@ -14,6 +14,7 @@ ZR_BEGIN_C
 typedef struct zr_part_types {
     zr_dtype_t param_dtype;
     zr_dtype_t activation_dtype;
+    zr_nn_engine_t attention;
     size_t least_rows; /* rows of the smallest micro-batch. Products take workspaces that suffice
                           from this size to their own, so that all sizes can follow one memory plan;
                           0: each takes what it needs */
@@ -218,6 +219,7 @@ typedef struct zr_transformer_options {
     const zr_part_adapter_t *adapter; /* NULL: none; borrowed for the life of the model */
     bool trains_added;                /* train only the adapters' parameters */
     bool has_documents;               /* micro-batches have document starts */
+    zr_nn_engine_t attention;         /* whose kernels compute it, where the device has them */
 } zr_transformer_options_t;
 
 /** A model with an embedding, identical layers, a norm and a head. Block types are borrowed until

@@ -30,7 +30,7 @@ static bool is_repeated(const options_row_t *row) {
 static bool is_said(const plan_options_t *options, const zr_run_row_t *row,
                     const zr_option_t *option) {
     bool stash_nvme = row->recompute && options->run.offload_activations == ZR_OFFLOAD_NVME;
-    if (strcmp(option->name, "sums") == 0)
+    if (strcmp(option->name, "sums") == 0 || strcmp(option->name, "attention") == 0)
         return options->hardware.kind == ZR_HARDWARE_CUDA;
     return zr_option_idle(option, &row->config) == NULL ||
            (stash_nvme && (option->flags & ZR_OPTION_OF_TRANSFERS) != 0);

@@ -28,6 +28,7 @@ static const options_use_t uses[] = {
     {"prefetch", 2, NULL},
     {"max-live", 2, NULL},
     {"sums", 2, NULL},
+    {"attention", 2, NULL},
     {"overlap-comm", 2, NULL},
     {"clip", 2, NULL},
     {"check-overflow", 2, NULL},

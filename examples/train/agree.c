@@ -73,7 +73,7 @@ static void agree_on_rows(agreement_t *a, const train_options_t *o) {
 }
 
 zr_status_t train_agree(const train_options_t *options, const data_t *data, const data_t *val,
-                        const train_start_t *start, zr_comm_t *comm) {
+                        const train_start_t *start, const char *attention, zr_comm_t *comm) {
     agreement_t agreement = {.comm = comm, .status = ZR_OK};
     if (!options->is_launched)
         return ZR_OK;
@@ -88,6 +88,7 @@ zr_status_t train_agree(const train_options_t *options, const data_t *data, cons
         agree(&agreement,
               "a checkpoint of step %zu to resume from (--resume), at sequence %" PRIu64,
               start->step, start->n_sequences);
+    agree(&agreement, "kernels of attention: %s", attention);
     agree(&agreement, "%s --trace", options->trace_path != NULL ? "a" : "no");
     return agreement.status;
 }

@@ -114,6 +114,8 @@ static const zr_option_choice_t recomputes[] = {
     {"none", 0, NULL}, {"unit", 1, NULL}, {NULL, 0, NULL}};
 static const zr_option_choice_t sum_orders[] = {
     {"rank-order", ZR_SUM_RANK_ORDER, NULL}, {"any", ZR_SUM_ANY, NULL}, {NULL, 0, NULL}};
+static const zr_option_choice_t engines[] = {
+    {"own", ZR_NN_ENGINE_OWN, NULL}, {"cudnn", ZR_NN_ENGINE_CUDNN, NULL}, {NULL, 0, NULL}};
 static const zr_option_choice_t places[] = {{"none", ZR_OFFLOAD_NONE, NULL},
                                             {"cpu", ZR_OFFLOAD_CPU, NULL},
                                             {"nvme", ZR_OFFLOAD_NVME, NULL},
@@ -224,6 +226,13 @@ static const zr_option_t own[] = {
     {"recompute", AT(recompute), .type = ZR_OPTION_SWITCH, .flags = AGREE, .choices = recomputes,
      .group = RANKS,
      .help = "unit: keep only each layer's input and recompute the rest in backward"},
+    {"attention", AT(attention), .type = ZR_OPTION_CHOICE, .flags = AGREE, .choices = engines,
+     .group = RANKS,
+     .help = "on a GPU: whose kernels compute attention; cudnn: cuDNN's, the library's own where "
+             "it has none (fp32, documents, heads of more than 128 channels)",
+     .more = "other bits, and more memory in backward, which is cuDNN's on compute capability 9. "
+             "cuDNN 9.16 or later is loaded; its version is the same on all ranks "
+             "([gpu.md](../internals/gpu.md#kernels))"},
 
     {"device", AT(device), .type = ZR_OPTION_STRING, .group = MACHINE, .arg = "auto|host|cuda[:N]",
      .take = take_device, .help = "where it runs",
@@ -538,7 +547,8 @@ zr_transformer_options_t train_options_model(const train_options_t *options) {
                                       .encoding = encoding_of(options),
                                       .adapter = has_lora ? &options->lora.adapter : NULL,
                                       .trains_added = has_lora,
-                                      .has_documents = options->has_documents};
+                                      .has_documents = options->has_documents,
+                                      .attention = options->attention};
 }
 
 bool train_options_use_nvme(const train_options_t *options) {

@@ -96,6 +96,7 @@ typedef struct train_options {
     uint64_t seed;
     size_t steps;
     bool recompute;
+    zr_nn_engine_t attention;
     zr_offload_device_t offload_activations;           /* inputs of layers, with recompute */
     size_t activations_on_device, activations_in_host; /* zr_activation_options_t */
     const char *freeze;                                /* NULL: nothing */

@@ -348,12 +348,22 @@ static json_t *evaluation_object(const train_result_t *result) {
     return object;
 }
 
+/* Whose kernels attention was. */
+static json_t *attention_object(const zr_nn_engine_info_t *info) {
+    json_t *object = JSON_OBJECT({"engine", json_string(info->name)});
+    if (strcmp(info->name, "own") != 0)
+        JSON_PUT(&object, {"forward", json_count(info->n_forward)},
+                 {"backward", json_count(info->n_backward)});
+    return object;
+}
+
 /* Before it is open, nobody knows. */
 static void put_device(json_t **object_p, const train_result_t *result) {
     if (result->device[0] == '\0')
         return;
     JSON_PUT(object_p, {"overlap_comm", json_boolean(result->overlaps)},
-             {"threads", json_count(result->n_threads)}, {"device", json_string(result->device)});
+             {"threads", json_count(result->n_threads)}, {"device", json_string(result->device)},
+             {"attention", attention_object(&result->attention)});
 }
 
 static void put_memory(json_t **object_p, const train_result_t *result) {

@@ -72,6 +72,9 @@ static void note_in_use(rank_t *rank) {
 
 void train_results_note(rank_t *rank) {
     note_peaks(rank);
+    if (rank->device != NULL) /* which has it open: only counts change */
+        (void)zr_nn_attention_open(rank->device, rank->run->options->attention,
+                                   &rank->result.attention);
     note_in_use(rank);
     note_offload(rank);
 }
@@ -166,6 +169,7 @@ void train_results_add_up(rank_t *ranks, const train_options_t *options, train_r
     memcpy(result->device, first->device, sizeof(result->device));
     memcpy(result->device_in_use_bytes, first->device_in_use_bytes,
            sizeof(result->device_in_use_bytes));
+    result->attention = first->attention;
     result->first_step = first->first_step;
     result->n_steps = first->n_steps;
     result->n_skipped = first->n_skipped;

@@ -25,6 +25,7 @@ struct zero_train {
     FILE *log_file;
     train_start_t start;
     device_choice_t device;
+    zr_nn_engine_info_t attention; /* of --attention */
     struct rank *ranks; /* [train_launch_n_here]: there, and not yet run, or being run; owned */
     int n_device_threads;
     atomic_size_t n_wanted; /* steps until all ranks end, once options->stop was seen */

@@ -52,6 +52,7 @@ static zr_status_t create_device(rank_t *rank) {
     snprintf(rank->result.device, sizeof(rank->result.device), "%s",
              zr_device_info(rank->device)->description);
     rank->result.device_in_use_bytes[0] = zr_device_info(rank->device)->in_use_bytes;
+    rank->result.attention = rank->run->attention;
     return ZR_OK;
 }
 
@@ -112,7 +113,8 @@ static zr_status_t create_reader(rank_t *rank) {
 
 static zr_status_t make_rank(rank_t *rank) {
     const run_t *run = rank->run;
-    ZR_TRY(train_agree(run->options, run->data, run->val, &run->start, rank->comm));
+    ZR_TRY(train_agree(run->options, run->data, run->val, &run->start, run->attention.name,
+                       rank->comm));
     ZR_TRY(
         train_trace_create(run->options, rank->number, run->start.step, &rank->log, &rank->trace));
     ZR_TRY(create_device(rank));
@@ -712,6 +714,7 @@ zr_status_t zero_train_open(const train_options_t *options, const zr_log_t *log,
     run_t *run = NULL;
     zr_status_t status = make_run(options, log, &run);
     ZR_THEN(status, device_choose(options->device, &run->log, &run->device));
+    ZR_THEN(status, device_attention(&run->device, options->attention, &run->log, &run->attention));
     ZR_THEN(status, create_ranks(run));
     ZR_THEN(status, train_inputs_open(run));
     if (status == ZR_OK) {

@@ -117,6 +117,7 @@ typedef struct train_result {
     char device[128];                  /* its description; "": it was not opened */
     size_t device_in_use_bytes[2];     /* of a GPU with one rank, by anybody: when it was opened,
                                           and when training ended; 0: not asked for */
+    zr_nn_engine_info_t attention;     /* of the first rank */
     size_t n_threads;                  /* of each rank */
     const char *data_kind;             /* NULL: no data was opened */
     size_t n_data_files;

@@ -277,6 +277,35 @@ TEST(test_variants) {
     }
 }
 
+/* By cuDNN: both passes on 9.0, on 8.0 the forward pass alone. What is planned is needed. */
+TEST(test_attention_by_cudnn) {
+    run_t host = train("host", "--dtype bf16");
+    for (const char *major = "9"; major != NULL; major = *major == '9' ? "8" : NULL) {
+        assert_int_equal(setenv("EMU_MAJOR", major, 1), 0);
+        run_t run = train("cuda", "--dtype bf16 --attention cudnn");
+        json_t *object = kept_json(out);
+        assert_near("cuDNN", &run, &host, 1e-2);
+        json_t *attention = field(object, "attention");
+        assert_string_equal(text(attention, "engine"), "cuDNN 9.19.0");
+        assert_true(number(attention, "forward") > 0);
+        assert_int_equal(number(attention, "backward") > 0, *major == '9');
+        json_t *planned = field(field(object, "planned_peak_bytes"), "device");
+        json_t *peak = field(field(object, "peak_bytes"), "device");
+        assert_true(json_equal(field(planned, "tags"), field(peak, "tags")));
+        run_t sharded = train("cuda", "--dtype bf16 --attention cudnn --stage 3 --recompute unit");
+        assert_near("cuDNN, stage 3", &sharded, &host, 1e-2);
+    }
+    assert_int_equal(unsetenv("EMU_MAJOR"), 0);
+    assert_ran(2, TINY "--steps 1 --device host --attention cudnn");
+    assert_said("host", "device \"host\" has no cuDNN");
+    assert_int_equal(setenv("EMU_CUDNN_VERSION", "91002", 1), 0);
+    assert_ran(2, TINY "--steps 1 --device cuda --attention cudnn");
+    assert_said("old", "cuDNN 9.10.2 is too old: at least 9.16 is needed");
+    assert_ran(0, TINY "--steps 1 --device cuda --json");
+    assert_has(out, "\"engine\": \"own\"");
+    assert_int_equal(unsetenv("EMU_CUDNN_VERSION"), 0);
+}
+
 /* auto is the GPU where there is one. Where there is none, it is the host, with the reason, and
  * cuda is refused. */
 TEST(test_device) {
