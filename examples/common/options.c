@@ -111,8 +111,10 @@ static zr_status_t set_row(const options_row_t *row, const char *value, const zr
     bool is_auto = (row->option.flags & ZR_OPTION_AUTO) != 0 && strcmp(value, "auto") == 0;
     zr_config_t config = zr_config_default();
     zr_option_text_t usual = {""};
-    if (is_auto)
+    if (is_auto && row->is_of_library)
         usual = zr_option_text(&row->option, &config);
+    else if (is_auto) /* of a program's own the first choice */
+        snprintf(usual.text, sizeof(usual.text), "%s", row->option.choices[0].name);
     return zr_option_set(&row->option, NULL, is_auto ? usual.text : value, log,
                          (char *)object + row->offset);
 }
