@@ -818,7 +818,7 @@ static const char *short_key(const char *key) {
     for (size_t i = 0; i < sizeof(sections) / sizeof(sections[0]); i++)
         if (strncmp(key, sections[i], strlen(sections[i])) == 0)
             return key + strlen(sections[i]);
-    return key;
+    return strcmp(key, "bf16.enabled") == 0 ? "dtype" : key;
 }
 
 /* What a value was not given for: a sequence shorter than the model's, and "auto" of a file. */
@@ -838,8 +838,10 @@ static void say_chosen(const train_options_t *options, const zr_log_t *log) {
         char text[sizeof(value) + 128];
         if (!options->in_file.is_auto[i])
             continue;
+        bool is_unset = value.text[0] == '\0' ||
+                        ((rows[i].flags & ZR_OPTION_UNSET0) != 0 && strcmp(value.text, "0") == 0);
         snprintf(text, sizeof(text), "%s %s", short_key(rows[i].key),
-                 value.text[0] != '\0' ? value.text : "none");
+                 is_unset ? "unset" : value.text);
         add_name(&list, "", text);
     }
     if (list.n > 0)

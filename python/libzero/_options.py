@@ -163,7 +163,7 @@ def configure(
         if keyword not in rows():
             near = difflib.get_close_matches(keyword, rows(), 1)
             meant = f"; did you mean {near[0]}?" if near else ""
-            raise TypeError(f"libzero: there is no option {keyword!r}{meant}")
+            raise TypeError(f"libzero: unknown option {keyword!r}{meant}")
         if value is not None:
             _set(config, keyword, value)
     for keyword, value in keywords.items():

@@ -16,16 +16,16 @@ def options_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Keywords of libzero that say the same as a torch optimizer, but for what is a group's own."""
     name = type(optimizer).__name__
     if type(optimizer) not in (torch.optim.AdamW, torch.optim.SGD, torch.optim.Adam):
-        raise UnsupportedError(f"optimizer: {name} is not supported; AdamW, SGD, and Adam without weight decay are")
+        raise UnsupportedError(f"optimizer: {name} is not supported; allowed: AdamW, SGD, and Adam without weight decay")
     if optimizer.state:
-        raise UnsupportedError(f"optimizer: the {name} has state of steps before, which cannot be taken over")
+        raise UnsupportedError(f"optimizer: the {name} already has state of earlier steps, which cannot be imported")
     groups = optimizer.param_groups
     for group in groups:
         for key, value in _FIXED.items():
             if group.get(key, value) != value:
                 raise UnsupportedError(f"optimizer: {key}={group[key]} of {name} is not supported, only {value}")
         if type(optimizer) is torch.optim.Adam and group["weight_decay"] and not group.get("decoupled_weight_decay"):
-            raise UnsupportedError("optimizer: weight decay of Adam is part of the gradient there; use AdamW")
+            raise UnsupportedError("optimizer: torch's Adam adds weight decay to the gradient, which is not supported; use AdamW")
     if type(optimizer) is torch.optim.SGD:
         shared = _shared(groups, ("momentum", "nesterov"))
         return {"optimizer": "sgd", "momentum": shared["momentum"], **({"nesterov": True} if shared["nesterov"] else {})}

@@ -173,5 +173,5 @@ def read_groups(model: nn.Module, groups: Iterable[Any] | None, is_optimizer: bo
         result.append(group)
     missing = [n for n, p in model.named_parameters() if p.requires_grad and id(p) not in seen]
     if missing:
-        raise ArgumentError(f"the parameter groups lack {len(missing)} that require gradients, such as {missing[0]}: add them, or set requires_grad to False")
+        raise ArgumentError(f"the parameter groups lack {len(missing)} parameters that require gradients, such as {missing[0]}: add them, or set requires_grad to False")
     return result

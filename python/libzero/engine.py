@@ -204,7 +204,7 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
         if model_parameters is not None:
             twice.append("model_parameters")
         if twice:
-            raise ArgumentError(f"{twice[0]} is said by the optimizer that was given; remove one of both")
+            raise ArgumentError(f"{twice[0]} is set by the optimizer that was given; remove one of the two")
         keywords.update(own)
         self.optimizer = optimizer
 
@@ -354,7 +354,7 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
     # ---- backward ----
 
     def backward(self, loss: torch.Tensor, gradient: torch.Tensor | None = None, retain_graph: bool = False) -> None:
-        """The gradients of a micro-batch. They are averaged over its step's micro-batches and the ranks."""
+        """Compute the gradients of a micro-batch, averaged over its step's micro-batches and the ranks."""
         self._check("backward")
         if self._phase != OUTSIDE:
             raise StateError(f"backward within {self._phase}")

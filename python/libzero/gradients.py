@@ -80,7 +80,7 @@ class Gradients:
     def _take_gradient(self, tensor: torch.Tensor) -> None:
         """Called by autograd when a parameter's gradient is complete."""
         if self._phase != IN_BACKWARD:
-            raise StateError("backward was called on the loss by itself; call engine.backward(loss)")
+            raise StateError("loss.backward() was called; call engine.backward(loss)")
         if not self._syncs or tensor.grad is None:  # a lookup has brought its rows
             return
         param = self._params[id(tensor)]

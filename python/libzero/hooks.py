@@ -95,7 +95,7 @@ class Hooks:
     def _refuse_call(self, units: list[Unit]) -> None:
         if any(u.n_held == 0 for u in units):
             raise StateError(
-                "the module was called by itself, and its parameters are sharded: call the engine, or use "
+                "the module was called directly, but its parameters are sharded: call the engine, or use "
                 "`with engine.in_forward():` or `with engine.gathered():`"
             )
 

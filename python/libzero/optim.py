@@ -64,15 +64,15 @@ class _Offloaded(torch.optim.Optimizer):
         self._dtype = self._params[0].dtype
         self._steps = [0] * len(self._params)
         if offload not in ("cpu", "nvme"):
-            raise ArgumentError(f"offload={offload!r}: the state may be in host memory ('cpu') or on drives ('nvme')")
+            raise ArgumentError(f"offload={offload!r}: allowed: 'cpu' (the state in host memory) and 'nvme' (on drives)")
         for keyword in options:
             if keyword not in _OPTIONS:
-                raise TypeError(f"libzero.optim.{type(self).__name__}: there is no option {keyword!r}; there are {', '.join(_OPTIONS)}")
+                raise TypeError(f"libzero.optim.{type(self).__name__}: unknown option {keyword!r}; allowed: {', '.join(_OPTIONS)}")
         config = _options.configure(None, {"optimizer": self._name, "offload_optimizer": offload, **options}, 1)
         library = _Library(config, self._dtype, [p.numel() for p in self._params])
         self._library = library
         self.close: Callable[[], Any] = weakref.finalize(self, library.close)
-        """Give the state back: its memory, or its room on drives."""
+        """Free the state: its memory, or its space on drives."""
         if self._dtype != torch.float32:
             for i, p in enumerate(self._params):
                 self._write(i, 0, p.detach())
@@ -86,7 +86,7 @@ class _Offloaded(torch.optim.Optimizer):
             if p.device.type != "cpu":
                 raise UnsupportedError(f"libzero.optim: {where} is on {p.device}; the device is the host: move the model with .cpu()")
             if p.dtype not in _DTYPES:
-                raise UnsupportedError(f"libzero.optim: {where} is {p.dtype}; float32 and bfloat16 are possible")
+                raise UnsupportedError(f"libzero.optim: {where} is {p.dtype}; allowed: float32 and bfloat16")
             if p.dtype != self._params[0].dtype:
                 raise UnsupportedError(f"libzero.optim: parameters are {self._params[0].dtype} and {p.dtype}: make an optimizer for each")
             if p.layout != torch.strided or not p.is_contiguous():
@@ -95,7 +95,7 @@ class _Offloaded(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """A group; before the optimizer is made."""
         if hasattr(self, "_library"):
-            raise UnsupportedError("libzero.optim: a group cannot be added to an optimizer that is made; make one with all groups")
+            raise UnsupportedError("libzero.optim: groups cannot be added later: create the optimizer with all groups")
         super().add_param_group(param_group)
 
     # ---- steps ----
@@ -181,7 +181,7 @@ class _Offloaded(torch.optim.Optimizer):
         check(lib.zr_updater_write(self._library.updater, index, array, value.data_ptr() or None))
 
     def state_dict(self) -> dict[str, Any]:
-        """As torch.optim's: the state as tensors, all of them in memory. Of bf16 parameters with a "master"."""
+        """As torch.optim's: the state as tensors in memory; for bf16 parameters with a "master"."""
         self._check_open()
         result = super().state_dict()
         ids = [i for group in result["param_groups"] for i in group["params"]]
@@ -198,7 +198,7 @@ class _Offloaded(torch.optim.Optimizer):
         return {"step": torch.tensor(float(self._steps[index])), **arrays}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """What state_dict has given, of this class or of torch.optim's."""
+        """Load a state_dict of this class or of torch.optim's."""
         self._check_open()
         super().load_state_dict({**state_dict, "state": {}})
         ids = [i for group in state_dict["param_groups"] for i in group["params"]]

@@ -61,7 +61,7 @@ class _File:
             begin, end = tensor["data_offsets"]
             dtype = _DTYPES.get(tensor["dtype"])
             if dtype is None:
-                raise FormatError(f"{path}: {name} has dtype {tensor['dtype']}; known are {', '.join(_DTYPES)}")
+                raise FormatError(f"{path}: {name} has dtype {tensor['dtype']}; known: {', '.join(_DTYPES)}")
             if not 0 <= begin <= end <= size - self._begin or end - begin != math.prod(tensor["shape"]) * dtype.itemsize:
                 raise FormatError(f"{path}: {name} of shape {tensor['shape']} lies at bytes {begin} to {end} of {size - self._begin}")
 
@@ -136,7 +136,7 @@ class Weights:
                 return [reader(self.path / name) for name in dict.fromkeys(names)]
             if single.exists():
                 return [reader(single)]
-        raise ArgumentError(f"{self.path}: there is no {' nor '.join(name for name, _ in _FORMATS)}, nor the index of several")
+        raise ArgumentError(f"{self.path}: found neither {' nor '.join(name for name, _ in _FORMATS)}, nor an index of several")
 
     def _candidates(self, name: str) -> Iterator[str]:
         """A file of the model without its head has names without the prefix."""

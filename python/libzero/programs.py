@@ -34,7 +34,7 @@ def hardware_path(name: str | os.PathLike[str]) -> pathlib.Path:
     named = folder / f"{name}.json"
     if not named.exists():
         known = ", ".join(sorted(p.stem for p in folder.glob("*.json")))
-        raise ArgumentError(f"hardware {str(name)!r} is no file, and none of {known}")
+        raise ArgumentError(f"hardware {str(name)!r} is neither a file nor one of {known}")
     return named
 
 
@@ -66,7 +66,7 @@ def run(name: str, keywords: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Result(Mapping[str, Any]):
-    """The JSON object that a program has said, and its text as a string."""
+    """The JSON object that a program has printed; str() of it is its text."""
 
     def __init__(self, name: str, keywords: Mapping[str, Any]) -> None:
         self._name, self._keywords = name, dict(keywords)

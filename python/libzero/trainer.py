@@ -60,7 +60,7 @@ class HFTrainingArguments(TrainingArguments):
     def __post_init__(self) -> None:
         if self.deepspeed is not None:
             if self.libzero_config is not None:
-                raise ArgumentError("deepspeed and libzero_config say the same: remove one of both")
+                raise ArgumentError("deepspeed and libzero_config are both given: remove one of the two")
             self.libzero_config, self.deepspeed = self.deepspeed, None
         super().__post_init__()
 
@@ -136,7 +136,7 @@ class HFTrainer(Trainer):
         args = self.args
         said = getattr(args, "libzero_config", None)
         if said is not None and self._given_config is not None:
-            raise ArgumentError("libzero_config is said by the training arguments, too: remove one of both")
+            raise ArgumentError("libzero_config is given here and in the training arguments: remove one of the two")
         _check_arguments(args)
         self._engine_config, self._engine_keywords = _read_config(said if self._given_config is None else self._given_config, args)
         super().create_accelerator_and_postprocess()
@@ -225,7 +225,7 @@ class HFTrainer(Trainer):
         """The engine has the weights, too."""
         if not os.path.isdir(os.path.join(resume_from_checkpoint, _FOLDER)):
             raise ArgumentError(f"{resume_from_checkpoint} has no folder {_FOLDER}, so HFTrainer has not written it, or save_only_model "
-                                "was set: begin with its weights (from_pretrained) instead")
+                                "was set: start from its weights (from_pretrained) instead")
 
     def _load_best_model(self) -> None:
         self.engine.load_checkpoint(os.path.join(self.state.best_model_checkpoint, _FOLDER))
@@ -247,13 +247,13 @@ def _check_arguments(args: TrainingArguments) -> None:
         "fp16_full_eval": "evaluation has the parameters of training",
         "bf16_full_eval": "evaluation has the parameters of training",
         "auto_find_batch_size": "set per_device_train_batch_size",
-        "torch_compile": "give the module itself",
+        "torch_compile": "give the original module",
     }
     for name, reason in refused.items():
         if getattr(args, name, None):
             raise UnsupportedError(f"{name} of the training arguments is not supported: {reason}")
     if args.load_best_model_at_end and args.save_only_model:
-        raise UnsupportedError("load_best_model_at_end needs checkpoints of the engine: set save_only_model=False")
+        raise UnsupportedError("load_best_model_at_end requires checkpoints of the engine: set save_only_model=False")
 
 
 def _read_config(source: Any, args: TrainingArguments) -> tuple[dict[str, Any] | None, dict[str, Any]]:
@@ -270,7 +270,7 @@ def _read_config(source: Any, args: TrainingArguments) -> tuple[dict[str, Any] |
         if key in _OF_ENGINE or (key in _options.rows() and not isinstance(config[key], dict) and not _is_deepspeed(key)):
             keywords[key] = config.pop(key)
             if key in _OF_ARGUMENTS:
-                raise ArgumentError(f"libzero_config: {key} is said by the training arguments ({_OF_ARGUMENTS[key]}): remove it here")
+                raise ArgumentError(f"libzero_config: {key} is set by the training arguments ({_OF_ARGUMENTS[key]}): remove it here")
     _settle(config, keywords, args)
     return config or None, keywords
 

@@ -55,7 +55,7 @@ def find_blocks(model: nn.Module, named: list[str] | None) -> dict[str, nn.Modul
     for name in blocks:
         above = next((b for b in blocks if name.startswith(b + ".")), None)
         if above is not None:
-            raise ArgumentError(f"units: {name!r} is part of {above!r}, which is a unit, too")
+            raise ArgumentError(f"units: {name!r} is part of {above!r}, which is also a unit")
     return blocks
 
 

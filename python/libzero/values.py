@@ -62,7 +62,7 @@ class Values:
                 self._give_back(unit)
         if changed is not None:
             raise UnsupportedError(
-                f"gathered: parameter {changed.name} was changed: say by which rank (modifier_rank=0), and that it is one of params"
+                f"gathered: parameter {changed.name} was changed: give modifier_rank, the rank whose change is kept, and list the parameter in params"
             )
 
     def _read_master(self, param: Param, root: int) -> torch.Tensor | None:
@@ -104,7 +104,7 @@ class Values:
 
     def _check_between_steps(self, call: str) -> None:
         if self._n_done or self._is_open:
-            raise StateError(f"{call} within a step: call it after step(); a forward in training mode without backward begins one, too")
+            raise StateError(f"{call} within a step: call it after step(); a forward in training mode also begins a step")
 
     def _find(self, tensor: nn.Parameter) -> Param:
         if id(tensor) not in self._params:

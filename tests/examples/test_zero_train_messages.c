@@ -62,7 +62,7 @@ TEST(refusals) {
         {TINY "--epochs 3", "here it is --steps N: optimizer steps"},
         {TINY "--bf16", "here it is --dtype bf16"},
         {TINY "--zero_stage=2", "here it is --stage 0, 1, 2 or 3"},
-        {TINY "--dtype fp16", "--dtype fp16 is not supported; here it is --dtype bf16: there is"},
+        {TINY "--dtype fp16", "--dtype fp16 is not supported; here it is --dtype bf16: bf16"},
         {TINY "--offload-params cpu --stage 2", "--offload-params) is cpu at stage 2|at stage 3"},
         {TINY "--offload-optimizer cpu --stage 1 --offload-gradients-ratio 0.5",
          "--offload-gradients-ratio 0.5: at stages 0 and 1|at --stage 2 or 3"},
@@ -188,10 +188,13 @@ TEST(what_auto_became) {
     write_text(
         "auto.json",
         "{\"train_micro_batch_size_per_gpu\": \"auto\", \"gradient_clipping\": \"auto\", "
+        "\"bf16\": {\"enabled\": \"auto\"}, \"scheduler\": {\"type\": \"WarmupLR\", \"params\": "
+        "{\"warmup_max_lr\": \"auto\"}}, "
         "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": \"auto\", \"betas\": "
         "\"auto\"}}, \"zero_optimization\": {\"stage\": 2, \"reduce_bucket_size\": \"auto\"}}");
     assert_ran(0, TINY "--steps 1 --lr 0.25 --config auto.json");
-    assert_said("auto", "--config auto.json: \"auto\" became: |lr 0.25|betas[0] 0.9|betas[1] 0.95"
+    assert_said("auto", "--config auto.json: \"auto\" became: |dtype fp32|warmup_max_lr unset|lr "
+                        "0.25|betas[0] 0.9|betas[1] 0.95"
                         "|gradient_clipping 0|train_micro_batch_size_per_gpu ");
     assert_ran(0, TINY "--steps 1 --lr 0.25 --config auto.json --quiet");
     assert_string_equal(err, "");

@@ -616,7 +616,7 @@ class Sharded(unittest.TestCase):
             engine.step()
             with self.assertRaisesRegex(libzero.StateError, "engine.state_dict"):
                 model.state_dict()
-            with self.assertRaisesRegex(libzero.StateError, "by itself"):
+            with self.assertRaisesRegex(libzero.StateError, "called directly"):
                 model(*next(models.batches("llama", RANK, N_RANKS)))
             weight = model.model.model.layers[1].mlp.up_proj.weight
             with engine.gathered(weight):
@@ -818,7 +818,7 @@ class Written(unittest.TestCase):
         for place in self.PLACEMENTS[::3]:
             with libzero.initialize(models.make("mlp"), **HYPER, **place) as engine:
                 weight, bias = engine.module.layers[0].weight, engine.module.layers[0].bias
-                with self.assertRaisesRegex(libzero.UnsupportedError, "layers.0.bias was changed: say by which rank"):
+                with self.assertRaisesRegex(libzero.UnsupportedError, "layers.0.bias was changed: give modifier_rank"):
                     with engine.gathered(weight, modifier_rank=0):
                         bias.data[0], bias.data[1] = bias.data[1].clone(), bias.data[0].clone()
             with libzero.initialize(models.make("mlp"), **HYPER, **place) as engine:
@@ -1021,7 +1021,7 @@ class Pretrained(unittest.TestCase):
             libzero.initialize(model, pretrained=base)
         with self.assertRaisesRegex(libzero.ArgumentError, "no values"):
             libzero.initialize(other)
-        with self.assertRaisesRegex(libzero.ArgumentError, "there is no model.safetensors"):
+        with self.assertRaisesRegex(libzero.ArgumentError, "found neither model.safetensors"):
             libzero.initialize(other, pretrained="/")
 
     def test_tied_and_saved_again(self):

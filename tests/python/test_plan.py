@@ -180,7 +180,7 @@ class Object(unittest.TestCase):
         batch = next(models.batches("mlp", 0, 1))
         for keywords, words in [
             ({}, "needs batch="), ({"batch": batch, "record": "never"}, "'auto', 'meta' or 'real'"),
-            ({"batch": batch, "hardware": "abacus"}, "none of .*8x-a100-80g"), ({"batch": batch, "device_memory": "4KiB"}, "device memory"),
+            ({"batch": batch, "hardware": "abacus"}, "nor one of .*8x-a100-80g"), ({"batch": batch, "device_memory": "4KiB"}, "device memory"),
             ({"batch": batch, "loss": lambda y: None}, "loss is NoneType"),
         ]:
             with self.assertRaisesRegex(libzero.Error, words):

@@ -159,7 +159,7 @@ class Use(Case):
             ({"optimizer": {"type": "AdamW", "params": {"betas": [0.1, 0.2]}}}, r"optimizer.params.betas is \[0.1, 0.2\]"),
             ({"optimizer": {"type": "AdamW", "params": {"bias_correction": True}}}, "bias_correction"),
             ({"scheduler": {"params": {"warmup_num_steps": 7}}}, "warmup_num_steps is 7"),
-            ({"clip": 2.0}, "clip is said by the training arguments"),
+            ({"clip": 2.0}, "clip is set by the training arguments"),
         ]:
             with self.assertRaisesRegex(libzero.ArgumentError, words):
                 trainer_of(libzero.HFTrainer, make(), self.folder, libzero_config=config)

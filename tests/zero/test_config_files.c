@@ -41,7 +41,7 @@ TEST(test_good_file) {
     expected.schedule.warmup_steps = 20;
     expected.stage = 3;
     assert_ok(read_text(good_file, &config, &messages));
-    assert_has(messages.text, "fp16.enabled \"auto\" is taken as false: there is no fp16");
+    assert_has(messages.text, "fp16.enabled \"auto\" is taken as false: fp16 is not supported");
     assert_has(messages.text, "stage3_gather_16bit_weights_on_model_save true has no effect");
     assert_has(messages.text, "reduce_bucket_size 500000000.0 has no effect");
     assert_int_equal(messages.n_messages, 3);
@@ -142,7 +142,7 @@ static const wrong_file_t wrong_files[] = {
     {"{\"entirely_unlike_anything\": 3}", ZR_ERR_ARGUMENT, "nor like one"},
     {"{\"fp16\": {\"enabled\": false, \"los_scale\": 0}}", ZR_ERR_ARGUMENT, "fp16.loss_scale?"},
     {"{\"fp16\": {\"enabled\": true, \"loss_scale\": 0}}", ZR_ERR_UNSUPPORTED,
-     "fp16.enabled is true, only false is supported: there is no fp16; use bf16"},
+     "fp16.enabled is true, only false is supported: fp16 is not supported; use bf16"},
     {"{\"wall_clock_breakdown\": \"auto\"}", ZR_ERR_ARGUMENT, "\"auto\" is not supported for this"},
     {"{\"scheduler\": {\"params\": {\"warmup_num_steps\": 3}}}", ZR_ERR_ARGUMENT,
      "scheduler.params.warmup_num_steps has no effect without scheduler.type"},

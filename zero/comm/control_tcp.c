@@ -55,7 +55,7 @@ static void take_end(zr_tcp_control_t *self, const zr_end_t *end) {
 static const char *words_for_loss(int error) {
     if (error == ECONNRESET)
         return "closed by the other process or machine";
-    return error == ETIMEDOUT ? "it is not heard: " ZR_WIRE_SILENCE : strerror(error);
+    return error == ETIMEDOUT ? "no answer: " ZR_WIRE_SILENCE : strerror(error);
 }
 
 static void lose_line(zr_line_t *line, const char *why) {
@@ -528,7 +528,7 @@ static zr_status_t connect_to_coordinator(const zr_launch_t *launch, int socket,
 
 /* Say hello, which rank 0 itself does not, and wait until all have come. */
 static zr_status_t await_welcome(const zr_launch_t *launch, const zr_log_t *log, zr_line_t *line) {
-    char why[ZR_PEER_WHY_BYTES] = "no message of its";
+    char why[ZR_PEER_WHY_BYTES] = "no message came from it";
     zr_frame_t frame = {.kind = ZR_FRAME_ALIVE};
     int error = launch->rank > 0 ? say_hello(launch, line, why) : 0;
     while (error == 0 && frame.kind == ZR_FRAME_ALIVE)
@@ -545,7 +545,7 @@ static zr_status_t await_welcome(const zr_launch_t *launch, const zr_log_t *log,
                    "does another program or version listen there%s?",
                    launch->host, launch->port,
                    error != 0 && error != EPROTO ? words_for_loss(error) : why,
-                   launch->secret.is_given ? ", or has it another secret" : "");
+                   launch->secret.is_given ? ", or does it have another secret" : "");
 }
 
 /* The connection, and its reader, which finds the first communicator's control there. */

@@ -204,7 +204,7 @@ static const zr_key_section_t sections[] = {
     {"scheduler.params", .note = "the scheduler's parameters", .may_be_null = true},
     {"bf16", .note = "parameters and gradients in bf16, optimizer in fp32", .may_be_auto = true},
     {"fp16", .off = "enabled", .only = "false",
-     .why = "there is no fp16; use bf16 (bf16.enabled, --dtype bf16)",
+     .why = "fp16 is not supported; use bf16 (bf16.enabled, --dtype bf16)",
      .names = "auto_cast loss_scale initial_scale_power loss_scale_window hysteresis "
               "consecutive_hysteresis min_loss_scale fused_mode",
      .may_be_auto = true},

@@ -73,7 +73,7 @@ static bool have_all_come(member_t *members, int n_ranks) {
 /* A process that is stopped is noticed by its silence, before the time limit. */
 static bool notice_stopped_process(int victim, int timeout_ms) {
     int port = free_port();
-    char words[128] = "the connection to rank 0 is lost (it is not heard: its process is stopped";
+    char words[128] = "the connection to rank 0 is lost (no answer: its process is stopped";
     pid_t process = fork_rank(victim, port, timeout_ms);
     member_t member;
     if (victim == 1)

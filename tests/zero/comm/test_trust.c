@@ -133,7 +133,7 @@ TEST(ranks_that_do_not_know_it) {
     start_with(&members[0], &first_secret, 0, 2, port);
     start_with(&stranger, &other_secret, 1, 2, port);
     member_finish(&stranger, ZR_ERR_COMM);
-    assert_true(member_has_logged(&stranger, "or has it another secret?"));
+    assert_true(member_has_logged(&stranger, "or does it have another secret?"));
     start_with(&stranger, &none, 1, 2, port);
     member_finish(&stranger, ZR_ERR_COMM);
     assert_true(member_has_logged(&stranger, "it requires a secret, but this rank has none"));
