@@ -50,30 +50,29 @@ static void draw(float *values) {
 }
 
 TEST(host_and_stream_agree) {
+    static const size_t sizes[] = {0, 1, 2, 257, N_ELEMS};
     fixture_t *f = *state;
     static float values[N_ELEMS], decoded[N_ELEMS], back[N_ELEMS];
     static unsigned char blocks[4 * N_ELEMS], encoded[4 * N_ELEMS];
     draw(values);
-    for (int e = 0; e < 2; e++) {
-        const zr_encoding_t *encoding = encodings[e];
-        size_t n_bytes = zr_encoding_bytes(encoding, N_ELEMS);
+    for (size_t k = 0; k < 2 * N_OF(sizes); k++) {
+        const zr_encoding_t *encoding = encodings[k % 2];
+        size_t n = sizes[k / 2], n_bytes = zr_encoding_bytes(encoding, n);
         fixture_reset(f);
         float *source = fixture_place(f, values, sizeof(values), 0);
         void *target = fixture_take(f, n_bytes, 0);
         float *result = fixture_take(f, sizeof(values), 0);
-        encoding->encode(encoding, values, N_ELEMS, blocks);
-        encoding->decode(encoding, blocks, N_ELEMS, decoded);
-        assert_ok(
-            encoding->queue_encode(encoding, f->stream, source, ZR_DTYPE_F32, N_ELEMS, target));
-        assert_ok(
-            encoding->queue_decode(encoding, f->stream, target, N_ELEMS, result, ZR_DTYPE_F32));
+        encoding->encode(encoding, values, n, blocks);
+        encoding->decode(encoding, blocks, n, decoded);
+        assert_ok(encoding->queue_encode(encoding, f->stream, source, ZR_DTYPE_F32, n, target));
+        assert_ok(encoding->queue_decode(encoding, f->stream, target, n, result, ZR_DTYPE_F32));
         fixture_download(f, encoded, target, n_bytes);
-        fixture_download(f, back, result, sizeof(back));
+        fixture_download(f, back, result, n * sizeof(float));
         assert_memory_equal(encoded, blocks, n_bytes);
-        assert_memory_equal(back, decoded, sizeof(back));
-        for (size_t i = 0; i < N_ELEMS; i++) {
+        assert_memory_equal(back, decoded, n * sizeof(float));
+        for (size_t i = 0; i < n; i++) {
             uint16_t bits = ref_bf16_nearest(values[i]);
-            float want = e == 0 ? values[i] : (float)ref_bf16_value(bits);
+            float want = k % 2 == 0 ? values[i] : (float)ref_bf16_value(bits);
             assert_true(isnan(want) ? isnan(decoded[i]) != 0 : decoded[i] == want);
         }
     }
