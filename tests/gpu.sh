@@ -401,7 +401,7 @@ try_cudnn() {
         --model layers=1,channels=64,heads=1,seq=64,vocab=256 --attention cudnn 2>&1)
     code=$?
     echo "$said"
-    case $said in *"cuDNN is not here"* | *"built without cuDNN"*) code=77 ;; esac
+    case $said in *"cuDNN was not found"* | *"built without cuDNN"*) code=77 ;; esac
     return $code
 }
 

@@ -84,7 +84,7 @@ case "$1 $2" in '-c import torch') ! is torchless ;; *) exec /usr/bin/env -i PAT
 END
 fake ninja-built/zero-train <<'END'
 [ "$1" != --version ] || exit 0
-case "$*" in *'--attention cudnn'*) ! is dnnless || { echo "cuDNN is not here" && exit 2; } ;; esac
+case "$*" in *'--attention cudnn'*) ! is dnnless || { echo "cuDNN was not found" && exit 2; } ;; esac
 while [ $# -gt 0 ]; do
     case $1 in --ranks) ranks=$2 ;; --stage) stage=$2 ;; --log) log=$2 ;; --device) device=$2 ;; --trace) trace=$2 ;; esac
     shift

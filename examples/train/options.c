@@ -571,7 +571,7 @@ static zr_status_t check_activations_higher_up(const train_options_t *options,
         (options->activations_on_device > 0 || options->activations_in_host > 0))
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "--offload-activations auto: --activations-on-device and "
-                       "--activations-in-host are what it chooses; leave them out, or name cpu or "
+                       "--activations-in-host are chosen by it; leave them out, or name cpu or "
                        "nvme");
     if (options->activations_on_device > 0 &&
         (options->offload_activations == ZR_OFFLOAD_NONE || is_block_order))

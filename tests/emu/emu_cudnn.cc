@@ -742,7 +742,7 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
 zr_status_t zr_cudnn_find(const zr_log_t *log, zr_cudnn_t *dnn_p) {
     if (!emu::options.has_cudnn)
         return zr_fail(log, ZR_ERR_UNSUPPORTED,
-                       "--attention cudnn: cuDNN is not here; use --attention own");
+                       "--attention cudnn: cuDNN was not found; use --attention own");
     *dnn_p = {};
 #define FIND(name) dnn_p->name##_p = name;
     ZR_CUDNN_CALLS(FIND)

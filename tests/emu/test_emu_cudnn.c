@@ -107,7 +107,7 @@ static void check_open(emu_options_t options, const char *words) {
 TEST(test_missing_or_old) {
     emu_options_t options = emu_options_default();
     options.has_cudnn = false;
-    check_open(options, "not here");
+    check_open(options, "not found");
     options = emu_options_default();
     options.cudnn_version = 91002;
     check_open(options, "cuDNN 9.10.2 is too old: at least 9.16");
@@ -131,7 +131,7 @@ TEST(test_too_large) {
     backward.engine = ZR_NN_ENGINE_CUDNN;
     size_t planned = zr_nn_attention_backward_workspace_bytes(fixture.device, &backward) -
                      zr_cuda_attention_delta_bytes(&backward.shape);
-    snprintf(words, sizeof(words), "a workspace of %zu bytes, planned are %zu", planned + 256,
+    snprintf(words, sizeof(words), "a workspace of %zu bytes, planned: %zu", planned + 256,
              planned);
     check_own(2, words);
     end();

@@ -121,7 +121,7 @@ static void say_refusal(zr_device_t *device, const zr_cuda_attention_plans_t *pl
     snprintf(reason, sizeof(reason), "has no plan: %s: %s", graph->call,
              plans->dnn.cudnnGetErrorString_p(graph->status));
     if (graph->workspace_bytes > most_bytes)
-        snprintf(reason, sizeof(reason), "needs a workspace of %zu bytes, planned are %zu",
+        snprintf(reason, sizeof(reason), "needs a workspace of %zu bytes, planned: %zu",
                  graph->workspace_bytes, most_bytes);
     if (device->log.rank <= 0)
         zr_log_write(&device->log, ZR_LOG_WARNING,

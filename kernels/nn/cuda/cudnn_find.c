@@ -23,7 +23,7 @@ zr_status_t zr_cudnn_find(const zr_log_t *log, zr_cudnn_t *dnn_p) {
     zr_cudnn_t dnn = {.library = open_library()};
     if (dnn.library == NULL)
         return zr_fail(log, ZR_ERR_UNSUPPORTED,
-                       "--attention cudnn: cuDNN is not here: %s; install " LIBRARY
+                       "--attention cudnn: cuDNN was not found: %s; install " LIBRARY
                        ", name its folder in LD_LIBRARY_PATH, or use --attention own",
                        dlerror());
 #define FIND(call)                                                                                 \
