@@ -133,14 +133,14 @@ class Unit:
 def check_params(model: nn.Module, dtype: torch.dtype, needs_values: bool) -> None:
     """Refuse parameters that the library cannot hold."""
     for name, p in model.named_parameters():
-        if isinstance(p, nn.parameter.UninitializedParameter):
-            raise ArgumentError(f"parameter {name} has no shape yet (a lazy module): run a forward first")
         if p.device.type == "meta":
             raise ArgumentError(f"parameter {name} has no values (device meta): give pretrained=, a folder with safetensors")
-        if needs_values and p.numel() > 1 and not any(p.stride()):
-            raise ArgumentError(f"parameter {name} has no values: the module's engine was closed, or could not be made; load them again")
         if p.device.type != "cpu":
             raise ArgumentError(f"parameter {name} is on {p.device}: the device is the host, move the model with .cpu()")
+        if isinstance(p, nn.parameter.UninitializedParameter):
+            raise ArgumentError(f"parameter {name} has no shape yet (a lazy module): run a forward first")
+        if needs_values and p.numel() > 1 and not any(p.stride()):
+            raise ArgumentError(f"parameter {name} has no values: the module's engine was closed, or could not be made; load them again")
         if type(p.data) is not torch.Tensor or p.layout != torch.strided:
             raise ArgumentError(f"parameter {name} is a {type(p.data).__name__} of layout {p.layout}: plain dense tensors are supported")
         if p.dtype == dtype or (dtype == torch.bfloat16 and p.dtype == torch.float32):

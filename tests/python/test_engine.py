@@ -176,6 +176,14 @@ def with_torch(kind, own=None, **keywords):
     return libzero.initialize(model, optimizer=kind(model.parameters(), lr=0.01, **keywords), **(own or {}))
 
 
+def on_cuda():
+    """A module whose weight says so, on any machine."""
+    module = torch.nn.Linear(2, 2)
+    with torch._subclasses.FakeTensorMode():
+        module.weight = torch.nn.Parameter(torch.empty(2, 2, device="cuda"))
+    return module
+
+
 @unittest.skipIf(RANK > 0 or N_RANKS > 1, "one process tests it")
 class Imports(unittest.TestCase):
     def test_order(self):
@@ -549,6 +557,7 @@ class Behaviour(unittest.TestCase):
             (lambda: libzero.initialize(models.make("mlp"), model_parameters=[{"params": [], "betas": 1}]), "betas"),
             (lambda: libzero.initialize(models.make("mlp"), model_parameters=[{"params": []}]), "layers.0.weight"),
             (lambda: libzero.initialize(torch.nn.ReLU()), "no parameters"),
+            (lambda: libzero.initialize(on_cuda()), r"parameter weight is on cuda:0: .* move the model with .cpu\(\)"),
         ]:
             with self.assertRaisesRegex(libzero.Error, words):
                 make()
