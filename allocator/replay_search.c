@@ -6,6 +6,9 @@
 
 #include "allocator/replay_search_internal.h"
 
+/* A search has tables as large as what the rest could save, and each rank has its own. */
+#define WORTH_SEARCHING 1000 /* parts of a plan, of which one at least may be saved */
+
 struct zr_replay_search {
     zr_heap_t *heap; /* where what it finds is counted then; borrowed */
     zr_heap_t *counts; /* of the search itself; all that it has counts in it */
@@ -18,7 +21,8 @@ struct zr_replay_search {
 
 bool zr_replay_plan_can_improve(const zr_replay_made_t *plan) {
     for (int tier = 0; tier < ZR_REPLAY_N_TIERS; tier++) {
-        if (plan->summary[tier].height_bytes > plan->summary[tier].bound_bytes)
+        size_t height = plan->summary[tier].height_bytes;
+        if (height - plan->summary[tier].bound_bytes > height / WORTH_SEARCHING)
             return true;
     }
     return false;

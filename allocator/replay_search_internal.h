@@ -7,7 +7,7 @@
 
 #include "allocator/replay_internal.h"
 
-/** Whether a plan may have one lower than it. */
+/** Whether a plan may have one that is lower by more than a thousandth. */
 bool zr_replay_plan_can_improve(const zr_replay_made_t *plan);
 
 /**

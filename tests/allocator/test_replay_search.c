@@ -115,6 +115,13 @@ static void await_search(const training_t *training) {
         sched_yield();
 }
 
+TEST(test_little_is_not_searched_for) {
+    zr_replay_made_t plan = {.summary = {{.height_bytes = 1000000, .bound_bytes = 999000}}};
+    assert_false(zr_replay_plan_can_improve(&plan));
+    plan.summary[1] = (zr_replay_plan_t){.height_bytes = 10000, .bound_bytes = 9989};
+    assert_true(zr_replay_plan_can_improve(&plan));
+}
+
 TEST(test_lower_plan_is_taken) {
     training_t training;
     open_lossy(&training, false);
