@@ -41,7 +41,8 @@ static char *trainer_text(const train_options_t *options, const data_t *data,
         JSON_OBJECT({"model", model_json(&options->shape)}, {"data", data_object(options, data)},
                     {"sequences", json_count(place->n_sequences)});
     if (options->lora_text != NULL)
-        json_put(&object, ZR_LORA_KEY, json_string(zr_lora_text(&options->lora).text));
+        JSON_PUT(&object, {ZR_LORA_KEY, json_string(zr_lora_text(&options->lora).text)},
+                 {"lora_base", json_string(train_options_lora_base(options))});
     if (place->gain.has_any)
         json_put(&object, "evaluation", train_gain_json(options, place->val, &place->gain));
     char *text = json_dumps(object, JSON_COMPACT);
@@ -127,12 +128,23 @@ static zr_status_t check_model(const opening_t *opening, const json_t *trainer) 
                    opening->info.path, d.a.name, d.a.text, opening->options->model, d.b.text);
 }
 
+static void note_lora_base(const opening_t *opening, const json_t *trainer) {
+    const char *was = json_string_value(json_object_get(trainer, "lora_base"));
+    const char *is = train_options_lora_base(opening->options);
+    if (was != NULL && strcmp(was, is) != 0)
+        zr_log_write(opening->log, ZR_LOG_INFO,
+                     "checkpoint %s: adapters were trained with --lora-base %s; this run has %s",
+                     opening->info.path, was, is);
+}
+
 /* Adapters may be new, but those that are there stay as they are. */
 static zr_status_t check_lora(const opening_t *opening, const json_t *trainer) {
     const char *saved = json_string_value(json_object_get(trainer, ZR_LORA_KEY));
     zr_lora_text_t now = zr_lora_text(&opening->options->lora);
-    if (saved == NULL || (opening->options->lora_text != NULL && strcmp(saved, now.text) == 0))
+    if (saved == NULL || (opening->options->lora_text != NULL && strcmp(saved, now.text) == 0)) {
+        note_lora_base(opening, trainer);
         return ZR_OK;
+    }
     return zr_fail(opening->log, ZR_ERR_ARGUMENT,
                    "checkpoint %s has adapters of --lora %s, not of %s; leave --lora out, or merge "
                    "them with zero-checkpoint export --merge and import what it writes",

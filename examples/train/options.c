@@ -538,6 +538,10 @@ static const zr_encoding_t *encoding_of(const train_options_t *options) {
     return encodings[options->lora_base]; /* NULL: that of the dtype */
 }
 
+const char *train_options_lora_base(const train_options_t *options) {
+    return lora_bases[options->lora_base].name;
+}
+
 zr_transformer_options_t train_options_model(const train_options_t *options) {
     bool has_lora = options->lora_text != NULL;
     return (zr_transformer_options_t){.seed = options->seed,

@@ -183,6 +183,8 @@ ZR_NODISCARD zr_status_t train_options_parse(int argc, char **argv, const zr_log
 /** How the model is made: what is not trained is --freeze, or all with --eval-only. `options` are
  * borrowed for as long as what is made of it. */
 zr_transformer_options_t train_options_model(const train_options_t *options);
+/** The value of --lora-base. */
+const char *train_options_lora_base(const train_options_t *options);
 /** Whether anything is offloaded to NVMe. */
 bool train_options_use_nvme(const train_options_t *options);
 void train_options_free(train_options_t *options);

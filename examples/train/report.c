@@ -161,7 +161,8 @@ static json_t *model_object(const train_options_t *options, const train_result_t
     const zr_model_size_t *size = &result->size;
     json_t *object = train_shape_object(options);
     if (options->lora_text != NULL)
-        json_put(&object, "lora", json_string(zr_lora_text(&options->lora).text));
+        JSON_PUT(&object, {"lora", json_string(zr_lora_text(&options->lora).text)},
+                 {"lora_base", json_string(train_options_lora_base(options))});
     if (size->n_units == 0)
         return object;
     JSON_PUT(&object, {"trainable", json_count(size->trainable_elems)},
@@ -699,6 +700,8 @@ static void print_run(const train_options_t *options, const train_result_t *resu
     if (n_shards < options->n_ranks)
         fprintf(file, " in groups of %d", n_shards);
     zr_state_form_t form = options->config.state_form;
+    if (options->lora_base != TRAIN_LORA_BASE_DTYPE)
+        fprintf(file, ", frozen weights in %s", train_options_lora_base(options));
     fprintf(file, ", %s%s%s%s, %s\n", zr_dtype_name(options->config.dtype),
             form == ZR_STATE_FP32 ? "" : ", optimizer state in ",
             form == ZR_STATE_FP32 ? "" : zr_state_form_name(form),

@@ -92,6 +92,7 @@ TEST(test_base_in_fewer_bits) {
         snprintf(arguments, sizeof(arguments), LORA "--ranks 2 --stage 0 --lora-base %s", bases[i]);
         snprintf(name, sizeof(name), "f%zu", i);
         hashes[i] = hash_of(name, arguments);
+        expect_fields(kept_json(out), "model.lora_base=%s", bases[i]);
         for (size_t k = 0; k < N_OF(placements); k++) {
             snprintf(arguments, sizeof(arguments), LORA "--ranks 2 --lora-base %s %s", bases[i],
                      placements[k]);
@@ -173,6 +174,8 @@ TEST(test_resume) {
     json_t *report = run("r", "");
     assert_string_equal(text(report, "weights_xxh3"), whole);
     assert_string_equal(text(report, "model.lora"), "rank=2,alpha=6,targets=q_proj,mlp.down_proj");
+    run("r", "--lora-base nf4");
+    expect_err("adapters were trained with --lora-base dtype; this run has nf4");
     expect_run("", ZERO_TRAIN, TRAIN "--checkpoint-dir r --resume --lora rank=3", 2);
     expect_err("has adapters of --lora rank=2,alpha=6,targets=q_proj,mlp.down_proj");
 }
