@@ -61,7 +61,7 @@ TEST(what_does_not_fit_is_agreed_on) {
 TEST(what_is_recommended_runs) {
     json_t *planned =
         plan_json(0, MODEL "--ranks 2 --grad-accum 2 --seq 8 --offload-gradients cpu "
-                           "--dtype bf16 --state 8bit --master split");
+                           "--dtype bf16 --state 8bit --sub-group 131072 --master split");
     json_t *best = recommended_plan(planned), *one;
     size_t stages[4] = {0}, i;
     json_array_foreach(field(planned, "plans"), i, one) {
