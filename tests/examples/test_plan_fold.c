@@ -1,7 +1,8 @@
 /*
- * Plans of a model with many layers: those told from fewer layers are about right, and what is
- * recommended is what it is with all layers, to the byte and to 1e-9 of its time. Options and
- * budgets are drawn at random; ZR_TEST_FOLDS=N draws N times.
+ * Plans of a model with many layers: those told from fewer layers are right in what is live, and
+ * about right in what is mapped and in time; what is recommended is what it is with all layers, to
+ * the byte and to 1e-9 of its time. Options and budgets are drawn at random; ZR_TEST_FOLDS=N draws
+ * N times.
  */
 #include <math.h>
 
@@ -61,7 +62,7 @@ static void compare_tier(json_t *told, json_t *walked, const char *tier, bool is
     for (int i = 0; i < 2; i++) {
         snprintf(key, sizeof(key), "peak_bytes.%s.%s", tier, values[i]);
         double a = number(told, key), b = number(walked, key);
-        if (is_exact ? a != b : !is_near(a, b, 0.01, i * 256e6))
+        if (is_exact || i == 0 ? a != b : !is_near(a, b, 0.01, 256e6)) /* live ones are exact */
             fail_msg("%s: %.0f instead of %.0f", key, a, b);
     }
 }

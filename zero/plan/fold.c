@@ -3,9 +3,9 @@
  *
  * What a run keeps, moves and takes grows by the same amount with each block once buffers that have
  * a size of their own are full. So short plans, each of twice as many blocks as the one before, say
- * how much that is, if no bounded buffer grew between the last two. The result is close and not
- * exact: memory is mapped in granules, and buffers drain at the ends of a step. Whether a run fits
- * is told only where that makes no difference.
+ * how much that is, if no bounded buffer grew between the last two. What is live is exact; the rest
+ * is close: memory is mapped in granules, and buffers drain at the ends of a step. Whether a run
+ * fits is told only where that makes no difference.
  */
 #include <math.h>
 #include <stdio.h>
