@@ -69,6 +69,8 @@ typedef struct zr_device_info {
     int n_threads;            /* host: threads in use; otherwise 0 */
     bool shares_memory;       /* host: shares_memory was requested and is supported */
     int cuda_major;           /* cuda: major compute capability; otherwise 0 */
+    size_t matmul_workspace_bytes; /* cuda: needed by the chosen algorithms of matrix products
+                                      (zr_nn_matmul_choose); 0: none were chosen */
     bool computes_on_host;    /* its kernels can access the host tier and any other host memory */
     bool stores_nothing;      /* simulated: addresses of both tiers have no memory and must not be
                                  accessed. Kernels and copies take virtual time and move nothing; a copy

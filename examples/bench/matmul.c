@@ -4,8 +4,9 @@
  */
 #include <string.h>
 
+#include "examples/bench/matmul_choose.h"
 #include "examples/bench/matrix_rate.h"
-#include "examples/bench/products.h"
+#include "examples/common/matmul_choices.h"
 
 #define MAX_COUNT ((size_t)1 << 24)
 
@@ -13,12 +14,14 @@ typedef struct options {
     on_device_options_t on;
     size_t n_rows, channels, side;
     zr_dtype_t dtype;
+    matmul_choose_t choose;
 } options_t;
 
 typedef struct bench {
     on_device_t on;
     products_t of; /* a layer */
     matrix_rate_t *rate;
+    json_t *choices; /* of --save-choices; NULL: none */
 } bench_t;
 
 #define AT(member) .offset = offsetof(options_t, member), .type = ZR_OPTION_COUNT
@@ -30,10 +33,18 @@ static const zr_option_t rows[] = {
     {"side", AT(side), .least = 16, .most = 65536, .arg = "N", .initial = "2048; on a GPU 8192",
      .help = "of the square matrices of the machine's own product"},
     {"dtype", .offset = offsetof(options_t, dtype), .type = ZR_OPTION_CHOICE,
-     .choices = command_dtypes, .help = "of parameters"}};
+     .choices = command_dtypes, .help = "of parameters"},
+    {"save-choices", .offset = offsetof(options_t, choose.path), .type = ZR_OPTION_STRING,
+     .arg = "FILE",
+     .help = "on a GPU: time the algorithms that cuBLASLt proposes for each product, and write the "
+             "fastest for zero-train --matmul-choices FILE"},
+    {"workspace", .offset = offsetof(options_t, choose.limit_bytes), .type = ZR_OPTION_BYTES,
+     .most = (double)MATMUL_CHOICES_MOST_WORKSPACE, .arg = "SIZE", .needs = "save-choices",
+     .help = "that these algorithms may need; a run takes as much as those that were chosen"}};
 
 static zr_status_t set_up(bench_t *b, const options_t *options) {
     ZR_TRY(on_device_open(&options->on, &b->on));
+    ZR_TRY(matmul_choose_begin(&options->choose, b->on.device));
     size_t n_rows = options->n_rows;
     if (n_rows == 0)
         n_rows = on_device_is_host(&b->on) ? 1024 : 16384;
@@ -77,6 +88,8 @@ static json_t *describe(bench_t *b) {
     double machine = matrix_rate_per_s(b->rate), all = products_per_s(&b->of);
     for (size_t i = 0; i < N_PRODUCTS; i++)
         json_append(&list, describe_product(b, i));
+    if (b->choices != NULL)
+        json_put(&object, "choices", b->choices);
     JSON_PUT(&object, {"products", list}, {"command", json_string("matmul")},
              {"device", json_string(zr_device_info(b->on.device)->description)},
              {"dtype", json_string(zr_dtype_name(b->of.param_dtype))},
@@ -98,6 +111,8 @@ static int run(void *options) {
     bench_t bench = {0};
     zr_status_t status = set_up(&bench, o);
     ZR_THEN(status, measure(&bench, o->on.seconds));
+    if (o->choose.path != NULL)
+        ZR_THEN(status, matmul_choose_save(&o->choose, &bench.of, o->on.seconds, &bench.choices));
     int code = status == ZR_OK ? bench_report(&o->on.common, describe(&bench), COMMAND_DONE)
                                : command_code(status);
     works_free(bench.of.works, N_PRODUCTS);
@@ -107,7 +122,9 @@ static int run(void *options) {
 }
 
 static const options_t defaults = {
-    .on = ON_DEVICE_DEFAULTS, .channels = 768, .dtype = ZR_DTYPE_F32};
+    .on = ON_DEVICE_DEFAULTS, .channels = 768, .dtype = ZR_DTYPE_F32,
+    /* A gradient of 1600 x 6400 in three parts: 117 MiB of fp32 sums. */
+    .choose.limit_bytes = (size_t)128 << 20};
 
 const command_t bench_matmul = {
     .name = "matmul",

@@ -61,6 +61,7 @@ static const options_use_t uses[] = {
      "folders on the drives; of this machine, nothing is planned for drives without them"},
     {"device", 4, "with --hardware this: auto, host or cuda[:N] (default auto)"},
     {"threads", 4, "of --hardware this: of each rank"},
+    {"matmul-choices", 4, "plan the workspace that these algorithms of matrix products need"},
     {"memory-plan", 4, NULL},
     {"offload-ratio", 5, NULL},
     {"state-in-host", 5, NULL},
@@ -268,6 +269,17 @@ static zr_status_t parse(int argc, char **argv, const zr_log_t *log, plan_option
     return ZR_OK;
 }
 
+/* A plan has their workspace alone. */
+static zr_status_t take_matmul_choices(train_options_t *run, const zr_log_t *log) {
+    matmul_choices_t *choices = NULL;
+    if (run->matmul_choices_path == NULL)
+        return ZR_OK;
+    ZR_TRY(matmul_choices_read(run->matmul_choices_path, log, &choices));
+    run->matmul_workspace_bytes = zr_nn_matmul_choices_workspace(matmul_choices_of(choices));
+    matmul_choices_free(&choices);
+    return ZR_OK;
+}
+
 zr_status_t plan_options_parse(int argc, char **argv, const zr_log_t *log,
                                plan_options_t *options_p) {
     plan_options_t options = plan_options_default();
@@ -277,8 +289,14 @@ zr_status_t plan_options_parse(int argc, char **argv, const zr_log_t *log,
         ZR_TRY(check(&options, log));
         ZR_TRY(find_hardware(&options, log));
         ZR_TRY(train_options_resolve_without_offload(&options.run, log));
+        ZR_TRY(take_matmul_choices(&options.run, log));
         if (options.is_this)
             ZR_TRY(this_machine_describe(&options.run, log, &options.hardware));
+        if (options.run.matmul_choices_path != NULL &&
+            options.hardware.kind == ZR_HARDWARE_HOST)
+            return zr_fail(log, ZR_ERR_ARGUMENT,
+                           "--matmul-choices %s: is for GPUs, and --hardware %s has none; leave it "
+                           "out", options.run.matmul_choices_path, options.hardware_name);
         warn_idle(&options, log);
     }
     *options_p = options;

@@ -1,7 +1,7 @@
 /*
  * See agree.h. One agreement for each option, so that the message has the option. Rows are compared
- * as they were given. Not so --model, --data and --val-data, whose paths may be others on each
- * machine while what lies there has to be the same, and --trace, whose file is each rank's own.
+ * as they were given. Not so --model, --data, --val-data and --matmul-choices, whose paths may be
+ * others on each machine while what lies there has to be the same, and --trace, whose file is each rank's own.
  */
 #include "examples/train/agree.h"
 
@@ -89,6 +89,11 @@ zr_status_t train_agree(const train_options_t *options, const data_t *data, cons
               "a checkpoint of step %zu to resume from (--resume), at sequence %" PRIu64,
               start->step, start->n_sequences);
     agree(&agreement, "kernels of attention: %s", attention);
+    if (options->matmul_choices == NULL)
+        agree(&agreement, "no --matmul-choices");
+    else
+        agree(&agreement, "--matmul-choices of a file with hash %016" PRIx64,
+              matmul_choices_hash(options->matmul_choices));
     agree(&agreement, "%s --trace", options->trace_path != NULL ? "a" : "no");
     return agreement.status;
 }

@@ -27,7 +27,8 @@ static zr_status_t check_not_read(const train_options_t *options, const data_t *
                                     {"--val-data", has_file(val, path) ? path : NULL},
                                     {"--config", options->config_path},
                                     {"--hardware", options->hardware_path},
-                                    {"--io-settings", options->io_settings_path}};
+                                    {"--io-settings", options->io_settings_path},
+                                    {"--matmul-choices", options->matmul_choices_path}};
     return files_check_apart(file, inputs, sizeof(inputs) / sizeof(inputs[0]), log);
 }
 

@@ -240,6 +240,11 @@ static const zr_option_t own[] = {
          "`auto` takes the first GPU, or the host if no GPU can be used, and says which and why; "
          "`cuda` without a GPU ends with 2 ([gpu.md](../internals/gpu.md)). All ranks use the same "
          "GPU"},
+    {"matmul-choices", AT(matmul_choices_path), .type = ZR_OPTION_STRING, .group = MACHINE,
+     .arg = "FILE", .initial = "the first that is proposed",
+     .help = "on a GPU: use the algorithms of matrix products that zero-bench matmul "
+             "--save-choices FILE has measured there; the same file on all ranks",
+     .more = "Another file gives other bits ([gpu.md](../internals/gpu.md#kernels))"},
     {"threads", AT(n_threads), .type = ZR_OPTION_COUNT, .most = MOST_THREADS, .group = MACHINE,
      .arg = "N", .help = "of each rank; 0: the cores, divided by the ranks",
      .more = "Another number gives other bits, as matrix products add in another order "
@@ -1005,6 +1010,10 @@ static zr_status_t parse(int argc, char **argv, const zr_log_t *log, train_optio
         take_saved_model(options);
     if (options->io_settings_path != NULL)
         ZR_TRY(read_io_settings(&own_log, options));
+    if (options->matmul_choices_path != NULL)
+        ZR_TRY(matmul_choices_read(options->matmul_choices_path, &own_log, &options->matmul_choices));
+    options->matmul_workspace_bytes =
+        zr_nn_matmul_choices_workspace(matmul_choices_of(options->matmul_choices));
     return train_options_resolve(options, &own_log);
 }
 
@@ -1035,6 +1044,7 @@ void train_options_free(train_options_t *options) {
     free(options->data_weights);
     free(options->own_model);
     free(options->own_lora);
+    matmul_choices_free(&options->matmul_choices);
     options->own_model = options->own_lora = NULL;
     options->data_paths = options->evaluation.paths = NULL;
     options->data_weights = NULL;

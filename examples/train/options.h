@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 
+#include "examples/common/matmul_choices.h"
 #include "examples/common/options.h"
 #include "models/lora.h"
 #include "zero/zero.h"
@@ -124,6 +125,9 @@ typedef struct train_options {
     size_t nvme_tbw_bytes; /* what the drives are rated to take in their life; 0: not said */
     int n_ranks;           /* threads of this process */
     const char *device;    /* as written: auto, host, cuda or cuda:N */
+    const char *matmul_choices_path;  /* NULL: none was given */
+    matmul_choices_t *matmul_choices; /* of it; owned */
+    size_t matmul_workspace_bytes;    /* that they need */
     size_t n_threads;      /* per rank; 0: the cores, divided by the ranks */
     int comm_timeout_ms;
     const char *comm_secret; /* a file; NULL: none, or the environment's */

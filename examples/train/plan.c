@@ -24,6 +24,8 @@ zr_run_request_t train_plan_request(const train_options_t *options, const zr_har
     zr_transformer_options_t model = train_options_model(options);
     zr_config_t config = options->config;
     config.process_ranks = n_machines > 1 ? 1 : train_launch_n_here(options);
+    zr_hardware_t own = *hardware;
+    own.matmul_workspace_bytes = options->matmul_workspace_bytes;
     return (zr_run_request_t){.model = zr_model_shape_maker(&options->shape, &model),
                               .config = config,
                               .recompute = options->recompute,
@@ -42,7 +44,7 @@ zr_run_request_t train_plan_request(const train_options_t *options, const zr_har
                               .uses_nccl = options->use_nccl,
                               .concurrent = train_options_overlap(options, n_machines),
                               .plans = options->plans,
-                              .hardware = *hardware};
+                              .hardware = own};
 }
 
 void train_plan_peaks(const zr_run_plan_t *plan, train_peak_t peaks_p[ZR_N_TIERS]) {

@@ -367,6 +367,18 @@ static void put_device(json_t **object_p, const train_result_t *result) {
              {"attention", attention_object(&result->attention)});
 }
 
+/* With its hash: another file gives other bits. */
+static void put_matmul_choices(json_t **object_p, const train_options_t *options,
+                               const train_result_t *result) {
+    if (options->matmul_choices == NULL)
+        return;
+    json_put(object_p, "matmul_choices",
+             JSON_OBJECT({"file", json_text(options->matmul_choices_path)},
+                         {"xxh3", json_hex(matmul_choices_hash(options->matmul_choices))},
+                         {"chosen", json_count(result->matmuls.chosen)},
+                         {"unknown", json_count(result->matmuls.unknown)}));
+}
+
 static void put_memory(json_t **object_p, const train_result_t *result) {
     if (result->has_memory)
         json_put(object_p, "peak_bytes",
@@ -408,6 +420,7 @@ static void put_common(json_t **object_p, const train_options_t *options,
     int n_shards = zr_config_n_shards(c, options->n_ranks);
     json_put(object_p, "shard_group_size", json_count((uint64_t)n_shards));
     put_device(object_p, result);
+    put_matmul_choices(object_p, options, result);
     JSON_PUT(object_p, {"dtype", json_string(zr_dtype_name(c->dtype))},
              {"state", json_string(zr_state_form_name(c->state_form))},
              {"master", json_string(result->offload.has_split_masters ? "split" : "apart")},

@@ -76,6 +76,7 @@ void train_results_note(rank_t *rank) {
         (void)zr_nn_attention_open(rank->device, rank->run->options->attention,
                                    &rank->result.attention);
     note_in_use(rank);
+    rank->result.matmuls = zr_nn_matmul_counts(rank->device);
     note_offload(rank);
 }
 

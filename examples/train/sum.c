@@ -24,6 +24,8 @@ static const struct {
     {MOST, OF(level_bytes_sent)},
     {MEAN, OF(time)},
 
+    {SUM, OF(matmuls)},
+
     {MOST, OF(offload.largest_group_elems)},
     {SUM, OF(offload.n_groups)},
     {SUM, OF(offload.state_bytes)},

@@ -53,6 +53,9 @@ static zr_status_t create_device(rank_t *rank) {
              zr_device_info(rank->device)->description);
     rank->result.device_in_use_bytes[0] = zr_device_info(rank->device)->in_use_bytes;
     rank->result.attention = rank->run->attention;
+    if (rank->run->options->matmul_choices != NULL)
+        ZR_TRY(zr_nn_matmul_choose(rank->device,
+                                   matmul_choices_of(rank->run->options->matmul_choices)));
     return ZR_OK;
 }
 

@@ -109,6 +109,7 @@ typedef struct train_result {
     train_peak_t peak[ZR_N_TIERS];     /* of NVMe without classes */
     zr_byte_count_t metadata;          /* tables of the library, in no tier */
     zr_offload_report_t offload;       /* of all ranks together (sum.c) */
+    zr_nn_matmul_counts_t matmuls;     /* products with and without a choice, of all ranks */
     int n_updated_on_device;           /* ranks whose offloaded state is updated there */
     zr_stash_statistics_t activations; /* likewise; 0 where none were offloaded */
     zr_replay_statistics_t replay;     /* of the rank that followed its plan in the fewest steps */

@@ -55,6 +55,9 @@ bool zr_cuda_attention_backward_is_cudnns(const zr_device_t *device,
 /** The sums of dout * out over a head's row, first in the backward pass's workspace. */
 size_t zr_cuda_attention_delta_bytes(const zr_nn_qkv_shape_t *shape);
 
+/** The workspace that algorithms may use which were not chosen: 32 MiB from compute capability 9.0
+ * on, 4 MiB before. */
+size_t zr_cuda_matmul_usual_bytes(const zr_device_t *device);
 /** The same for every product of a device. */
 size_t zr_cuda_matmul_workspace_bytes(const zr_device_t *device);
 

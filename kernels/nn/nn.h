@@ -101,6 +101,84 @@ size_t zr_nn_matmul_lda(const zr_nn_matmul_t *args);
 size_t zr_nn_matmul_ldc(const zr_nn_matmul_t *args);
 size_t zr_nn_matmul_workspace_bytes(const zr_device_t *device, const zr_nn_matmul_t *args);
 
+/* ---- algorithms of matrix products -------------------------------------------
+ *
+ * On CUDA an algorithm can be chosen for each product among those that cuBLASLt proposes. Results
+ * of algorithms differ in their last bits, so a choice is an input like any other: given explicitly
+ * and the same on all ranks. Without a choice a product has the first proposal that fits into the
+ * usual workspace, 32 MiB from compute capability 9.0 on and 4 MiB before.
+ */
+
+#define ZR_NN_MAX_PROPOSALS 8
+#define ZR_NN_ALGORITHM_BYTES 192
+
+/** Text, with the terminating zero. */
+typedef struct zr_nn_algorithm_text {
+    char text[ZR_NN_ALGORITHM_BYTES];
+} zr_nn_algorithm_text_t;
+
+typedef struct zr_nn_matmul_proposals {
+    zr_nn_algorithm_text_t product; /* the product, as choices name it */
+    size_t n;                       /* at least 1 */
+    zr_nn_algorithm_text_t algorithms[ZR_NN_MAX_PROPOSALS]; /* the heuristic's order */
+    size_t workspace_bytes[ZR_NN_MAX_PROPOSALS];            /* that each needs */
+} zr_nn_matmul_proposals_t;
+
+typedef struct zr_nn_matmul_choice {
+    const char *product;
+    const char *algorithm; /* of a proposal; NULL: the same as without a choice */
+    size_t workspace_bytes;
+} zr_nn_matmul_choice_t;
+
+typedef struct zr_nn_matmul_choices {
+    const char *name;     /* for messages: the file, for example */
+    const char *made_for; /* zr_nn_matmul_library where they were made */
+    size_t limit_bytes;   /* as zr_nn_matmul_proposals was called */
+    const zr_nn_matmul_choice_t *choices;
+    size_t n_choices;
+} zr_nn_matmul_choices_t;
+
+/** Products queued since zr_nn_matmul_choose. */
+typedef struct zr_nn_matmul_counts {
+    uint64_t chosen;  /* with a choice */
+    uint64_t unknown; /* without one: the first proposal was taken */
+} zr_nn_matmul_counts_t;
+
+/**
+ * The library and the device that algorithms belong to.
+ *
+ * @return ZR_OK; ZR_ERR_UNSUPPORTED if the device has no algorithms to choose from: all but CUDA
+ */
+ZR_NODISCARD zr_status_t zr_nn_matmul_library(zr_device_t *device, zr_nn_algorithm_text_t *text_p);
+
+/**
+ * The algorithms that are proposed for a product. Reads no memory.
+ *
+ * @param limit_bytes  of workspace that they may need
+ * @return ZR_OK; ZR_ERR_UNSUPPORTED; ZR_ERR_ARGUMENT; ZR_ERR_DEVICE
+ */
+ZR_NODISCARD zr_status_t zr_nn_matmul_proposals(zr_device_t *device, const zr_nn_matmul_t *args,
+                                                size_t limit_bytes,
+                                                zr_nn_matmul_proposals_t *proposals_p);
+
+/**
+ * Choose the algorithms of a device's products from now on, instead of earlier choices. Workspaces
+ * that were sized before are invalid.
+ *
+ * A product without a choice has the first proposal; the log says so once (info). A product whose
+ * algorithm is not proposed is refused when it is queued (ZR_ERR_UNSUPPORTED).
+ *
+ * @param choices  copied; NULL: none
+ * @return ZR_OK; ZR_ERR_UNSUPPORTED: they were made for another device or version, or the device
+ *         has no algorithms to choose from; ZR_ERR_MEMORY
+ */
+ZR_NODISCARD zr_status_t zr_nn_matmul_choose(zr_device_t *device,
+                                             const zr_nn_matmul_choices_t *choices);
+/** The largest workspace of the choices, for zr_hardware_t.matmul_workspace_bytes. */
+size_t zr_nn_matmul_choices_workspace(const zr_nn_matmul_choices_t *choices);
+/** All 0 if the device has no algorithms to choose from. */
+zr_nn_matmul_counts_t zr_nn_matmul_counts(const zr_device_t *device);
+
 /**
  * Gradient of a bias: the sum of dy over its rows, in row order.
  *
@@ -515,7 +593,17 @@ typedef struct zr_nn_work {
     void *workspace;
 } zr_nn_work_t;
 
-/** No entry but the last is optional; a backend refuses dtypes it lacks: ZR_ERR_UNSUPPORTED. */
+/** The functions above, of a device whose products have algorithms to choose from. */
+typedef struct zr_nn_chooser {
+    zr_status_t (*library)(zr_device_t *device, zr_nn_algorithm_text_t *text_p);
+    zr_status_t (*proposals)(zr_device_t *device, const zr_nn_matmul_t *args, size_t limit_bytes,
+                             zr_nn_matmul_proposals_t *proposals_p);
+    zr_status_t (*choose)(zr_device_t *device, const zr_nn_matmul_choices_t *choices);
+    zr_nn_matmul_counts_t (*counts)(const zr_device_t *device);
+} zr_nn_chooser_t;
+
+/** All entries but the last two are required; a backend refuses the dtypes it lacks with
+ * ZR_ERR_UNSUPPORTED. */
 typedef struct zr_nn_backend {
     const char *name; /* name of the device's backend */
 
@@ -527,6 +615,7 @@ typedef struct zr_nn_backend {
     size_t (*workspace_bytes)(const zr_device_t *device, zr_nn_kernel_t kernel, const void *args);
     /* zr_nn_attention_open of ZR_NN_ENGINE_CUDNN; NULL: the device does not have it. */
     zr_status_t (*attention_open)(zr_device_t *device, zr_nn_engine_info_t *info_p);
+    const zr_nn_chooser_t *chooser; /* NULL: none */
 } zr_nn_backend_t;
 
 /** Function types for a backend's tables of kernels and workspace sizes, indexed by zr_nn_kernel_t.

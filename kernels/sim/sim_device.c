@@ -40,6 +40,7 @@ static void fill_info(zr_sim_device_t *sim) {
                                         .host_memory_bytes = hardware->host_memory_bytes,
                                         .n_threads = is_host ? hardware->n_threads : 0,
                                         .cuda_major = is_host ? 0 : hardware->cuda_major,
+                                        .matmul_workspace_bytes = hardware->matmul_workspace_bytes,
                                         .computes_on_host = is_host,
                                         .stores_nothing = true};
     snprintf(sim->base.info.description, sizeof(sim->base.info.description), "%s, simulated as %s",

@@ -88,6 +88,11 @@ void emu_nccl_fail_next(int error);
 /** Communicators that were aborted so far. */
 size_t emu_nccl_n_aborted(void);
 
+/** cuBLASLt proposes algorithms that add in different orders; this one fails when it is used. */
+#define EMU_REFUSED_ALGORITHM 22
+/** And one needs so much: more than what is usual. */
+#define EMU_LARGE_WORKSPACE_BYTES ((uint32_t)5 << 20)
+
 /** Streams, events, memory, addresses, registrations, communicators and what cuBLASLt has made that
  * are in use. */
 size_t emu_n_live(void);

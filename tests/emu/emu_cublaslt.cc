@@ -64,6 +64,7 @@ struct choice_t {
     uint16_t alignment[6]; /* of A, B, C, D, bias, aux */
     uint32_t workspace_bytes;
     uint32_t is_choice;
+    int32_t id, n_splits;
 };
 static_assert(sizeof(choice_t) <= sizeof(cublasLtMatmulAlgo_t), "an algorithm has room for it");
 
@@ -75,6 +76,7 @@ struct job_t {
     const void *a, *b, *c;
     void *d, *workspace;
     size_t workspace_bytes;
+    size_t n_splits; /* parts along k, whose sums are added at the end */
 };
 
 struct objects_t {
@@ -241,12 +243,17 @@ void multiply(const job_t &job) {
     std::vector<float> a = widen(job.a, job.a_layout, job.product.turn_a);
     std::vector<float> b = widen(job.b, job.b_layout, job.product.turn_b);
     size_t m = job.d_layout.rows, n = job.d_layout.columns, k = a.size() / m;
-    std::vector<float> y(m);
+    std::vector<float> y(m), part(m);
     for (size_t column = 0; column < n; column++) {
         std::fill(y.begin(), y.end(), 0.0f);
-        for (size_t i = 0; i < k; i++)
+        for (size_t split = 0; split < job.n_splits; split++) {
+            std::fill(part.begin(), part.end(), 0.0f);
+            for (size_t i = k * split / job.n_splits; i < k * (split + 1) / job.n_splits; i++)
+                for (size_t row = 0; row < m; row++)
+                    part[row] += a[i * m + row] * b[column * k + i];
             for (size_t row = 0; row < m; row++)
-                y[row] += a[i * m + row] * b[column * k + i];
+                y[row] += part[row];
+        }
         for (size_t row = 0; row < m; row++)
             put(job.d, job.d_layout.type, column * (size_t)job.d_layout.ld + row,
                 finish(job, row, column, y[row]));
@@ -447,22 +454,54 @@ cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t des
         choice.alignment[i] = (uint16_t)preference->alignment[i];
     choice.alignment[4] = alignment_of(product->bias);
     choice.alignment[5] = alignment_of(product->aux);
-    choice.workspace_bytes = workspace_of(*d, k);
     choice.is_choice = 1;
     /* The first two show whether the caller looks: one has failed, one needs too much. */
-    *n_results = n_wanted < 3 ? n_wanted : 3;
-    memset(results, 0xff, (size_t)*n_results * sizeof(results[0]));
-    results[0].state = CUBLAS_STATUS_NOT_SUPPORTED;
-    results[0].workspaceSize = 0;
-    for (int i = 1; i < *n_results; i++) {
-        choice_t proposal = choice;
-        if (i == 1)
-            proposal.workspace_bytes = (uint32_t)preference->workspace_bytes + 1;
-        results[i].state = CUBLAS_STATUS_SUCCESS;
-        results[i].workspaceSize = proposal.workspace_bytes;
-        memcpy(&results[i].algo, &proposal, sizeof(proposal));
+    uint32_t usual = workspace_of(*d, k), too_much = (uint32_t)preference->workspace_bytes + 1;
+    const struct {
+        int32_t id, n_splits;
+        uint32_t workspace_bytes;
+    } algorithms[] = {{17, 1, 0},     {18, 1, too_much}, {20, 1, usual}, {21, 2, usual},
+                      {EMU_REFUSED_ALGORITHM, 1, usual}, {24, 5, EMU_LARGE_WORKSPACE_BYTES},
+                      {23, 3, usual}};
+    *n_results = 0;
+    for (auto &algorithm : algorithms) {
+        bool is_large = algorithm.workspace_bytes > preference->workspace_bytes;
+        if (*n_results == n_wanted || (is_large && algorithm.id != 18))
+            continue;
+        cublasLtMatmulHeuristicResult_t *result = &results[(*n_results)++];
+        memset(result, 0xff, sizeof(*result));
+        result->state = algorithm.id == 17 ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;
+        result->workspaceSize = choice.workspace_bytes = algorithm.workspace_bytes;
+        choice.id = algorithm.id;
+        choice.n_splits = algorithm.n_splits;
+        if (algorithm.id != 17)
+            memcpy(&result->algo, &choice, sizeof(choice));
     }
     return CUBLAS_STATUS_SUCCESS;
+}
+
+/* Of those that are not used here: 0. */
+cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *algorithm,
+                                                    cublasLtMatmulAlgoConfigAttributes_t name,
+                                                    void *value, size_t size_bytes,
+                                                    size_t *written_bytes) {
+    ENTER;
+    choice_t choice;
+    memcpy(&choice, algorithm, sizeof(choice));
+    size_t needed = name >= CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID ? 2 : 4;
+    if (choice.is_choice != 1 || value == NULL || size_bytes != needed)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    memset(value, 0, size_bytes);
+    if (name == CUBLASLT_ALGO_CONFIG_ID)
+        memcpy(value, &choice.id, size_bytes);
+    if (name == CUBLASLT_ALGO_CONFIG_SPLITK_NUM)
+        memcpy(value, &choice.n_splits, size_bytes);
+    *written_bytes = size_bytes;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+size_t cublasLtGetVersion(void) {
+    return 130000;
 }
 
 static bool is_aligned(const void *address, uint16_t alignment) {
@@ -494,6 +533,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
         (has(*product, 128) && !is_aligned(product->aux, choice.alignment[5])) ||
         (choice.workspace_bytes > 0 && !is_aligned(workspace, 256)))
         return CUBLAS_STATUS_INVALID_VALUE;
+    if (choice.id == EMU_REFUSED_ALGORITHM)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
     job_t job = {*product,
                  *own(a_layout),
                  *own(b_layout),
@@ -505,7 +546,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
                  c,
                  d,
                  workspace,
-                 choice.workspace_bytes};
+                 choice.workspace_bytes,
+                 (size_t)choice.n_splits};
     bool is_queued = emu::queue_work(stream, "cublasLtMatmul", [=](int device) {
         return may_run(device, job) && emu::run_guarded(device, [&] { multiply(job); });
     });

@@ -137,6 +137,123 @@ TEST(test_failure_of_work) {
     emu_forget_failures();
 }
 
+/* ---- chosen algorithms --------------------------------------------------------------------- */
+
+enum { M = 24, N = 16, K = 40 };
+
+#define ALGORITHM(id, splits)                                                                      \
+    "id " #id " tile 0 stages 0 splits " #splits                                                   \
+    " reduction 0 swizzling 0 option 0 inner 0 cluster 0"
+#define PRODUCT "24 x 16 x 40, rows of 40 and 16, fp32 to fp32"
+
+/* With these choices, NULL for none: the sums are right, in whatever order. */
+static void multiply(const zr_nn_matmul_choices_t *choices, float *c_p) {
+    float a[M * K], b[K * N];
+    uint64_t state = 1;
+    zr_nn_matmul_t args = make_product(M, N, K, ZR_DTYPE_F32);
+    fixture_random_values(a, ZR_DTYPE_F32, M * K, 1.0f, &state);
+    fixture_random_values(b, ZR_DTYPE_F32, K * N, 1.0f, &state);
+    args.a = fixture_place(&fixture, a, sizeof(a), 0);
+    args.b = fixture_place(&fixture, b, sizeof(b), 0);
+    assert_ok(zr_nn_matmul_choose(fixture.device, choices));
+    assert_ok(run(&args));
+    fixture_download(&fixture, c_p, args.c, M * N * sizeof(float));
+    for (size_t i = 0; i < M * N; i++) {
+        double sum = 0.0;
+        for (size_t j = 0; j < K; j++)
+            sum += (double)a[i / N * K + j] * b[j * N + i % N];
+        assert_true(fabs(c_p[i] - sum) <= K * K * 0x1p-24);
+    }
+}
+
+static zr_nn_algorithm_text_t here;
+static zr_nn_matmul_choice_t one;
+
+static zr_nn_matmul_choices_t choices_of(const char *algorithm, size_t workspace_bytes) {
+    assert_ok(zr_nn_matmul_library(fixture.device, &here));
+    one = (zr_nn_matmul_choice_t){PRODUCT, algorithm, workspace_bytes};
+    return (zr_nn_matmul_choices_t){.name = "choices",
+                                    .made_for = here.text,
+                                    .limit_bytes = 6 << 20,
+                                    .choices = &one,
+                                    .n_choices = 1};
+}
+
+/* What is chosen decides about the bits, and the workspace is what it needs. */
+TEST(test_choices) {
+    static const struct {
+        const char *algorithm;
+        size_t workspace_bytes, expected_bytes;
+    } cases[] = {{NULL, 0, 4 << 20},
+                 {ALGORITHM(20, 1), 3072, 4 << 20},
+                 {ALGORITHM(21, 2), 3072, 4 << 20},
+                 {ALGORITHM(23, 3), 3072, 4 << 20},
+                 {ALGORITHM(24, 5), EMU_LARGE_WORKSPACE_BYTES, EMU_LARGE_WORKSPACE_BYTES}};
+    static float first[M * N], own[N_OF(cases)][M * N];
+    zr_nn_matmul_proposals_t proposals;
+    zr_nn_matmul_t args = make_product(M, N, K, ZR_DTYPE_F32);
+    multiply(NULL, first);
+    for (size_t i = 0; i < N_OF(cases); i++) {
+        zr_nn_matmul_choices_t choices = choices_of(cases[i].algorithm, cases[i].workspace_bytes);
+        multiply(&choices, own[i]);
+        assert_int_equal(zr_nn_matmul_workspace_bytes(fixture.device, &args),
+                         cases[i].expected_bytes);
+        assert_int_equal(zr_nn_matmul_counts(fixture.device).chosen, 1);
+        for (size_t j = 0; j < i; j++)
+            assert_int_equal(memcmp(own[i], own[j], sizeof(own[i])) == 0, i == 1);
+    }
+    assert_memory_equal(own[0], first, sizeof(first));
+    assert_ok(zr_nn_matmul_choose(fixture.device, NULL));
+    assert_ok(zr_nn_matmul_proposals(fixture.device, &args, 6 << 20, &proposals));
+    assert_string_equal(proposals.product.text, PRODUCT);
+    assert_int_equal(proposals.n, 5);
+    assert_string_equal(proposals.algorithms[3].text, cases[4].algorithm);
+    assert_int_equal(proposals.workspace_bytes[3], cases[4].workspace_bytes);
+    assert_ok(zr_nn_matmul_proposals(fixture.device, &args, 4 << 20, &proposals));
+    assert_int_equal(proposals.n, 4);
+}
+
+/* A product that the choices lack has the first algorithm, and is counted. */
+TEST(test_product_without_choice) {
+    zr_nn_matmul_choices_t choices = choices_of(NULL, 0);
+    assert_ok(zr_nn_matmul_choose(fixture.device, &choices));
+    zr_nn_matmul_t args = make_product(M, N, K + 1, ZR_DTYPE_F32);
+    for (int i = 0; i < 3; i++)
+        assert_ok(run(&args));
+    zr_nn_matmul_counts_t counts = zr_nn_matmul_counts(fixture.device);
+    assert_int_equal(counts.chosen, 0);
+    assert_int_equal(counts.unknown, 3);
+    assert_ok(zr_stream_synchronize(fixture.stream));
+    assert_ok(zr_nn_matmul_choose(fixture.device, NULL));
+}
+
+TEST(test_refused_choices) {
+    static const struct {
+        const char *algorithm;
+        size_t workspace_bytes;
+        const char *said;
+    } cases[] = {{"id 19", 3072, "choices: cuBLASLt does not propose \"id 19\"|" PRODUCT},
+                 {ALGORITHM(21, 2), 3071, "does not propose|measure again"},
+                 {ALGORITHM(22, 1), 3072, "CUBLAS_STATUS_NOT_SUPPORTED"}};
+    zr_nn_matmul_t args = make_product(M, N, K, ZR_DTYPE_F32);
+    for (size_t i = 0; i < N_OF(cases); i++) {
+        zr_nn_matmul_choices_t choices = choices_of(cases[i].algorithm, cases[i].workspace_bytes);
+        assert_ok(zr_nn_matmul_choose(fixture.device, &choices));
+        assert_refused(&fixture, ZR_ERR_UNSUPPORTED, run(&args));
+        assert_has(fixture.last_error, cases[i].said);
+    }
+    zr_nn_matmul_choices_t choices = choices_of(NULL, 0);
+    choices.made_for = "cuBLASLt 1, another device";
+    assert_refused(&fixture, ZR_ERR_UNSUPPORTED, zr_nn_matmul_choose(fixture.device, &choices));
+    assert_has(fixture.last_error, "made for \"cuBLASLt 1, another device\"|measure here");
+    assert_ok(zr_nn_matmul_choose(fixture.device, NULL));
+    emu_fail_call("cublasLtMatmulAlgoConfigGetAttribute", 3, CUBLAS_STATUS_INTERNAL_ERROR);
+    choices = choices_of(ALGORITHM(21, 2), 3072);
+    assert_ok(zr_nn_matmul_choose(fixture.device, &choices));
+    assert_refused(&fixture, ZR_ERR_DEVICE, run(&args));
+    assert_ok(zr_nn_matmul_choose(fixture.device, NULL));
+}
+
 /* Opening a device looks for no cuBLASLt; the first product does. */
 TEST(test_no_library) {
     static const struct {

@@ -306,6 +306,109 @@ TEST(test_attention_by_cudnn) {
     assert_int_equal(unsetenv("EMU_CUDNN_VERSION"), 0);
 }
 
+#define ALGORITHM(id, splits)                                                                      \
+    "id " #id " tile 0 stages 0 splits " #splits                                                   \
+    " reduction 0 swizzling 0 option 0 inner 0 cluster 0"
+#define LIBRARY "cuBLASLt 130000, emulated device 0, compute capability 8.0, 1 multiprocessors"
+#define CHOICES(made_for, limit, product, choice)                                                  \
+    "{\"made_for\": " made_for ", \"limit_bytes\": " limit ", \"products\": {" product ": " choice  \
+    "}}"
+/* The gradient of a wide weight. */
+#define PRODUCT "\"16 x 64 x 16, a transposed, rows of 16 and 64, bf16 to bf16\""
+#define CHOICE(algorithm, bytes)                                                                   \
+    "{\"algorithm\": " algorithm ", \"workspace_bytes\": " bytes "}"
+
+static void write_choices(const char *text) {
+    write_file("choices", text, strlen(text));
+}
+
+/* Chosen algorithms give other bits, the same at all stages, in whatever order streams run; their
+ * workspace is in the plan. */
+TEST(test_matmul_choices) {
+    static const char *const arguments[] = {"--dtype bf16 --ranks 2 --matmul-choices choices",
+                                            "--dtype bf16 --ranks 2 --matmul-choices choices "
+                                            "--stage 3 --offload-optimizer cpu"};
+    char hash[32];
+    run_t runs[2], usual = train("cuda", "--dtype bf16 --ranks 2");
+    write_choices(CHOICES("\"" LIBRARY "\"", "6000000", PRODUCT,
+                          CHOICE("\"" ALGORITHM(24, 5) "\"", "5242880")));
+    for (size_t i = 0; i < 2; i++) {
+        runs[i] = train("cuda", arguments[i]);
+        json_t *object = kept_json(out);
+        assert_near(arguments[i], &runs[i], &usual, 1e-2);
+        assert_same_weights(arguments[i], &runs[i], &runs[0]);
+        assert_said(arguments[i], "choices: has no choice for the product ");
+        assert_true(number(object, "matmul_choices.chosen") == 2 * 4 * 2); /* ranks, steps, layers */
+        assert_true(number(object, "matmul_choices.unknown") > 0);
+        assert_true(number(object, "peak_bytes.device.tags.workspace") == 5242880);
+        for (size_t tier = 0; tier < 2; tier++)
+            for (size_t j = 0; j < 2; j++) {
+                const char *of = j == 0 ? "live" : "reserved", *name = tier == 0 ? "device" : "host";
+                assert_true(number(object, "peak_bytes.%s.%s", name, of) ==
+                            number(object, "planned_peak_bytes.%s.%s", name, of));
+            }
+        snprintf(hash, sizeof(hash), "%s", text(object, "matmul_choices.xxh3"));
+    }
+    if (strcmp(runs[0].hash, usual.hash) == 0)
+        fail_msg("chosen algorithms left the weights as they were");
+}
+
+/* Rank 1 has the file choices.1, rank 0 choices.2 (run_by_hand). */
+TEST(test_matmul_choices_of_ranks) {
+    static const char *const files[] = {"choices.1", "choices.2"};
+    assert_int_equal(setenv("EMU_DEVICES", "2", 1), 0);
+    for (int differ = 0; differ < 2; differ++) {
+        for (int i = 0; i < 2; i++) {
+            const char *bytes = i == differ ? "8" : "9";
+            char text[1024];
+            snprintf(text, sizeof(text),
+                     CHOICES("\"" LIBRARY "\"", "%s", PRODUCT, CHOICE("null", "0")),
+                     differ ? bytes : "8");
+            write_file(files[i], text, strlen(text));
+        }
+        int code = run_by_hand(2, RUN "--device cuda --dtype bf16 --matmul-choices choices.$rank");
+        assert_int_equal(code != 0, differ);
+    }
+    assert_said("choices", "--matmul-choices of a file with hash");
+    assert_int_equal(unsetenv("EMU_DEVICES"), 0);
+}
+
+/* Files that are none of zero-bench's, or were made elsewhere. */
+TEST(test_broken_matmul_choices) {
+    static const struct {
+        const char *file, *said;
+    } cases[] = {
+        {"", "line 1|--matmul-choices choices"},
+        {"[]", "not an object|zero-bench matmul --save-choices FILE writes such a file"},
+        {"{}", "\"made_for\" must be a text"},
+        {"{\"made_for\": \"x\"}", "\"limit_bytes\" must be a number from 0 to 1073741824"},
+        {"{\"made_for\": \"x\", \"limit_bytes\": 8}", "\"products\" must be an object"},
+        {"{\"made_fir\": \"x\"}", "unknown key \"made_fir\""},
+        {"{\"made_for\": \"x\", \"made_for\": \"x\"}", "duplicate"},
+        {CHOICES("1", "8", PRODUCT, "{}"), "\"made_for\" must be a text"},
+        {CHOICES("\"x\"", "-1", PRODUCT, "{}"), "\"limit_bytes\" must be"},
+        {CHOICES("\"x\"", "1073741825", PRODUCT, "{}"), "\"limit_bytes\" must be"},
+        {CHOICES("\"x\"", "8", PRODUCT, "[]"), "product \"16 x 64|not an object"},
+        {CHOICES("\"x\"", "8", PRODUCT, "{}"), "\"algorithm\" must be a text, or null"},
+        {CHOICES("\"x\"", "8", PRODUCT, CHOICE("7", "8")), "\"algorithm\" must be a text"},
+        {CHOICES("\"x\"", "8", PRODUCT, CHOICE("null", "9")),
+         "\"workspace_bytes\" must be a number from 0 to \"limit_bytes\""},
+        {CHOICES("\"x\"", "8", PRODUCT, CHOICE("null", "-8")), "\"workspace_bytes\" must be"},
+        {CHOICES("\"x\"", "8", PRODUCT, CHOICE("null", "1e300")), "\"workspace_bytes\" must be"},
+        {CHOICES("\"cuBLASLt 1, another GPU\"", "8", PRODUCT, CHOICE("null", "8")),
+         "made for \"cuBLASLt 1, another GPU\", but this is \"cuBLASLt 130000|leave it out, or "
+         "measure here: zero-bench matmul --save-choices FILE"},
+        {CHOICES("\"" LIBRARY "\"", "8000", PRODUCT, CHOICE("\"id 1\"", "8")),
+         "cuBLASLt does not propose \"id 1\" for the product 16 x 64|measure again"}};
+    for (size_t i = 0; i < N_OF(cases); i++) {
+        write_choices(cases[i].file);
+        expect_refused("--device cuda --dtype bf16 --matmul-choices choices", cases[i].said);
+    }
+    expect_refused("--device cuda --matmul-choices absent", "--matmul-choices absent|No such file");
+    expect_refused("--device host --matmul-choices choices",
+                   "they require device \"cuda\", not \"host\"; leave it out");
+}
+
 /* auto is the GPU where there is one. Where there is none, it is the host, with the reason, and
  * cuda is refused. */
 TEST(test_device) {

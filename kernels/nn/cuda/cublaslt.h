@@ -26,6 +26,8 @@ ZR_BEGIN_C
     CALL(cublasLtMatmulPreferenceDestroy)                                                          \
     CALL(cublasLtMatmulPreferenceSetAttribute)                                                     \
     CALL(cublasLtMatmulAlgoGetHeuristic)                                                           \
+    CALL(cublasLtMatmulAlgoConfigGetAttribute)                                                     \
+    CALL(cublasLtGetVersion)                                                                       \
     CALL(cublasLtMatmul)
 
 typedef struct zr_cublaslt {

@@ -1,6 +1,8 @@
 /* A transformer's kernels on CUDA: the table. */
 #include "kernels/nn/cuda/attention_cudnn.h"
 
+#include "kernels/nn/cuda/matmul_plan.h"
+
 static zr_nn_run_fn *const kernels[ZR_NN_N_KERNELS] = {
     [ZR_NN_MATMUL] = zr_cuda_nn_matmul,
     [ZR_NN_BIAS_GRAD] = zr_cuda_nn_bias_grad,
@@ -27,4 +29,5 @@ const zr_nn_backend_t zr_cuda_nn_backend = {.name = "cuda",
                                             .activation_dtype = zr_cuda_nn_activation_dtype,
                                             .run = run,
                                             .workspace_bytes = zr_cuda_nn_workspace_bytes,
-                                            .attention_open = zr_cuda_nn_attention_open};
+                                            .attention_open = zr_cuda_nn_attention_open,
+                                            .chooser = &zr_cuda_nn_chooser};

@@ -82,6 +82,7 @@ zr_status_t zr_cuda_nn_matmul(zr_stream_t *stream, const void *arguments, void *
         return multiply_nothing(stream, args);
     ZR_TRY(zr_cuda_blas(stream->device, &blas));
     ZR_TRY(zr_matmul_plan(stream->device, blas, args, &plan));
+    zr_matmul_choices_count(stream->device, blas, plan);
     ZR_TRY(multiply(stream, blas, args, plan, workspace));
     return finish(stream, args, product_target(args, plan), plan->adds_bias,
                   plan->applies_epilogue);

@@ -5,8 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How many of the heuristic's proposals are looked at. */
-#define N_PROPOSALS 8
+/* Return from the calling function when a call of cuBLASLt fails. */
+#define TRY(call)                                                                                  \
+    do {                                                                                           \
+        cublasStatus_t tried = (call);                                                             \
+        if (tried != CUBLAS_STATUS_SUCCESS)                                                        \
+            return tried;                                                                          \
+    } while (0)
 
 /* ---- failures ------------------------------------------------------------------------------ */
 
@@ -44,11 +49,17 @@ zr_status_t zr_matmul_fail(zr_device_t *device, const zr_cuda_blas_t *blas,
 
 /* ---- the device's cuBLASLt ------------------------------------------------------------------- */
 
+void zr_matmul_plans_clear(zr_cuda_blas_t *blas) {
+    for (size_t i = 0; i < blas->n_plans; i++)
+        zr_matmul_plan_free(&blas->lt, blas->plans[i]);
+    blas->n_plans = 0;
+}
+
 /* Failures have nobody to be handed to; nothing of the device is used after this. */
 static void close_blas(zr_cuda_device_t *cuda) {
     zr_cuda_blas_t *blas = cuda->blas;
-    for (size_t i = 0; i < blas->n_plans; i++)
-        zr_matmul_plan_free(&blas->lt, blas->plans[i]);
+    zr_matmul_plans_clear(blas);
+    zr_matmul_choices_clear(blas);
     if (zr_cuda_enter(&cuda->base) == ZR_OK)
         (void)blas->lt.cublasLtDestroy_p(blas->handle);
     zr_cublaslt_forget(&blas->lt);
@@ -265,28 +276,54 @@ cublasStatus_t zr_matmul_preference(const zr_cublaslt_t *lt, const zr_matmul_key
 
 /* ---- choosing ------------------------------------------------------------------------------- */
 
-/* The first proposal that can be used. CUBLAS_STATUS_NOT_SUPPORTED: there is none. */
-static cublasStatus_t choose(zr_cuda_blas_t *blas, zr_matmul_plan_t *plan, size_t workspace_bytes) {
+/* The proposals that can be used, in the heuristic's order: CUBLAS_STATUS_NOT_SUPPORTED without any.
+ */
+static cublasStatus_t propose(const zr_cuda_blas_t *blas, const zr_matmul_plan_t *plan,
+                              size_t workspace_bytes, cublasLtMatmulHeuristicResult_t *proposals,
+                              int *n_p) {
     const zr_cublaslt_t *lt = &blas->lt;
     cublasLtMatmulPreference_t preference;
-    cublasLtMatmulHeuristicResult_t proposals[N_PROPOSALS];
     int n = 0;
+    *n_p = 0;
     cublasStatus_t status = zr_matmul_preference(lt, &plan->key, workspace_bytes, &preference);
     if (status != CUBLAS_STATUS_SUCCESS)
         return status;
-    status =
-        lt->cublasLtMatmulAlgoGetHeuristic_p(blas->handle, plan->product, plan->b, plan->a, plan->c,
-                                             plan->c, preference, N_PROPOSALS, proposals, &n);
+    status = lt->cublasLtMatmulAlgoGetHeuristic_p(blas->handle, plan->product, plan->b, plan->a,
+                                                  plan->c, plan->c, preference, ZR_NN_MAX_PROPOSALS,
+                                                  proposals, &n);
     (void)lt->cublasLtMatmulPreferenceDestroy_p(preference);
     if (status != CUBLAS_STATUS_SUCCESS)
         return status;
+    for (int i = 0; i < n; i++)
+        if (proposals[i].state == CUBLAS_STATUS_SUCCESS &&
+            proposals[i].workspaceSize <= workspace_bytes)
+            proposals[(*n_p)++] = proposals[i];
+    return *n_p > 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+}
+
+/* The algorithm that was chosen, or the first that is proposed. *is_missing_p: what was chosen is
+ * not proposed. */
+static cublasStatus_t choose(const zr_device_t *device, const zr_cuda_blas_t *blas,
+                             zr_matmul_plan_t *plan, bool *is_missing_p) {
+    const zr_nn_matmul_choice_t *choice = plan->choice;
+    bool is_named = choice != NULL && choice->algorithm != NULL;
+    cublasLtMatmulHeuristicResult_t proposals[ZR_NN_MAX_PROPOSALS];
+    int n = 0;
+    TRY(propose(blas, plan,
+                        is_named ? blas->choices.limit_bytes : zr_cuda_matmul_usual_bytes(device),
+                        proposals, &n));
     for (int i = 0; i < n; i++) {
-        if (proposals[i].state != CUBLAS_STATUS_SUCCESS ||
-            proposals[i].workspaceSize > workspace_bytes)
-            continue;
+        zr_nn_algorithm_text_t own;
+        if (is_named) {
+            TRY(zr_matmul_algorithm_text(&blas->lt, &proposals[i].algo, &own));
+            if (strcmp(own.text, choice->algorithm) != 0 ||
+                proposals[i].workspaceSize > choice->workspace_bytes)
+                continue;
+        }
         plan->algorithm = proposals[i].algo;
         return CUBLAS_STATUS_SUCCESS;
     }
+    *is_missing_p = true;
     return CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
@@ -319,17 +356,23 @@ static zr_status_t try_plan(zr_device_t *device, zr_cuda_blas_t *blas, const zr_
     if (plan == NULL)
         return zr_fail(&device->log, ZR_ERR_MEMORY, "matmul: no memory (%zu bytes)", sizeof(*plan));
     *plan = *wanted;
+    bool is_missing = false;
     const char *call = "describing it to cuBLASLt";
     cublasStatus_t status = zr_matmul_describe(&blas->lt, plan);
     if (status == CUBLAS_STATUS_SUCCESS) {
         call = "cublasLtMatmulAlgoGetHeuristic";
-        status = choose(blas, plan, zr_cuda_matmul_workspace_bytes(device));
+        status = choose(device, blas, plan, &is_missing);
         if (status == CUBLAS_STATUS_SUCCESS) {
             *plan_p = plan;
             return ZR_OK;
         }
     }
     zr_matmul_plan_free(&blas->lt, plan);
+    if (is_missing)
+        return zr_fail(&device->log, ZR_ERR_UNSUPPORTED,
+                       "%s: cuBLASLt does not propose \"%s\" for the product %s; measure again: "
+                       "zero-bench matmul --save-choices FILE",
+                       blas->choices.name, wanted->choice->algorithm, wanted->choice->product);
     bool is_last = !wanted->adds_bias && !wanted->applies_epilogue;
     if (has_no_algorithm(status) && !is_last)
         return ZR_OK;
@@ -339,7 +382,9 @@ static zr_status_t try_plan(zr_device_t *device, zr_cuda_blas_t *blas, const zr_
 /* As much of it in the product as cuBLASLt does for the shape. */
 static zr_status_t make_plan(zr_device_t *device, zr_cuda_blas_t *blas, const zr_nn_matmul_t *args,
                              const zr_matmul_key_t *key, zr_matmul_plan_t **plan_p) {
-    zr_matmul_plan_t wanted = {.key = *key, .adds_bias = may_add_bias(key)};
+    zr_matmul_plan_t wanted = {.key = *key,
+                               .adds_bias = may_add_bias(key),
+                               .choice = zr_matmul_choice_of(blas, key)};
     *plan_p = NULL;
     if (may_apply_epilogue(key)) {
         wanted.applies_epilogue = true;
@@ -350,6 +395,18 @@ static zr_status_t make_plan(zr_device_t *device, zr_cuda_blas_t *blas, const zr
         ZR_TRY(try_plan(device, blas, args, &wanted, plan_p));
     wanted.adds_bias = false;
     return *plan_p != NULL ? ZR_OK : try_plan(device, blas, args, &wanted, plan_p);
+}
+
+/* What the plan without a choice has in the product, has it with one. */
+zr_status_t zr_matmul_propose(zr_device_t *device, zr_cuda_blas_t *blas, const zr_nn_matmul_t *args,
+                              size_t limit_bytes, cublasLtMatmulHeuristicResult_t *results,
+                              int *n_p) {
+    const zr_matmul_plan_t *plan;
+    ZR_TRY(zr_matmul_plan(device, blas, args, &plan));
+    cublasStatus_t status = propose(blas, plan, limit_bytes, results, n_p);
+    return status == CUBLAS_STATUS_SUCCESS
+               ? ZR_OK
+               : zr_matmul_fail(device, blas, args, "cublasLtMatmulAlgoGetHeuristic", status);
 }
 
 /* Put the i-th plan first. */

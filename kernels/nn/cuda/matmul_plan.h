@@ -32,6 +32,7 @@ typedef struct zr_matmul_key {
 typedef struct zr_matmul_plan {
     zr_matmul_key_t key;
     bool adds_bias, applies_epilogue; /* in the product; otherwise kernels behind it do */
+    const zr_nn_matmul_choice_t *choice; /* the device's; NULL: none was made for it */
     cublasLtMatmulDesc_t product;
     cublasLtMatrixLayout_t a, b, c; /* of args a, b, c; addend has c's */
     cublasLtMatmulAlgo_t algorithm;
@@ -43,6 +44,9 @@ typedef struct zr_matmul_plan {
 typedef struct zr_cuda_blas {
     zr_cublaslt_t lt;
     cublasLtHandle_t handle;
+    zr_nn_matmul_choices_t choices; /* owned, with `texts`; name NULL: none were made */
+    char *texts;
+    zr_nn_matmul_counts_t counts;
     size_t n_plans;
     zr_matmul_plan_t *plans[ZR_MATMUL_PLANS]; /* the one used last is the first */
 } zr_cuda_blas_t;
@@ -56,6 +60,31 @@ zr_matmul_key_t zr_matmul_key(const zr_nn_matmul_t *args);
 ZR_NODISCARD zr_status_t zr_matmul_plan(zr_device_t *device, zr_cuda_blas_t *blas,
                                         const zr_nn_matmul_t *args,
                                         const zr_matmul_plan_t **plan_p);
+
+/** What is proposed for a product and can be used, in the heuristic's order. At most
+ * ZR_NN_MAX_PROPOSALS. */
+ZR_NODISCARD zr_status_t zr_matmul_propose(zr_device_t *device, zr_cuda_blas_t *blas,
+                                           const zr_nn_matmul_t *args, size_t limit_bytes,
+                                           cublasLtMatmulHeuristicResult_t *results, int *n_p);
+/** Forget all plans. */
+void zr_matmul_plans_clear(zr_cuda_blas_t *blas);
+
+/* ---- choices (matmul_choices.c) */
+
+extern const zr_nn_chooser_t zr_cuda_nn_chooser;
+/** The choice for a product; NULL: none. */
+const zr_nn_matmul_choice_t *zr_matmul_choice_of(const zr_cuda_blas_t *blas,
+                                                 const zr_matmul_key_t *key);
+/** The attributes that tell an algorithm from others. */
+ZR_NODISCARD cublasStatus_t zr_matmul_algorithm_text(const zr_cublaslt_t *lt,
+                                                     const cublasLtMatmulAlgo_t *algorithm,
+                                                     zr_nn_algorithm_text_t *text_p);
+/** A product was queued: count it, and say once that choices lack one. */
+void zr_matmul_choices_count(zr_device_t *device, zr_cuda_blas_t *blas,
+                             const zr_matmul_plan_t *plan);
+void zr_matmul_choices_clear(zr_cuda_blas_t *blas);
+
+/* ---- descriptions */
 
 /** Describe a product to cuBLASLt, without choosing an algorithm. zr_matmul_plan_free. */
 ZR_NODISCARD cublasStatus_t zr_matmul_describe(const zr_cublaslt_t *lt, zr_matmul_plan_t *plan);

@@ -157,6 +157,42 @@ TEST(test_matmul) {
     on_all(check_matmul);
 }
 
+/* Times say nothing: whatever is chosen, the file has all products, and what the device proposes. */
+TEST(test_save_choices) {
+    char output[65536];
+    assert_int_equal(run("matmul --device cuda --dtype bf16 --tokens 16 --channels 16 --side 32 "
+                         "--seconds 0 --json --workspace 6MiB --save-choices choices 2>/dev/null",
+                         output, sizeof(output)),
+                     0);
+    json_t *object = json_loads(output, JSON_REJECT_DUPLICATES, NULL);
+    json_t *list = json_object_get(object, "choices");
+    assert_int_equal(json_array_size(list), 12);
+    json_t *file = json_load_file("choices", JSON_REJECT_DUPLICATES, NULL);
+    const char *made_for = json_string_value(json_object_get(file, "made_for"));
+    assert_non_null(made_for);
+    assert_non_null(strstr(made_for, "cuBLASLt 130000, emulated device 0"));
+    assert_true(number_at(file, "limit_bytes") == 6 << 20);
+    json_t *products = json_object_get(file, "products"), *choice;
+    const char *product;
+    assert_int_equal(json_object_size(products), 12);
+    json_object_foreach(products, product, choice) {
+        const char *algorithm = json_string_value(json_object_get(choice, "algorithm"));
+        assert_true(json_is_null(json_object_get(choice, "algorithm")) ||
+                    strstr(algorithm, "id 2") == algorithm);
+        assert_true(algorithm == NULL || strstr(algorithm, "id 22 ") == NULL); /* fails */
+        assert_true(number_at(choice, "seconds") <= number_at(choice, "first_seconds"));
+    }
+    assert_non_null(json_object_get(
+        products, "16 x 64 x 16, a transposed, rows of 16 and 64, bf16 to bf16"));
+    assert_non_null(json_object_get(
+        products, "16 x 64 x 16, rows of 16 and 64, bf16 to bf16, bias bf16, gelu, pre_gelu"));
+    json_decref(object);
+    json_decref(file);
+    assert_bad_usage("matmul --device host --save-choices choices", "they require device");
+    assert_bad_usage("matmul --device cuda --workspace 8MiB", "--save-choices");
+    assert_bad_usage("matmul --device cuda --save-choices absent/choices", "--save-choices absent");
+}
+
 TEST(test_step) {
     on_all(check_step);
 }

@@ -46,6 +46,16 @@ TEST(test_descriptions) {
     }
 }
 
+/* What tells algorithms from each other has these names and sizes; the version is this header's or a
+ * later one. */
+TEST(test_algorithm) {
+    cublasLtMatmulAlgo_t algorithm = {0};
+    zr_nn_algorithm_text_t text;
+    assert_int_equal(zr_matmul_algorithm_text(&lt, &algorithm, &text), CUBLAS_STATUS_SUCCESS);
+    assert_non_null(strstr(text.text, "id 0 tile "));
+    assert_true(lt.cublasLtGetVersion_p() >= CUBLAS_VER_MAJOR * 10000);
+}
+
 /* A mistake would be seen: the library checks what it is given. */
 TEST(test_mistakes) {
     cublasLtMatmulDesc_t product = NULL;
