@@ -120,6 +120,17 @@ bool has(const emu_product &product, unsigned part) {
     return (product.epilogue & part) == part;
 }
 
+/* Gradients of biases: of the rows of D, of those of A, or of the columns of B. */
+enum { OF_D = 16, OF_A = CUBLASLT_EPILOGUE_BGRADA, OF_B = CUBLASLT_EPILOGUE_BGRADB };
+
+bool has_dbias(const emu_product &product) {
+    return (product.epilogue & (OF_D | OF_A | OF_B)) != 0;
+}
+
+bool has_bias(const emu_product &product) {
+    return has(product, CUBLASLT_EPILOGUE_BIAS) || has_dbias(product);
+}
+
 bool fits(const emu_layout &layout, int32_t turn, uint64_t rows, uint64_t columns) {
     if (layout.ld < (int64_t)layout.rows)
         return false;
@@ -139,6 +150,8 @@ bool has_dtypes(const emu_product &product, const emu_layout &a, const emu_layou
                 const emu_layout &c, const emu_layout &d) {
     if (a.type != b.type || c.type != d.type || (a.type == CUDA_R_32F && d.type != CUDA_R_32F))
         return false;
+    if (has_dbias(product)) /* of some shapes */
+        return d.type == CUDA_R_16BF && d.rows % 8 == 0 && product.bias_type == -1;
     return !has(product, CUBLASLT_EPILOGUE_BIAS) || product.bias_type == (int32_t)d.type;
 }
 
@@ -243,7 +256,12 @@ void multiply(const job_t &job) {
     std::vector<float> a = widen(job.a, job.a_layout, job.product.turn_a);
     std::vector<float> b = widen(job.b, job.b_layout, job.product.turn_b);
     size_t m = job.d_layout.rows, n = job.d_layout.columns, k = a.size() / m;
-    std::vector<float> y(m), part(m);
+    std::vector<float> y(m), part(m), dbias(has(job.product, OF_B) ? n : m);
+    for (size_t i = 0; i < k && has(job.product, OF_A); i++)
+        for (size_t row = 0; row < m; row++)
+            dbias[row] += a[i * m + row];
+    for (size_t i = 0; i < n * k && has(job.product, OF_B); i++)
+        dbias[i / k] += b[i];
     for (size_t column = 0; column < n; column++) {
         std::fill(y.begin(), y.end(), 0.0f);
         for (size_t split = 0; split < job.n_splits; split++) {
@@ -254,10 +272,15 @@ void multiply(const job_t &job) {
             for (size_t row = 0; row < m; row++)
                 y[row] += part[row];
         }
-        for (size_t row = 0; row < m; row++)
-            put(job.d, job.d_layout.type, column * (size_t)job.d_layout.ld + row,
-                finish(job, row, column, y[row]));
+        for (size_t row = 0; row < m; row++) {
+            float value = finish(job, row, column, y[row]);
+            put(job.d, job.d_layout.type, column * (size_t)job.d_layout.ld + row, value);
+            if (has(job.product, OF_D))
+                dbias[row] += value;
+        }
     }
+    for (size_t i = 0; i < dbias.size() && has_dbias(job.product); i++)
+        put(const_cast<void *>(job.product.bias), job.d_layout.type, i, dbias[i]);
 }
 
 bool may_use(int device, const void *data, const emu_layout &layout) {
@@ -267,13 +290,14 @@ bool may_use(int device, const void *data, const emu_layout &layout) {
 
 bool may_run(int device, const job_t &job) {
     const emu_product &product = job.product;
-    emu_layout bias = {{}, job.d_layout.type, job.d_layout.rows, 1, (int64_t)job.d_layout.rows};
+    uint64_t n_bias = has(product, OF_B) ? job.d_layout.columns : job.d_layout.rows;
+    emu_layout bias = {{}, job.d_layout.type, n_bias, 1, (int64_t)n_bias};
     emu_layout aux = job.d_layout;
     aux.ld = product.aux_ld;
     return may_use(device, job.a, job.a_layout) && may_use(device, job.b, job.b_layout) &&
            may_use(device, job.d, job.d_layout) &&
            (job.beta == 0 || may_use(device, job.c, job.d_layout)) &&
-           (!has(product, CUBLASLT_EPILOGUE_BIAS) || may_use(device, product.bias, bias)) &&
+           (!has_bias(product) || may_use(device, product.bias, bias)) &&
            (!has(product, 128) || may_use(device, product.aux, aux)) &&
            (job.workspace_bytes == 0 ||
             emu::may_access(device, job.workspace, job.workspace_bytes, false));
@@ -528,8 +552,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
         workspace_bytes < choice.workspace_bytes || !is_aligned(a, choice.alignment[0]) ||
         !is_aligned(b, choice.alignment[1]) || !is_aligned(c, choice.alignment[2]) ||
         !is_aligned(d, choice.alignment[3]) ||
-        (has(*product, CUBLASLT_EPILOGUE_BIAS) &&
-         !is_aligned(product->bias, choice.alignment[4])) ||
+        (has_bias(*product) && !is_aligned(product->bias, choice.alignment[4])) ||
         (has(*product, 128) && !is_aligned(product->aux, choice.alignment[5])) ||
         (choice.workspace_bytes > 0 && !is_aligned(workspace, 256)))
         return CUBLAS_STATUS_INVALID_VALUE;

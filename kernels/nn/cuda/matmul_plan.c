@@ -119,9 +119,10 @@ zr_matmul_key_t zr_matmul_key(const zr_nn_matmul_t *args) {
     key.epilogue = (uint8_t)args->epilogue;
     key.has_bias = args->bias != NULL;
     key.has_pre_gelu = args->pre_gelu != NULL;
+    key.dbias_of = (uint8_t)args->dbias_of;
     key.is_aligned = is_aligned(args->a) && is_aligned(args->b) && is_aligned(args->c) &&
                      is_aligned(args->addend) && is_aligned(args->bias) &&
-                     is_aligned(args->pre_gelu);
+                     is_aligned(args->pre_gelu) && is_aligned(args->dbias.data);
     return key;
 }
 
@@ -139,6 +140,10 @@ static uint32_t alignment_bytes(const zr_matmul_key_t *key, uint8_t dtype) {
 static cublasLtEpilogue_t epilogue_of(const zr_matmul_plan_t *plan) {
     const zr_matmul_key_t *key = &plan->key;
     bool bias = plan->adds_bias;
+    if (plan->sums_dbias) /* the first operand is b */
+        return key->dbias_of == ZR_NN_DBIAS_OF_C   ? CUBLASLT_EPILOGUE_DGELU_BGRAD
+               : key->dbias_of == ZR_NN_DBIAS_OF_B ? CUBLASLT_EPILOGUE_BGRADA
+                                                   : CUBLASLT_EPILOGUE_BGRADB;
     if (plan->applies_epilogue && key->epilogue == ZR_NN_EPILOGUE_GELU_BACKWARD)
         return CUBLASLT_EPILOGUE_DGELU;
     if (plan->applies_epilogue && key->has_pre_gelu)
@@ -167,7 +172,7 @@ cublasStatus_t zr_matmul_set_pointers(const zr_cublaslt_t *lt, const zr_matmul_p
                                       const void *bias, const void *pre_gelu) {
     attribute_t attributes[2];
     size_t n = 0;
-    if (plan->adds_bias)
+    if (plan->adds_bias || plan->sums_dbias)
         attributes[n++] = (attribute_t){CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof(bias)};
     if (plan->applies_epilogue && plan->key.has_pre_gelu)
         attributes[n++] =
@@ -199,7 +204,9 @@ static cublasStatus_t describe_product(const zr_cublaslt_t *lt, zr_matmul_plan_t
         return status;
     uintptr_t page = 4096;
     return zr_matmul_set_pointers(lt, plan,
-                                  (const void *)(page + alignment_bytes(key, key->bias_dtype)),
+                                  (const void *)(page + alignment_bytes(key, plan->sums_dbias
+                                                                                 ? key->c_dtype
+                                                                                 : key->bias_dtype)),
                                   (const void *)(page + alignment_bytes(key, key->c_dtype)));
 }
 
@@ -373,7 +380,7 @@ static zr_status_t try_plan(zr_device_t *device, zr_cuda_blas_t *blas, const zr_
                        "%s: cuBLASLt does not propose \"%s\" for the product %s; measure again: "
                        "zero-bench matmul --save-choices FILE",
                        blas->choices.name, wanted->choice->algorithm, wanted->choice->product);
-    bool is_last = !wanted->adds_bias && !wanted->applies_epilogue;
+    bool is_last = !wanted->adds_bias && !wanted->applies_epilogue && !wanted->sums_dbias;
     if (has_no_algorithm(status) && !is_last)
         return ZR_OK;
     return zr_matmul_fail(device, blas, args, call, status);
@@ -385,16 +392,20 @@ static zr_status_t make_plan(zr_device_t *device, zr_cuda_blas_t *blas, const zr
     zr_matmul_plan_t wanted = {.key = *key,
                                .adds_bias = may_add_bias(key),
                                .choice = zr_matmul_choice_of(blas, key)};
-    *plan_p = NULL;
-    if (may_apply_epilogue(key)) {
-        wanted.applies_epilogue = true;
+    wanted.applies_epilogue = may_apply_epilogue(key);
+    wanted.sums_dbias = key->dbias_of == ZR_NN_DBIAS_OF_C ? wanted.applies_epilogue
+                                                          : key->dbias_of != ZR_NN_DBIAS_NONE;
+    for (;;) {
         ZR_TRY(try_plan(device, blas, args, &wanted, plan_p));
+        if (*plan_p != NULL)
+            return ZR_OK;
+        if (wanted.sums_dbias)
+            wanted.sums_dbias = false;
+        else if (wanted.applies_epilogue)
+            wanted.applies_epilogue = false;
+        else
+            wanted.adds_bias = false;
     }
-    wanted.applies_epilogue = false;
-    if (*plan_p == NULL && wanted.adds_bias)
-        ZR_TRY(try_plan(device, blas, args, &wanted, plan_p));
-    wanted.adds_bias = false;
-    return *plan_p != NULL ? ZR_OK : try_plan(device, blas, args, &wanted, plan_p);
 }
 
 /* What the plan without a choice has in the product, has it with one. */

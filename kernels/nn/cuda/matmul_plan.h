@@ -26,12 +26,14 @@ typedef struct zr_matmul_key {
     uint8_t transpose_a, transpose_b;
     uint8_t epilogue;
     uint8_t has_bias, has_pre_gelu;
+    uint8_t dbias_of;
     uint8_t is_aligned; /* all addresses to 16 bytes; otherwise to their element */
 } zr_matmul_key_t;
 
 typedef struct zr_matmul_plan {
     zr_matmul_key_t key;
-    bool adds_bias, applies_epilogue; /* in the product; otherwise kernels behind it do */
+    /* In the product; otherwise kernels behind it do. */
+    bool adds_bias, applies_epilogue, sums_dbias;
     const zr_nn_matmul_choice_t *choice; /* the device's; NULL: none was made for it */
     cublasLtMatmulDesc_t product;
     cublasLtMatrixLayout_t a, b, c; /* of args a, b, c; addend has c's */
@@ -95,7 +97,7 @@ ZR_NODISCARD cublasStatus_t zr_matmul_preference(const zr_cublaslt_t *lt,
                                                  const zr_matmul_key_t *key, size_t workspace_bytes,
                                                  cublasLtMatmulPreference_t *preference_p);
 
-/** Say where the bias and the other input or output of the epilogue are. */
+/** Say where the bias, or its gradient, and the other input or output of the epilogue are. */
 ZR_NODISCARD cublasStatus_t zr_matmul_set_pointers(const zr_cublaslt_t *lt,
                                                    const zr_matmul_plan_t *plan, const void *bias,
                                                    const void *pre_gelu);

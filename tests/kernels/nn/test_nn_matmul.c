@@ -329,3 +329,49 @@ NN_TEST(test_rows_apart) {
                 free_product(&p);
             }
 }
+
+/* ---- gradients of biases ---------------------------------------------------------------------- */
+
+/* The sum over the rows of dy, in an array that holds something before. Where a product makes it, it
+ * sums what was not rounded yet; a kernel of its own sums rounded elements of c. */
+static void check_dbias(product_t *p, zr_nn_dbias_t of, bool accumulate) {
+    zr_nn_matmul_t *args = &p->args;
+    size_t n = of == ZR_NN_DBIAS_OF_A ? args->m : args->n;
+    size_t n_rows = of == ZR_NN_DBIAS_OF_C ? args->m : args->k;
+    nn_array_t dbias = nn_array_random(n, args->bias_dtype, 1.0, 21);
+    const double *dy = of == ZR_NN_DBIAS_OF_A   ? p->a.ref
+                       : of == ZR_NN_DBIAS_OF_B ? p->b.ref
+                                                : p->c.ref;
+    args->dbias_of = of;
+    args->dbias = (zr_nn_gradient_t){dbias.data, accumulate};
+    if (of == ZR_NN_DBIAS_OF_C)
+        check_gelu_backward(p);
+    else
+        run_and_check(p, "product with a bias' gradient");
+    for (size_t i = 0; i < n; i++) {
+        double sum = accumulate ? dbias.ref[i] : 0.0;
+        for (size_t row = 0; row < n_rows; row++)
+            sum += dy[row * n + i];
+        dbias.ref[i] = sum;
+    }
+    bool is_rounded_c = of == ZR_NN_DBIAS_OF_C && args->c_dtype == ZR_DTYPE_BF16;
+    nn_assert_close("a bias' gradient", &dbias, is_rounded_c ? 2e-2 : 1e-5);
+    nn_array_free(&dbias);
+}
+
+NN_TEST(test_bias_gradients_of_products) {
+    for (size_t s = 0; s < N_SHAPES; s++)
+        for (int variant = 0; variant < 3 * 2 * N_MIXES; variant++) {
+            zr_nn_dbias_t of = (zr_nn_dbias_t)(1 + variant % 3);
+            mix_t mix = mix_at(device, variant / 6);
+            /* dy is made of activations. */
+            bool is_possible = of == ZR_NN_DBIAS_OF_A   ? true
+                               : of == ZR_NN_DBIAS_OF_B ? mix.b == mix.a
+                                                        : mix.c == mix.a;
+            if (!ONE_OF(1, 3) || !is_possible)
+                continue;
+            product_t p = make_product(device, shapes[s], mix, of == ZR_NN_DBIAS_OF_C ? 2 : 1, -1);
+            check_dbias(&p, of, variant / 3 % 2);
+            free_product(&p);
+        }
+}
