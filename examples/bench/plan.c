@@ -174,7 +174,7 @@ static json_t *describe_row(const row_t *row) {
         {"ranks", json_count((uint64_t)one->n_ranks)}, {"stage", json_count((uint64_t)one->stage)},
         {"dtype", json_string(zr_dtype_name(one->dtype))},
         {"micro_batch", json_count(one->micro_batch)}, {"grad_accum", json_count(one->grad_accum)},
-        {"seq", json_count(one->seq)}, {"recompute", json_string(one->recompute ? "unit" : "none")},
+        {"seq", json_count(one->seq)}, {"recompute", json_string(zr_recompute_name(one->recompute))},
         {"offload_optimizer", json_string(command_places[one->optimizer].name)},
         {"offload_params", json_string(command_places[one->params].name)},
         {"measured", describe_times(&row->result.measured)},

@@ -14,7 +14,7 @@ typedef struct plan_case {
     int n_ranks, stage;
     zr_dtype_t dtype;
     size_t micro_batch, grad_accum, seq;
-    bool recompute;
+    zr_recompute_t recompute;
     zr_offload_device_t optimizer, params;
 } plan_case_t;
 

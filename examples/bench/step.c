@@ -27,8 +27,10 @@ typedef struct options {
 
 static const zr_option_choice_t stages[] = {
     {"0", 0, NULL}, {"1", 1, NULL}, {"2", 2, NULL}, {"3", 3, NULL}, {NULL, 0, NULL}};
-static const zr_option_choice_t recomputes[] = {
-    {"none", 0, NULL}, {"unit", 1, NULL}, {NULL, 0, NULL}};
+static const zr_option_choice_t recomputes[] = {{"none", ZR_RECOMPUTE_CHEAP, NULL},
+                                                {"unit", ZR_RECOMPUTE_UNIT, NULL},
+                                                {"never", ZR_RECOMPUTE_NEVER, NULL},
+                                                {NULL, 0, NULL}};
 
 #define AT(member) .offset = offsetof(options_t, member)
 #define COUNT(member) AT(member), .type = ZR_OPTION_COUNT, .least = 1
@@ -47,7 +49,7 @@ static const zr_option_t rows[] = {
     {"stage", AT(stage), .type = ZR_OPTION_CHOICE, .choices = stages, .help = "of ZeRO"},
     {"dtype", AT(dtype), .type = ZR_OPTION_CHOICE, .choices = command_dtypes,
      .help = "of parameters and gradients"},
-    {"recompute", AT(step.recompute), .type = ZR_OPTION_SWITCH, .choices = recomputes,
+    {"recompute", AT(step.recompute), .type = ZR_OPTION_CHOICE, .choices = recomputes,
      .help = "compute layers again in backward"},
     {"path", AT(paths), .type = ZR_OPTION_STRING, .arg = "DIR[,DIR...]", .initial = "none",
      .help = "keep parameters, gradients and state on drives here (stage 3, one rank, updates in "

@@ -14,7 +14,7 @@ typedef struct step_options {
     size_t seq;
     int n_ranks, n_threads; /* threads of each rank's device, on the host */
     device_choice_t device; /* of all ranks */
-    bool recompute;
+    zr_recompute_t recompute;
     size_t n_first_steps; /* at least 1: they map memory and record the order */
     size_t n_steps;       /* that are timed, after those */
     matrix_rate_t *rate;  /* its product takes turns with the steps; NULL: none does */

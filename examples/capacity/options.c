@@ -473,7 +473,7 @@ static zr_status_t resolve(capacity_options_t *o, const zr_log_t *log) {
 static train_options_t default_run(void) {
     train_options_t run = train_options_default();
     zr_config_t *config = &run.config;
-    run.recompute = true;
+    run.recompute = ZR_RECOMPUTE_UNIT;
     config->dtype = ZR_DTYPE_BF16;
     config->sub_group_elems = SUB_GROUP_ELEMS;
     config->offload_optimizer.n_buffers = STATE_BUFFERS;

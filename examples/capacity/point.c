@@ -80,7 +80,7 @@ static void write_options(const capacity_search_t *search, text_t *text) {
     options_rows(&train_table, &rows);
     add(text, "--model %s --dtype %s --ranks %d --stage %d --recompute %s --micro-batch %zu",
         zr_model_shape_text(&run->shape).text, zr_dtype_name(run->config.dtype), run->n_ranks,
-        run->config.stage, run->recompute ? "unit" : "none", run->config.micro_batch);
+        run->config.stage, zr_recompute_name(run->recompute), run->config.micro_batch);
     for (size_t i = 0; i < rows.n; i++) {
         const zr_option_t *option = &rows.all[i].option;
         const void *ours = options_object(&rows.all[i], run);

@@ -38,7 +38,7 @@ bool capacity_report_json(const capacity_options_t *options, const capacity_resu
                                  {"dtype", json_string(zr_dtype_name(run->config.dtype))},
                                  {"micro_batch", json_count(run->config.micro_batch)},
                                  {"grad_accum", json_count(run->config.grad_accum)},
-                                 {"recompute", json_string(run->recompute ? "unit" : "none")},
+                                 {"recompute", json_string(zr_recompute_name(run->recompute))},
                                  {"verify_steps", json_count(options->verify_steps)},
                                  {"wanted", json_count(results->n_wanted)},
                                  {"points", json_incref(results->points)});

@@ -259,8 +259,8 @@ zr_status_t zr_part_norm_forward(zr_visit_t *visit, const zr_part_types_t *types
                                  void **y) {
     size_t rows = visit->batch->rows;
     if (*statistics == NULL)
-        ZR_TRY(zr_part_take_floats(visit, ZR_MEMORY_TEMPORARY, 2 * rows, statistics));
-    ZR_TRY(zr_part_take(visit, types, ZR_MEMORY_TEMPORARY, norm->channels, y));
+        ZR_TRY(zr_part_take_floats(visit, zr_part_cheap_memory(visit), 2 * rows, statistics));
+    ZR_TRY(zr_part_take(visit, types, zr_part_cheap_memory(visit), norm->channels, y));
     bool is_rms = norm->bias == NULL;
     zr_nn_layernorm_t args = {.n_rows = rows,
                               .channels = norm->channels,
@@ -275,6 +275,27 @@ zr_status_t zr_part_norm_forward(zr_visit_t *visit, const zr_part_types_t *types
                               .activation_dtype = types->activation_dtype,
                               .param_dtype = types->param_dtype};
     return zr_nn_layernorm(visit->stream, &args);
+}
+
+void zr_part_norm_done(zr_visit_t *visit, zr_part_normed_t *kept, void **statistics, void **y) {
+    if (zr_part_cheap_memory(visit) == ZR_MEMORY_TEMPORARY) {
+        zr_visit_drop(visit, y);
+        return;
+    }
+    *kept = (zr_part_normed_t){*statistics, *y};
+    *statistics = *y = NULL;
+}
+
+zr_status_t zr_part_norm_again(zr_visit_t *visit, const zr_part_types_t *types,
+                               const zr_part_norm_t *norm, const void *x, zr_part_normed_t *kept,
+                               void **statistics, void **y) {
+    if (kept->y == NULL)
+        return zr_part_norm_forward(visit, types, norm, x, statistics, y);
+    zr_visit_drop(visit, statistics);
+    *statistics = kept->statistics;
+    *y = kept->y;
+    *kept = (zr_part_normed_t){NULL, NULL};
+    return ZR_OK;
 }
 
 zr_status_t zr_part_norm_backward(zr_visit_t *visit, const zr_part_types_t *types,
@@ -438,6 +459,7 @@ zr_status_t zr_part_model_create(zr_runtime_t *runtime, const zr_part_model_desc
     zr_part_model_t *base = desc->shape;
     activations = activations != NULL ? activations : &kept;
     base->most_rows = activations->most_rows;
+    base->keeps_cheap = activations->recompute == ZR_RECOMPUTE_NEVER;
     base->encoding = desc->options->encoding;
     base->adapter = desc->options->adapter;
     ZR_TRY(zr_part_types_of(runtime, activations->least_rows, &base->types));

@@ -29,6 +29,7 @@ typedef struct zr_part_model {
     const zr_encoding_t
         *encoding; /* encoding of the linear layers' weights; NULL: the runtime's dtype */
     const zr_part_adapter_t *adapter; /* adapter of linear layers; NULL: none */
+    bool keeps_cheap;                 /* nothing is recomputed: ZR_RECOMPUTE_NEVER */
 } zr_part_model_t;
 
 /** Get the dtypes for a runtime. ZR_ERR_UNSUPPORTED if its device has no kernels for them. */
@@ -126,6 +127,12 @@ ZR_NODISCARD zr_status_t zr_part_linear_add_param(zr_block_t *block, const zr_pa
 static inline zr_memory_t zr_part_memory(const zr_visit_t *visit) {
     return visit->keeps ? ZR_MEMORY_KEPT : ZR_MEMORY_TEMPORARY;
 }
+/** The same for what is cheap to compute again: kept only with ZR_RECOMPUTE_NEVER. */
+static inline zr_memory_t zr_part_cheap_memory(const zr_visit_t *visit) {
+    return visit->keeps && ((const zr_part_model_t *)visit->shape)->keeps_cheap
+               ? ZR_MEMORY_KEPT
+               : ZR_MEMORY_TEMPORARY;
+}
 
 /** zr_nn_attention with its workspace; `args` is complete except for the dtype of activations. */
 ZR_NODISCARD zr_status_t zr_part_attention_forward(zr_visit_t *visit, const zr_part_types_t *types,
@@ -167,6 +174,16 @@ typedef struct zr_part_norm {
 ZR_NODISCARD zr_status_t zr_part_norm_forward(zr_visit_t *visit, const zr_part_types_t *types,
                                               const zr_part_norm_t *norm, const void *x,
                                               void **statistics, void **y);
+/** Output and statistics of a norm that wait for backward; NULL: they are computed again. */
+typedef struct zr_part_normed {
+    void *statistics, *y;
+} zr_part_normed_t;
+/** After forward has used y: keep both, if what is cheap is kept, or free y. */
+void zr_part_norm_done(zr_visit_t *visit, zr_part_normed_t *kept, void **statistics, void **y);
+/** In backward: take what was kept, or compute it again. */
+ZR_NODISCARD zr_status_t zr_part_norm_again(zr_visit_t *visit, const zr_part_types_t *types,
+                                            const zr_part_norm_t *norm, const void *x,
+                                            zr_part_normed_t *kept, void **statistics, void **y);
 /** dx (+)= gradient of the norm's input, from *dy, which is freed. */
 ZR_NODISCARD zr_status_t zr_part_norm_backward(zr_visit_t *visit, const zr_part_types_t *types,
                                                const zr_part_norm_t *norm, const void *x,

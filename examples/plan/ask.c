@@ -21,6 +21,7 @@ zr_run_ask_t plan_ask(const plan_options_t *options) {
                           .optimizer_open = options->optimizer_open,
                           .params_open = options->params_open,
                           .recompute_open = options->recompute_open,
+                          .tries_never = options->run.auto_recompute,
                           .micro_batch_open = options->micro_batch_open,
                           .group_open = options->group_open,
                           .least_stage = options->least_stage,

@@ -29,7 +29,8 @@ static bool is_repeated(const options_row_t *row) {
 /* Options that zero-train refuses where they say nothing, or warns of. */
 static bool is_said(const plan_options_t *options, const zr_run_row_t *row,
                     const zr_option_t *option) {
-    bool stash_nvme = row->recompute && options->run.offload_activations == ZR_OFFLOAD_NVME;
+    bool stash_nvme = row->recompute == ZR_RECOMPUTE_UNIT &&
+                      options->run.offload_activations == ZR_OFFLOAD_NVME;
     if (strcmp(option->name, "sums") == 0 || strcmp(option->name, "attention") == 0)
         return options->hardware.kind == ZR_HARDWARE_CUDA;
     return zr_option_idle(option, &row->config) == NULL ||
@@ -81,7 +82,7 @@ static void add_defaults(const plan_options_t *options, plan_words_t *words) {
 
 static void add_activations(const plan_options_t *options, const zr_run_row_t *row,
                             plan_words_t *words) {
-    if (options->run.auto_activations && row->recompute)
+    if (options->run.auto_activations && row->recompute == ZR_RECOMPUTE_UNIT)
         plan_words_activations(row, words);
 }
 
@@ -103,7 +104,7 @@ void plan_command_options(const plan_options_t *options, const zr_run_row_t *row
     plan_words_order(row, words);
     if (plan_row_uses_nvme(options, row))
         plan_words_add(words, " --nvme-path %s", drives_of(options));
-    plan_words_add(words, " --recompute %s --micro-batch %zu", row->recompute ? "unit" : "none",
+    plan_words_add(words, " --recompute %s --micro-batch %zu", zr_recompute_name(row->recompute),
                    row->micro_batch);
     add_defaults(options, words);
     add_given(options, row, false, words);
@@ -145,7 +146,7 @@ void plan_command_beside_file(const plan_options_t *options, const zr_run_row_t 
                               plan_words_t *words) {
     const zr_offload_options_t *state = &row->config.offload_optimizer;
     bool file_has_drives = row->optimizer == ZR_OFFLOAD_NVME || row->params == ZR_OFFLOAD_NVME;
-    plan_words_add(words, "--recompute %s", row->recompute ? "unit" : "none");
+    plan_words_add(words, "--recompute %s", zr_recompute_name(row->recompute));
     add_defaults(options, words);
     if (state->device == ZR_OFFLOAD_NVME && state->max_in_cpu_elems > 0)
         plan_words_add(words, " --state-in-host %zu", state->max_in_cpu_elems);

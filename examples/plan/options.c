@@ -49,7 +49,8 @@ static const options_use_t uses[] = {
     {"offload-params", 3,
      "at stage 3: where parameters are stored (default: each is tried, as a whole); auto: divided "
      "among all tiers"},
-    {"recompute", 3, "recompute layers in backward (default: both are tried)"},
+    {"recompute", 3,
+     "what is recomputed in backward (default: none and unit are tried; auto: never, too)"},
     {"micro-batch", 3,
      "sequences per rank and micro-batch (default: 1, 2, 4 and so on are tried, as long as it fits "
      "and is at least 1% faster than half of it)"},
@@ -190,7 +191,7 @@ static void note_open(plan_options_t *o) {
     o->stage_open = is_open(o, "stage") || options_is_auto(given, "stage");
     o->optimizer_open = is_open(o, "offload-optimizer");
     o->params_open = is_open(o, "offload-params");
-    o->recompute_open = is_open(o, "recompute");
+    o->recompute_open = is_open(o, "recompute") || options_is_auto(given, "recompute");
     o->micro_batch_open = is_open(o, "micro-batch") && !says_train_batch(o);
     o->group_open = is_open(o, "shard-group-size") || options_is_auto(given, "shard-group-size");
     o->run.auto_stage = o->run.auto_group = false; /* they are tried in all ways, as without */

@@ -79,7 +79,7 @@ void plan_refusal(const plan_options_t *asked, const zr_run_rows_t *rows, plan_w
         plan_words_add(words, " (no drives were used: --nvme-path names them)");
     plan_words_add(words, "; the nearest to it, ");
     plan_words_placement(nearest, words);
-    plan_words_add(words, nearest->recompute ? " " : ", ");
+    plan_words_add(words, nearest->recompute != ZR_RECOMPUTE_CHEAP ? " " : ", ");
     plan_words_lack(nearest, words);
     plan_words_add(words, ": %.*s",
                    (int)(advice != NULL ? advice - message : (long)strlen(message)), message);

@@ -56,7 +56,7 @@ static json_t *row_object(const plan_options_t *options, const zr_run_row_t *row
              {"offload_optimizer", json_string(train_offload_name(row->optimizer))},
              {"offload_params", json_string(train_offload_name(row->params))});
     put_parts(&object, &row->config);
-    JSON_PUT(&object, {"recompute", json_string(row->recompute ? "unit" : "none")},
+    JSON_PUT(&object, {"recompute", json_string(zr_recompute_name(row->recompute))},
              {"micro_batch", json_count(row->micro_batch)}, {"fits", json_boolean(row->one.fits)},
              {"exact", json_boolean(row->is_exact)}, {"peak_bytes", peaks_object(options, row)},
              {"pinned_bytes", json_count(row->one.plan.tiers[ZR_TIER_HOST].pinned.peak)},
@@ -196,7 +196,7 @@ static void print_choice(const plan_options_t *options, const zr_run_rows_t *row
     fprintf(file, " %9s %9s %9s %6zu",
             format_part(row->optimizer, row->config.offload_optimizer.ratio, optimizer),
             format_part(row->params, row->config.offload_param.ratio, params),
-            row->recompute ? "unit" : "none", row->micro_batch);
+            zr_recompute_name(row->recompute), row->micro_batch);
 }
 
 static void print_row(const zr_run_row_t *row, FILE *file) {

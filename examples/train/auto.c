@@ -12,7 +12,7 @@
 bool train_auto_is_wanted(const train_options_t *options) {
     return options->auto_stage || options->auto_optimizer || options->auto_params ||
            options->auto_activations || options->auto_group || options->auto_order ||
-           options->auto_update;
+           options->auto_update || options->auto_recompute;
 }
 
 static zr_status_t refuse(const plan_options_t *asked, const zr_run_rows_t *rows,
@@ -71,7 +71,10 @@ static void take(train_options_t *options, const zr_run_rows_t *rows, const zr_l
     if (options->auto_update)
         plan_words_add(&said, " --update-at %s",
                        row->config.update_at == ZR_UPDATE_AT_BACKWARD ? "backward" : "end");
+    if (options->auto_recompute)
+        plan_words_add(&said, " --recompute %s", zr_recompute_name(row->recompute));
     plan_words_why(rows, &why);
+    options->recompute = row->recompute;
     config->stage = row->config.stage;
     config->shard_group_size = row->config.shard_group_size;
     config->offload_optimizer = row->config.offload_optimizer;
@@ -87,7 +90,7 @@ static void take(train_options_t *options, const zr_run_rows_t *rows, const zr_l
     zr_log_write(log, ZR_LOG_INFO, "auto: %s (%s)", choice->options + 1,
                  zr_count_text(rows->n_tried, "plan").text);
     if (!options->auto_stage && !options->auto_group && !options->auto_order &&
-        !options->auto_update)
+        !options->auto_update && !options->auto_recompute)
         return;
     zr_log_write(log, ZR_LOG_INFO, "auto: %s", choice->why);
     say_rates(options, log);
@@ -102,6 +105,7 @@ zr_status_t train_auto_place(train_options_t *options, const zr_log_t *log) {
                             .is_this = true, /* its drives are those that were named */
                             .stage_open = options->auto_stage,
                             .group_open = options->auto_group,
+                            .recompute_open = options->auto_recompute,
                             .least_stage = options->config.stage};
     zr_run_rows_t rows = {0};
     ZR_TRY(plan_search(&asked, log, NULL, &rows));

@@ -111,7 +111,10 @@ static const zr_option_when_t on_nvme = {
     false};
 
 static const zr_option_choice_t recomputes[] = {
-    {"none", 0, NULL}, {"unit", 1, NULL}, {NULL, 0, NULL}};
+    {"none", ZR_RECOMPUTE_CHEAP, NULL},
+    {"unit", ZR_RECOMPUTE_UNIT, NULL},
+    {"never", ZR_RECOMPUTE_NEVER, NULL},
+    {NULL, 0, NULL}};
 static const zr_option_choice_t sum_orders[] = {
     {"rank-order", ZR_SUM_RANK_ORDER, NULL}, {"any", ZR_SUM_ANY, NULL}, {NULL, 0, NULL}};
 static const zr_option_choice_t engines[] = {
@@ -223,9 +226,12 @@ static const zr_option_t own[] = {
      .more = "those of one machine share its cores and memory "
              "([clusters.md](../guide/clusters.md)). The "
              "weights are the same bits. `zero_optimization.overlap_comm`: false is `off`"},
-    {"recompute", AT(recompute), .type = ZR_OPTION_SWITCH, .flags = AGREE, .choices = recomputes,
-     .group = RANKS,
-     .help = "unit: keep only each layer's input and recompute the rest in backward"},
+    {"recompute", AT(recompute), .type = ZR_OPTION_CHOICE, .flags = AGREE | ZR_OPTION_AUTO,
+     .choices = recomputes, .group = RANKS,
+     .help = "in backward. none: only outputs of norms and activation functions; unit: all but each "
+             "layer's input; never: nothing; auto: the fastest of these that fits into memory",
+     .more = "`none`, `unit` and `never` give the same bits on the host. On a GPU with bf16 `unit` "
+             "and `never` do, and `none` where cuBLASLt has no GELU"},
     {"attention", AT(attention), .type = ZR_OPTION_CHOICE, .flags = AGREE, .choices = engines,
      .group = RANKS,
      .help = "on a GPU: whose kernels compute attention; cudnn: cuDNN's, the library's own where "
@@ -566,7 +572,7 @@ bool train_options_use_nvme(const train_options_t *options) {
 
 zr_status_t train_options_check_recompute(const train_options_t *options, const zr_log_t *log) {
     if ((options->offload_activations == ZR_OFFLOAD_NONE && !options->auto_activations) ||
-        options->recompute)
+        options->recompute == ZR_RECOMPUTE_UNIT || options->auto_recompute)
         return ZR_OK;
     return zr_fail(log, ZR_ERR_ARGUMENT,
                    "--offload-activations: only inputs of layers can be offloaded, and without "
@@ -960,6 +966,7 @@ void train_options_note_given(train_options_t *options) {
     options->auto_activations = options_is_auto(given, "offload-activations");
     options->auto_order = options_is_auto(given, "order");
     options->auto_update = options_is_auto(given, "update-at");
+    options->auto_recompute = options_is_auto(given, "recompute");
     options->auto_group = options_is_auto(given, "shard-group-size");
     options->has_group = options_value(given, "shard-group-size") != NULL && !options->auto_group;
     options->has_gradients = options_value(given, "offload-gradients") != NULL ||

@@ -96,7 +96,7 @@ typedef struct train_options {
     size_t seq_min; /* of the shortest micro-batches, at most seq; 0: seq, until resolved */
     uint64_t seed;
     size_t steps;
-    bool recompute;
+    zr_recompute_t recompute;
     zr_nn_engine_t attention;
     zr_offload_device_t offload_activations;           /* inputs of layers, with recompute */
     size_t activations_on_device, activations_in_host; /* zr_activation_options_t */
@@ -114,6 +114,7 @@ typedef struct train_options {
     bool auto_activations;     /* likewise, with recompute */
     bool auto_order;           /* likewise: of a step */
     bool auto_update;          /* likewise: when units are updated */
+    bool auto_recompute;       /* likewise */
     bool auto_group;           /* the size of groups is chosen; with auto_stage, too, unless it is
                                   given */
     bool has_group;            /* it is given */

@@ -428,7 +428,7 @@ static void put_common(json_t **object_p, const train_options_t *options,
              {"order", json_string(c->order == ZR_ORDER_BLOCK ? "block" : "micro-batch")},
              {"update_at", json_string(c->update_at == ZR_UPDATE_AT_BACKWARD ? "backward" : "end")},
              {"seq", json_count(options->seq)}, {"seq_min", json_count(options->seq_min)},
-             {"recompute", json_string(options->recompute ? "unit" : "none")},
+             {"recompute", json_string(zr_recompute_name(options->recompute))},
              {"model", model_object(options, result)});
     zr_messages_text_t messages = zr_config_messages(c);
     if (messages.text[0] != '\0')

@@ -345,7 +345,7 @@ static size_t list_variants(const zr_run_largest_t *search, variant_t variants[M
                             run->config.offload_optimizer.device != ZR_OFFLOAD_NONE;
     size_t n = 0;
     for (int activations = 0; activations <= ZR_OFFLOAD_NVME; activations++) {
-        bool is_given = !open->activations || !run->recompute;
+        bool is_given = !open->activations || run->recompute != ZR_RECOMPUTE_UNIT;
         if (is_given && activations != (int)run->activations)
             continue;
         if (!is_given && activations == ZR_OFFLOAD_NVME && !open->has_drives)

@@ -232,7 +232,8 @@ static void begin_facts(search_t *search) {
         .is_open = {[ZR_KEPT_STATE] = search->open->optimizer,
                     [ZR_KEPT_PARAMS] = search->open->params && config->stage == 3,
                     [ZR_KEPT_GRADS] = search->open->gradients && config->stage >= 2,
-                    [ZR_KEPT_INPUTS] = search->open->activations && run->recompute},
+                    [ZR_KEPT_INPUTS] =
+                        search->open->activations && run->recompute == ZR_RECOMPUTE_UNIT},
         .has_drives = config->nvme.paths[0] != '\0',
         .n_micro_batches = n_passes,
         .n_param_reads = 2 * n_passes,

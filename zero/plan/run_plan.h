@@ -41,8 +41,8 @@ typedef struct zr_run_evaluations {
 typedef struct zr_run_request {
     zr_model_maker_t model;
     zr_config_t config; /* resolved */
-    bool recompute;
-    zr_offload_device_t activations; /* where inputs of blocks wait, if recompute */
+    zr_recompute_t recompute;
+    zr_offload_device_t activations; /* where inputs of blocks wait, with ZR_RECOMPUTE_UNIT */
     size_t activations_on_device, activations_in_host; /* those of the last blocks:
                                                           zr_activation_options_t */
     size_t seq;                                        /* length of the longest sequence */

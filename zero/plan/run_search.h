@@ -46,6 +46,7 @@ typedef struct zr_run_ask {
     zr_run_open_t places; /* placements that `auto` chooses, for each plan */
     /* Settings that are tried with all values. */
     bool stage_open, optimizer_open, params_open, recompute_open, micro_batch_open;
+    bool tries_never; /* recompute_open: also ZR_RECOMPUTE_NEVER */
     bool group_open; /* sizes of groups that share one sharded copy */
     int least_stage; /* smallest stage that is tried */
     /* Models of at least so many equal blocks: plans that are neither recommended nor the fastest,
@@ -65,7 +66,7 @@ typedef struct plan_row {
     int group_size; /* ranks that share one sharded copy; -1: all */
     int stage;
     zr_offload_device_t optimizer, params; /* with auto: the placement that was chosen */
-    bool recompute;
+    zr_recompute_t recompute;
     size_t micro_batch;
     zr_offload_device_t activations; /* where they wait if open, likewise; else the run's */
     size_t activations_on_device, activations_in_host;

@@ -42,7 +42,7 @@ bool zr_run_row_uses_nvme(const zr_run_ask_t *ask, const zr_run_row_t *row) {
                      row->config.offload_optimizer.gradients == ZR_OFFLOAD_NVME;
     return row->optimizer == ZR_OFFLOAD_NVME || row->params == ZR_OFFLOAD_NVME ||
            (has_grads && row->stage >= 2 && row->optimizer != ZR_OFFLOAD_NONE) ||
-           (row->recompute &&
+           (row->recompute == ZR_RECOMPUTE_UNIT &&
             (ask->run.activations == ZR_OFFLOAD_NVME || row->activations == ZR_OFFLOAD_NVME));
 }
 
@@ -70,7 +70,7 @@ zr_run_request_t zr_run_row_request(const zr_run_ask_t *ask, const zr_run_row_t 
         run.activations_on_device = row->activations_on_device;
         run.activations_in_host = row->activations_in_host;
     }
-    if (!row->recompute)
+    if (row->recompute != ZR_RECOMPUTE_UNIT)
         run.activations = ZR_OFFLOAD_NONE;
     return run;
 }
@@ -104,7 +104,7 @@ static zr_status_t settle(search_t *search, zr_run_request_t *run, zr_run_row_t 
                           bool *is_planned_p) {
     zr_run_open_t open = search->ask->places;
     open.params &= row->stage == 3;
-    open.activations &= row->recompute;
+    open.activations &= row->recompute == ZR_RECOMPUTE_UNIT;
     if (!open.optimizer && !open.params && !open.activations)
         return ZR_OK;
     row->one = (zr_run_fit_t){0};
@@ -220,11 +220,12 @@ static zr_status_t add_chain(search_t *search, const zr_run_row_t *first) {
 
 static zr_status_t list_recomputation(search_t *search, zr_run_row_t row) {
     const zr_run_ask_t *ask = search->ask;
-    for (int recompute = 0; recompute <= 1; recompute++) {
-        row.recompute = recompute == 1;
-        if (!ask->recompute_open && row.recompute != ask->run.recompute)
+    for (int recompute = 0; recompute < ZR_N_RECOMPUTES; recompute++) {
+        bool is_open = ask->recompute_open && (recompute != ZR_RECOMPUTE_NEVER || ask->tries_never);
+        row.recompute = (zr_recompute_t)recompute;
+        if (!is_open && (ask->recompute_open || row.recompute != ask->run.recompute))
             continue;
-        if (ask->run.activations != ZR_OFFLOAD_NONE && !row.recompute)
+        if (ask->run.activations != ZR_OFFLOAD_NONE && recompute != ZR_RECOMPUTE_UNIT)
             continue;
         if (zr_run_row_uses_nvme(ask, &row) && !has_drives(ask))
             continue;

@@ -199,7 +199,7 @@ static void note(const planned_rank_t *rank, zr_run_plan_t *plan) {
     zr_runtime_metadata(rank->runtime, &plan->metadata);
     zr_runtime_model_size(rank->runtime, &plan->size);
     zr_runtime_offload(rank->runtime, &plan->offload);
-    if (rank->model != NULL && rank->request->recompute)
+    if (rank->model != NULL && rank->request->recompute == ZR_RECOMPUTE_UNIT)
         plan->n_inputs = zr_model_count_inputs(rank->model, &plan->inputs_bytes);
     note_drives(rank, plan);
 }

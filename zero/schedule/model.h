@@ -182,11 +182,22 @@ typedef struct zr_input_desc {
                         position itself, or the value of the previous position; checked */
 } zr_input_desc_t;
 
+/** What of a block is computed again in backward instead of being kept. */
+typedef enum zr_recompute {
+    ZR_RECOMPUTE_CHEAP = 0, /* what takes little time, as the block decides: outputs of norms and of
+                               activation functions */
+    ZR_RECOMPUTE_UNIT = 1,  /* all but x, of blocks that can be recomputed */
+    ZR_RECOMPUTE_NEVER = 2  /* nothing */
+} zr_recompute_t;
+#define ZR_N_RECOMPUTES 3
+/** "none", "unit" or "never", as options name them. */
+const char *zr_recompute_name(zr_recompute_t recompute);
+
 /** How activations are kept until backward: chosen by a run, and varied by plans. */
 typedef struct zr_activation_options {
-    bool recompute; /* keep only x of blocks that can be recomputed */
+    zr_recompute_t recompute;
     zr_offload_device_t
-        device; /* where that x waits for backward; CPU and NVME need recompute and most_rows */
+        device; /* where x waits for backward; CPU and NVME need RECOMPUTE_UNIT and most_rows */
     /* Of the last so many of these blocks x waits higher up: on the device (ZR_ORDER_MICRO_BATCH
      * alone), and before them, with NVME, in host memory. */
     size_t n_on_device, n_in_host;

@@ -198,7 +198,8 @@ static bool is_reached(const walk_t *walk, const zr_block_t *block) {
 }
 
 static bool is_recomputed(const zr_block_t *block) {
-    return block->model->options.activations.recompute && block->type->recomputes;
+    return block->model->options.activations.recompute == ZR_RECOMPUTE_UNIT &&
+           block->type->recomputes;
 }
 
 static zr_status_t visit_forward(walk_t *walk, zr_block_t *block, zr_flight_t *flight) {

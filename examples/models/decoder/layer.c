@@ -3,8 +3,8 @@
  *
  * Queries, keys and values are columns of one array, as attention takes them, and gates and what
  * they are multiplied with are columns of another; each is a linear layer of its own that writes
- * its columns. What is cheap to compute again is not kept: outputs of norms, of SwiGLU, and
- * of rotary positions where they do not take the place of what they turn.
+ * its columns. What is cheap to compute again is kept with ZR_RECOMPUTE_NEVER alone: outputs of
+ * norms, of SwiGLU, and of rotary positions where they do not take the place of what they turn.
  */
 #include <stdio.h>
 #include <string.h>
@@ -25,6 +25,7 @@ typedef struct layer_tensors {
     void *log_sum;  /* fp32 [b, heads, t] */
     void *middle;   /* [rows, channels] x after attention was added */
     void *gate_up;  /* [rows, 2, wide] */
+    zr_part_normed_t of_attention, of_mlp;
     /* Within a visit. */
     void *turned;     /* as qkv: normalised and turned; NULL: qkv is */
     void *rstd;       /* fp32 [rows, heads + kv_heads] of the heads' norms */
@@ -171,9 +172,9 @@ static zr_status_t turn(zr_visit_t *visit) {
                            .activation_dtype = model->base.types.activation_dtype,
                            .param_dtype = model->base.types.param_dtype};
     if (s->normalises_qk) {
-        ZR_TRY(zr_part_take(visit, &model->base.types, ZR_MEMORY_TEMPORARY, qkv_columns(s),
-                            &tensors->turned));
-        ZR_TRY(zr_part_take_floats(visit, ZR_MEMORY_TEMPORARY,
+        zr_memory_t memory = zr_part_cheap_memory(visit);
+        ZR_TRY(zr_part_take(visit, &model->base.types, memory, qkv_columns(s), &tensors->turned));
+        ZR_TRY(zr_part_take_floats(visit, memory,
                                    visit->batch->rows * (s->heads + s->kv_heads), &tensors->rstd));
         args.out = tensors->turned;
         args.rstd = tensors->rstd;
@@ -190,7 +191,7 @@ static void *turned_qkv(const layer_tensors_t *tensors) {
 static zr_status_t gate(zr_visit_t *visit) {
     const zr_decoder_model_t *model = visit->shape;
     layer_tensors_t *tensors = visit->tensors;
-    ZR_TRY(zr_part_take(visit, &model->base.types, ZR_MEMORY_TEMPORARY, model->shape.wide,
+    ZR_TRY(zr_part_take(visit, &model->base.types, zr_part_cheap_memory(visit), model->shape.wide,
                         &tensors->swiglu));
     return zr_nn_swiglu(visit->stream,
                         &(zr_nn_swiglu_t){.n_rows = visit->batch->rows,
@@ -211,8 +212,10 @@ static zr_status_t attend(zr_visit_t *visit) {
                               .out = tensors->attended,
                               .log_sum = tensors->log_sum};
     ZR_TRY(zr_part_attention_forward(visit, &model->base.types, args, &tensors->scratch));
-    zr_visit_drop(visit, &tensors->turned);
-    zr_visit_drop(visit, &tensors->rstd);
+    if (zr_part_cheap_memory(visit) == ZR_MEMORY_TEMPORARY) {
+        zr_visit_drop(visit, &tensors->turned);
+        zr_visit_drop(visit, &tensors->rstd);
+    }
     return ZR_OK;
 }
 
@@ -241,7 +244,7 @@ static zr_status_t attention_forward(zr_visit_t *visit) {
                                 &tensors->statistics, &tensors->normed));
     ZR_TRY(zr_part_take(visit, &model->base.types, memory, qkv_columns(s), &tensors->qkv));
     ZR_TRY(project_qkv(visit));
-    zr_visit_drop(visit, &tensors->normed);
+    zr_part_norm_done(visit, &tensors->of_attention, &tensors->statistics, &tensors->normed);
     ZR_TRY(turn(visit));
 
     ZR_TRY(zr_part_take(visit, &model->base.types, memory, s->heads * s->head_size,
@@ -275,7 +278,7 @@ static zr_status_t mlp_forward(zr_visit_t *visit) {
                                   tensors->gate_up));
     ZR_TRY(zr_part_linear_forward(visit, &layer->up, tensors->normed, &plain, &tensors->scratch,
                                   column_of(model, tensors->gate_up, wide)));
-    zr_visit_drop(visit, &tensors->normed);
+    zr_part_norm_done(visit, &tensors->of_mlp, &tensors->statistics, &tensors->normed);
     if (visit->is_wanted) {
         zr_part_product_t residual = {.addend = tensors->middle};
         ZR_TRY(gate(visit));
@@ -284,7 +287,8 @@ static zr_status_t mlp_forward(zr_visit_t *visit) {
         ZR_TRY(zr_part_take(visit, types, ZR_MEMORY_KEPT, model->shape.channels, &visit->y));
         ZR_TRY(zr_part_linear_forward(visit, &layer->down, tensors->swiglu, &residual,
                                       &tensors->scratch, visit->y));
-        zr_visit_drop(visit, &tensors->swiglu);
+        if (zr_part_cheap_memory(visit) == ZR_MEMORY_TEMPORARY)
+            zr_visit_drop(visit, &tensors->swiglu);
     }
     if (!visit->keeps)
         zr_visit_drop(visit, &tensors->middle);
@@ -320,13 +324,14 @@ static zr_status_t mlp_backward(zr_visit_t *visit) {
     const zr_decoder_model_t *model = visit->shape;
     const layer_t *layer = visit->self;
     layer_tensors_t *tensors = visit->tensors;
-    ZR_TRY(gate(visit));
+    if (tensors->swiglu == NULL)
+        ZR_TRY(gate(visit));
     ZR_TRY(zr_part_linear_backward(visit, &layer->down, &tensors->swiglu, visit->gradient, &plain,
                                    &tensors->scratch, &tensors->dmiddle));
     ZR_TRY(gate_backward(visit));
 
-    ZR_TRY(zr_part_norm_forward(visit, &model->base.types, &layer->mlp_norm, tensors->middle,
-                                &tensors->statistics, &tensors->normed));
+    ZR_TRY(zr_part_norm_again(visit, &model->base.types, &layer->mlp_norm, tensors->middle,
+                              &tensors->of_mlp, &tensors->statistics, &tensors->normed));
     ZR_TRY(zr_part_linear_backward(visit, &layer->gate, &tensors->normed, tensors->gate_up,
                                    &keeping, &tensors->scratch, &tensors->dnarrow));
     ZR_TRY(zr_part_linear_backward(visit, &layer->up, &tensors->normed,
@@ -408,7 +413,7 @@ static zr_status_t attention_backward(zr_visit_t *visit) {
     const zr_part_types_t *types = &model->base.types;
     ZR_TRY(zr_part_linear_backward(visit, &layer->out, &tensors->attended, visit->gradient,
                                    &keeping, &tensors->scratch, &tensors->dmiddle));
-    if (model->shape.normalises_qk)
+    if (model->shape.normalises_qk && tensors->turned == NULL)
         ZR_TRY(turn(visit));
     ZR_TRY(zr_part_take(visit, types, ZR_MEMORY_TEMPORARY, qkv_columns(&model->shape),
                         &tensors->dwide));
@@ -419,8 +424,8 @@ static zr_status_t attention_backward(zr_visit_t *visit) {
     ZR_TRY(turn_backward(visit));
     zr_visit_drop(visit, &tensors->qkv);
 
-    ZR_TRY(zr_part_norm_forward(visit, types, &layer->attn_norm, visit->x, &tensors->statistics,
-                                &tensors->normed));
+    ZR_TRY(zr_part_norm_again(visit, types, &layer->attn_norm, visit->x, &tensors->of_attention,
+                              &tensors->statistics, &tensors->normed));
     ZR_TRY(project_backward(visit));
     return zr_part_norm_backward(visit, types, &layer->attn_norm, visit->x, tensors->statistics,
                                  &tensors->dnarrow, &tensors->scratch.workspace, visit->gradient,

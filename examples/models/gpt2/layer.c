@@ -1,8 +1,8 @@
 /*
  * A layer of the model, forward and backward.
  *
- * What is cheap to compute again is not kept, with or without recomputation: outputs of norms
- * and of GELU.
+ * What is cheap to compute again is kept with ZR_RECOMPUTE_NEVER alone: outputs of norms and of
+ * GELU.
  */
 #include <math.h>
 #include <string.h>
@@ -16,6 +16,7 @@ typedef struct layer_tensors {
     void *log_sum;  /* fp32 [b, heads, t] */
     void *middle;   /* [rows, channels] x after attention was added */
     void *pre_gelu; /* [rows, 4 channels] */
+    zr_part_normed_t of_attention, of_mlp;
     /* Within a visit. */
     void *statistics; /* fp32 [2, rows] mean and rstd of the norm at hand */
     void *normed;     /* [rows, channels] output of a norm */
@@ -89,7 +90,7 @@ static zr_status_t attention_forward(zr_visit_t *visit) {
     ZR_TRY(zr_part_take(visit, &model->base.types, memory, 3 * channels, &tensors->qkv));
     ZR_TRY(zr_part_linear_forward(visit, &layer->attn_in, tensors->normed, &plain,
                                   &tensors->scratch, tensors->qkv));
-    zr_visit_drop(visit, &tensors->normed);
+    zr_part_norm_done(visit, &tensors->of_attention, &tensors->statistics, &tensors->normed);
 
     ZR_TRY(zr_part_take(visit, &model->base.types, memory, channels, &tensors->attended));
     ZR_TRY(zr_part_take_floats(visit, memory, visit->batch->rows * model->shape.heads,
@@ -117,19 +118,20 @@ static zr_status_t mlp_forward(zr_visit_t *visit) {
     size_t wide = layer->mlp_in.n_out;
     ZR_TRY(zr_part_norm_forward(visit, types, &layer->ln_2, tensors->middle, &tensors->statistics,
                                 &tensors->normed));
-    ZR_TRY(zr_part_take(visit, types, ZR_MEMORY_TEMPORARY, wide, &tensors->gelu));
+    ZR_TRY(zr_part_take(visit, types, zr_part_cheap_memory(visit), wide, &tensors->gelu));
     if (visit->keeps)
         ZR_TRY(zr_part_take(visit, types, ZR_MEMORY_KEPT, wide, &tensors->pre_gelu));
     zr_part_product_t gelu = {.epilogue = ZR_NN_EPILOGUE_GELU, .pre_gelu = tensors->pre_gelu};
     ZR_TRY(zr_part_linear_forward(visit, &layer->mlp_in, tensors->normed, &gelu, &tensors->scratch,
                                   tensors->gelu));
-    zr_visit_drop(visit, &tensors->normed);
+    zr_part_norm_done(visit, &tensors->of_mlp, &tensors->statistics, &tensors->normed);
     if (visit->is_wanted) {
         zr_part_product_t residual = {.addend = tensors->middle};
         ZR_TRY(zr_part_take(visit, types, ZR_MEMORY_KEPT, model->shape.channels, &visit->y));
         ZR_TRY(zr_part_linear_forward(visit, &layer->mlp_out, tensors->gelu, &residual,
                                       &tensors->scratch, visit->y));
-        zr_visit_drop(visit, &tensors->gelu); /* else backward, which follows, uses it */
+        if (zr_part_cheap_memory(visit) == ZR_MEMORY_TEMPORARY)
+            zr_visit_drop(visit, &tensors->gelu); /* else backward, which follows, uses it */
     }
     if (!visit->keeps)
         zr_visit_drop(visit, &tensors->middle);
@@ -164,8 +166,8 @@ static zr_status_t mlp_backward(zr_visit_t *visit) {
                                    &tensors->scratch, &tensors->dwide));
     zr_visit_drop(visit, &tensors->pre_gelu);
 
-    ZR_TRY(zr_part_norm_forward(visit, types, &layer->ln_2, tensors->middle, &tensors->statistics,
-                                &tensors->normed));
+    ZR_TRY(zr_part_norm_again(visit, types, &layer->ln_2, tensors->middle, &tensors->of_mlp,
+                              &tensors->statistics, &tensors->normed));
     zr_part_product_t behind = {.after = &layer->mlp_out};
     ZR_TRY(zr_part_linear_backward(visit, &layer->mlp_in, &tensors->normed, tensors->dwide, &behind,
                                    &tensors->scratch, &tensors->dnarrow));
@@ -205,8 +207,8 @@ static zr_status_t attention_backward(zr_visit_t *visit) {
     zr_visit_drop(visit, &tensors->qkv);
     zr_visit_drop(visit, &tensors->log_sum);
 
-    ZR_TRY(zr_part_norm_forward(visit, types, &layer->ln_1, visit->x, &tensors->statistics,
-                                &tensors->normed));
+    ZR_TRY(zr_part_norm_again(visit, types, &layer->ln_1, visit->x, &tensors->of_attention,
+                              &tensors->statistics, &tensors->normed));
     ZR_TRY(zr_part_linear_backward(visit, &layer->attn_in, &tensors->normed, tensors->dwide, &plain,
                                    &tensors->scratch, &tensors->dnarrow));
     zr_visit_drop(visit, &tensors->dwide);
