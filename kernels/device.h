@@ -71,10 +71,10 @@ typedef struct zr_device_info {
     int cuda_major;           /* cuda: major compute capability; otherwise 0 */
     size_t matmul_workspace_bytes; /* cuda: needed by the chosen algorithms of matrix products
                                       (zr_nn_matmul_choose); 0: none were chosen */
-    bool computes_on_host;    /* its kernels can access the host tier and any other host memory */
-    bool stores_nothing;      /* simulated: addresses of both tiers have no memory and must not be
-                                 accessed. Kernels and copies take virtual time and move nothing; a copy
-                                 to other memory of the process writes zeros */
+    bool computes_on_host; /* its kernels can access the host tier and any other host memory */
+    bool stores_nothing;   /* simulated: addresses of both tiers have no memory and must not be
+                              accessed. Kernels and copies take virtual time and move nothing; a copy
+                              to other memory of the process writes zeros */
 } zr_device_info_t;
 
 /** Options that mean: first device, all cores, best instruction set, default log. */

@@ -39,10 +39,10 @@ static const zr_option_t rows[] = {
      .help = "on a GPU: time the algorithms that cuBLASLt proposes for each product, and write the "
              "fastest for zero-train --matmul-choices FILE"},
     {"workspace", .offset = offsetof(options_t, choose.limit_bytes), .type = ZR_OPTION_BYTES,
-     .most = (double)MATMUL_CHOICES_MOST_WORKSPACE, .arg = "SIZE", .needs = "save-choices",
+     .most = (double)MATMUL_CHOICES_MOST_WORKSPACE, .arg = "SIZE", .initial = "128MiB",
      .help = "that these algorithms may need; a run takes as much as those that were chosen"}};
 
-static zr_status_t set_up(bench_t *b, const options_t *options) {
+static zr_status_t set_up(bench_t *b, options_t *options) {
     ZR_TRY(on_device_open(&options->on, &b->on));
     ZR_TRY(matmul_choose_begin(&options->choose, b->on.device));
     size_t n_rows = options->n_rows;
@@ -107,7 +107,7 @@ static json_t *describe(bench_t *b) {
 /* ---- the command --------------------------------------------------------------------------- */
 
 static int run(void *options) {
-    const options_t *o = options;
+    options_t *o = options;
     bench_t bench = {0};
     zr_status_t status = set_up(&bench, o);
     ZR_THEN(status, measure(&bench, o->on.seconds));
@@ -122,9 +122,7 @@ static int run(void *options) {
 }
 
 static const options_t defaults = {
-    .on = ON_DEVICE_DEFAULTS, .channels = 768, .dtype = ZR_DTYPE_F32,
-    /* A gradient of 1600 x 6400 in three parts: 117 MiB of fp32 sums. */
-    .choose.limit_bytes = (size_t)128 << 20};
+    .on = ON_DEVICE_DEFAULTS, .channels = 768, .dtype = ZR_DTYPE_F32};
 
 const command_t bench_matmul = {
     .name = "matmul",

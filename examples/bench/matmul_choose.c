@@ -7,6 +7,8 @@
 #include "examples/common/files.h"
 
 #define WORTH_A_CHOICE 0.98
+/* A gradient of 1600 x 6400 in three parts: 117 MiB of fp32 sums. */
+#define USUAL_LIMIT_BYTES ((size_t)128 << 20)
 
 /* A proposal, or, at place 0, what a product has without a choice. */
 typedef struct candidate {
@@ -29,19 +31,29 @@ typedef struct measuring {
     contest_t *contests; /* [N_PRODUCTS] */
 } measuring_t;
 
-zr_status_t matmul_choose_begin(const matmul_choose_t *choose, zr_device_t *device) {
+zr_status_t matmul_choose_begin(matmul_choose_t *choose, zr_device_t *device) {
     zr_nn_algorithm_text_t here;
+    if (choose->path == NULL && choose->limit_bytes != 0)
+        return zr_fail(zr_device_log(device), ZR_ERR_ARGUMENT,
+                       "--workspace: requires --save-choices");
     if (choose->path == NULL)
         return ZR_OK;
+    if (choose->limit_bytes == 0)
+        choose->limit_bytes = USUAL_LIMIT_BYTES;
     const zr_nn_matmul_choice_t room = {.product = "", .workspace_bytes = choose->limit_bytes};
-    ZR_TRY(files_check_writable("--save-choices", choose->path, zr_device_log(device)));
+    zr_status_t status =
+        files_check_writable("--save-choices", choose->path, zr_device_log(device));
+    if (status != ZR_OK)
+        return status == ZR_ERR_IO ? ZR_ERR_ARGUMENT : status; /* named before anything ran */
     ZR_TRY(zr_nn_matmul_library(device, &here));
-    return zr_nn_matmul_choose(
-        device, &(zr_nn_matmul_choices_t){
-                    .name = "--save-choices", .made_for = here.text, .choices = &room, .n_choices = 1});
+    return zr_nn_matmul_choose(device, &(zr_nn_matmul_choices_t){.name = "--save-choices",
+                                                                 .made_for = here.text,
+                                                                 .choices = &room,
+                                                                 .n_choices = 1});
 }
 
-/* ---- measuring --------------------------------------------------------------------------------- */
+/* ---- measuring ---------------------------------------------------------------------------------
+ */
 
 /* From now on the product has this algorithm. */
 static zr_status_t take(const measuring_t *m, const candidate_t *candidate) {
@@ -73,8 +85,10 @@ static zr_status_t add_contest(const measuring_t *m, size_t i) {
         if (j == 0 || status != ZR_ERR_UNSUPPORTED)
             return status;
         candidate->is_left_out = true;
-        zr_log_write(m->log, ZR_LOG_WARNING, "the algorithm \"%s\" is left out: it was proposed, but "
-                     "failed when it was used", candidate->choice.algorithm);
+        zr_log_write(m->log, ZR_LOG_WARNING,
+                     "the algorithm \"%s\" is left out: it was proposed, but "
+                     "failed when it was used",
+                     candidate->choice.algorithm);
     }
     return ZR_OK;
 }
@@ -115,7 +129,8 @@ static candidate_t *fastest(contest_t *contest) {
     return best;
 }
 
-/* ---- the file ---------------------------------------------------------------------------------- */
+/* ---- the file ----------------------------------------------------------------------------------
+ */
 
 static json_t *describe_choice(contest_t *contest) {
     candidate_t *best = fastest(contest);
@@ -130,7 +145,8 @@ static zr_status_t save(const measuring_t *m) {
     const char *path = m->choose->path;
     json_t *object = json_object(), *products = json_object();
     for (size_t i = 0; i < N_PRODUCTS; i++)
-        json_put(&products, m->contests[i].proposals.product.text, describe_choice(&m->contests[i]));
+        json_put(&products, m->contests[i].proposals.product.text,
+                 describe_choice(&m->contests[i]));
     JSON_PUT(&object, {"made_for", json_text(m->made_for.text)},
              {"limit_bytes", json_count(m->choose->limit_bytes)}, {"products", products});
     FILE *file = fopen(path, "w");

@@ -7,12 +7,12 @@
 
 typedef struct matmul_choose {
     const char *path;   /* NULL: nothing is saved */
-    size_t limit_bytes; /* of workspace that proposals may need */
+    size_t limit_bytes; /* of workspace that proposals may need; 0: 128 MiB */
 } matmul_choose_t;
 
 /** Before memory is taken: the file can be written, the device has algorithms, and its workspaces
  * suffice for all proposals. */
-ZR_NODISCARD zr_status_t matmul_choose_begin(const matmul_choose_t *choose, zr_device_t *device);
+ZR_NODISCARD zr_status_t matmul_choose_begin(matmul_choose_t *choose, zr_device_t *device);
 
 /**
  * Time all proposals of all products in turns for about `seconds`, save the fastest, and describe

@@ -78,15 +78,15 @@ static zr_nn_matmul_t input_gradient(const products_t *p, size_t layer) {
 /* dweight = x^T dy */
 static zr_nn_matmul_t weight_gradient(const products_t *p, size_t layer) {
     zr_nn_matmul_t args = {.m = layers[layer].n_in * p->channels,
-                            .n = layers[layer].n_out * p->channels,
-                            .k = p->n_rows,
-                            .a = p->x,
-                            .b = p->dy,
-                            .c = p->weight_grad,
-                            .a_dtype = p->activation_dtype,
-                            .b_dtype = p->activation_dtype,
-                            .c_dtype = p->param_dtype,
-                            .transpose_a = true};
+                           .n = layers[layer].n_out * p->channels,
+                           .k = p->n_rows,
+                           .a = p->x,
+                           .b = p->dy,
+                           .c = p->weight_grad,
+                           .a_dtype = p->activation_dtype,
+                           .b_dtype = p->activation_dtype,
+                           .c_dtype = p->param_dtype,
+                           .transpose_a = true};
     if (p->makes_bias_grad && !layers[layer].has_gelu)
         add_bias_grad(p, ZR_NN_DBIAS_OF_B, &args);
     return args;

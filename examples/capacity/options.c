@@ -359,6 +359,8 @@ static zr_status_t check_placements(const capacity_options_t *o, const zr_log_t 
                          .activations = o->activations_open,
                          .no_drives = !o->has_drives};
     ZR_TRY(check_given(o, open, log));
+    if (run->auto_recompute)
+        return zr_fail(log, ZR_ERR_ARGUMENT, "--recompute auto: allowed here: none, unit, never");
     ZR_TRY(train_options_check_recompute(run, log));
     if (!o->has_drives && ((!o->optimizer_open && o->optimizer == CAPACITY_NVME) ||
                            (!o->params_open && o->params == CAPACITY_NVME) ||

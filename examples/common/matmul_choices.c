@@ -25,8 +25,10 @@ typedef struct reading {
 } reading_t;
 
 static zr_status_t refuse(const reading_t *r, const char *product, const char *what) {
-    return zr_fail(r->log, ZR_ERR_FORMAT, "%s: %s%.80s%s%s; zero-bench matmul --save-choices FILE "
-                   "writes such a file", r->name, product[0] != '\0' ? "product \"" : "", product,
+    return zr_fail(r->log, ZR_ERR_FORMAT,
+                   "%s: %s%.80s%s%s; zero-bench matmul --save-choices FILE "
+                   "writes such a file",
+                   r->name, product[0] != '\0' ? "product \"" : "", product,
                    product[0] != '\0' ? "\": " : "", what);
 }
 

@@ -293,11 +293,11 @@ zr_status_t plan_options_parse(int argc, char **argv, const zr_log_t *log,
         ZR_TRY(take_matmul_choices(&options.run, log));
         if (options.is_this)
             ZR_TRY(this_machine_describe(&options.run, log, &options.hardware));
-        if (options.run.matmul_choices_path != NULL &&
-            options.hardware.kind == ZR_HARDWARE_HOST)
+        if (options.run.matmul_choices_path != NULL && options.hardware.kind == ZR_HARDWARE_HOST)
             return zr_fail(log, ZR_ERR_ARGUMENT,
                            "--matmul-choices %s: is for GPUs, and --hardware %s has none; leave it "
-                           "out", options.run.matmul_choices_path, options.hardware_name);
+                           "out",
+                           options.run.matmul_choices_path, options.hardware_name);
         warn_idle(&options, log);
     }
     *options_p = options;

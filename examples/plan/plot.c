@@ -296,8 +296,8 @@ static void write_table(const plot_t *plot) {
             snprintf(group, sizeof(group), ", %d", plan_row_group_size(plot->options, row));
         fprintf(plot->script, "%s\"%d%s\\n%s\\n%s\\n%s\\n%zu\\n%s\" %zu", i == 0 ? "" : ", ",
                 row->stage, group, train_offload_name(row->optimizer),
-                train_offload_name(row->params), zr_recompute_name(row->recompute), row->micro_batch,
-                speed, i);
+                train_offload_name(row->params), zr_recompute_name(row->recompute),
+                row->micro_batch, speed, i);
     }
     fputs(")\n", plot->script);
     fputs("set label \"", plot->script);

@@ -1,7 +1,8 @@
 /*
  * See agree.h. One agreement for each option, so that the message has the option. Rows are compared
  * as they were given. Not so --model, --data, --val-data and --matmul-choices, whose paths may be
- * others on each machine while what lies there has to be the same, and --trace, whose file is each rank's own.
+ * others on each machine while what lies there has to be the same, and --trace, whose file is each
+ * rank's own.
  */
 #include "examples/train/agree.h"
 

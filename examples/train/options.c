@@ -110,11 +110,10 @@ static const zr_option_when_t on_nvme = {
     "--offload-activations nvme",
     false};
 
-static const zr_option_choice_t recomputes[] = {
-    {"none", ZR_RECOMPUTE_CHEAP, NULL},
-    {"unit", ZR_RECOMPUTE_UNIT, NULL},
-    {"never", ZR_RECOMPUTE_NEVER, NULL},
-    {NULL, 0, NULL}};
+static const zr_option_choice_t recomputes[] = {{"none", ZR_RECOMPUTE_CHEAP, NULL},
+                                                {"unit", ZR_RECOMPUTE_UNIT, NULL},
+                                                {"never", ZR_RECOMPUTE_NEVER, NULL},
+                                                {NULL, 0, NULL}};
 static const zr_option_choice_t sum_orders[] = {
     {"rank-order", ZR_SUM_RANK_ORDER, NULL}, {"any", ZR_SUM_ANY, NULL}, {NULL, 0, NULL}};
 static const zr_option_choice_t engines[] = {
@@ -228,8 +227,9 @@ static const zr_option_t own[] = {
              "weights are the same bits. `zero_optimization.overlap_comm`: false is `off`"},
     {"recompute", AT(recompute), .type = ZR_OPTION_CHOICE, .flags = AGREE | ZR_OPTION_AUTO,
      .choices = recomputes, .group = RANKS,
-     .help = "in backward. none: only outputs of norms and activation functions; unit: all but each "
-             "layer's input; never: nothing; auto: the fastest of these that fits into memory",
+     .help =
+         "in backward. none: only outputs of norms and activation functions; unit: all but each "
+         "layer's input; never: nothing; auto: the fastest of these that fits into memory",
      .more = "`none`, `unit` and `never` give the same bits on the host. On a GPU with bf16 `unit` "
              "and `never` do, and `none` where cuBLASLt has no GELU"},
     {"attention", AT(attention), .type = ZR_OPTION_CHOICE, .flags = AGREE, .choices = engines,
@@ -1018,7 +1018,8 @@ static zr_status_t parse(int argc, char **argv, const zr_log_t *log, train_optio
     if (options->io_settings_path != NULL)
         ZR_TRY(read_io_settings(&own_log, options));
     if (options->matmul_choices_path != NULL)
-        ZR_TRY(matmul_choices_read(options->matmul_choices_path, &own_log, &options->matmul_choices));
+        ZR_TRY(
+            matmul_choices_read(options->matmul_choices_path, &own_log, &options->matmul_choices));
     options->matmul_workspace_bytes =
         zr_nn_matmul_choices_workspace(matmul_choices_of(options->matmul_choices));
     return train_options_resolve(options, &own_log);

@@ -129,7 +129,7 @@ typedef struct train_options {
     const char *matmul_choices_path;  /* NULL: none was given */
     matmul_choices_t *matmul_choices; /* of it; owned */
     size_t matmul_workspace_bytes;    /* that they need */
-    size_t n_threads;      /* per rank; 0: the cores, divided by the ranks */
+    size_t n_threads;                 /* per rank; 0: the cores, divided by the ranks */
     int comm_timeout_ms;
     const char *comm_secret; /* a file; NULL: none, or the environment's */
     const char *comm_bind;   /* an address of this machine; NULL: as it fits */

@@ -72,11 +72,12 @@ static void note_in_use(rank_t *rank) {
 
 void train_results_note(rank_t *rank) {
     note_peaks(rank);
-    if (rank->device != NULL) /* which has it open: only counts change */
+    if (rank->device != NULL) { /* which has it open: only counts change */
         (void)zr_nn_attention_open(rank->device, rank->run->options->attention,
                                    &rank->result.attention);
+        rank->result.matmuls = zr_nn_matmul_counts(rank->device);
+    }
     note_in_use(rank);
-    rank->result.matmuls = zr_nn_matmul_counts(rank->device);
     note_offload(rank);
 }
 

@@ -49,10 +49,10 @@ typedef struct zr_link {
 typedef struct zr_hardware {
     char name[64];
     zr_hardware_kind_t kind;
-    int n_threads;        /* host: threads of a rank; workspaces depend on it */
-    int cuda_major;       /* cuda: major compute capability; workspaces depend on it */
+    int n_threads;                 /* host: threads of a rank; workspaces depend on it */
+    int cuda_major;                /* cuda: major compute capability; workspaces depend on it */
     size_t matmul_workspace_bytes; /* cuda: as zr_device_info_t has it; in no file of hardware */
-    size_t granule_bytes; /* unit of mapping, a power of two, at least 4096 */
+    size_t granule_bytes;          /* unit of mapping, a power of two, at least 4096 */
 
     zr_processor_t device;
     zr_processor_t host; /* the rank's share of the machine's cores: updates of offloaded state.

@@ -20,20 +20,20 @@ static zr_status_t find_chooser(const zr_device_t *device, const char *name,
 }
 
 zr_status_t zr_nn_matmul_library(zr_device_t *device, zr_nn_algorithm_text_t *text_p) {
-    const zr_nn_chooser_t *chooser;
+    const zr_nn_chooser_t *chooser = NULL;
     ZR_TRY(find_chooser(device, "matmul", &chooser));
     return chooser->library(device, text_p);
 }
 
 zr_status_t zr_nn_matmul_proposals(zr_device_t *device, const zr_nn_matmul_t *args,
                                    size_t limit_bytes, zr_nn_matmul_proposals_t *proposals_p) {
-    const zr_nn_chooser_t *chooser;
+    const zr_nn_chooser_t *chooser = NULL;
     ZR_TRY(find_chooser(device, "matmul", &chooser));
     return chooser->proposals(device, args, limit_bytes, proposals_p);
 }
 
 zr_status_t zr_nn_matmul_choose(zr_device_t *device, const zr_nn_matmul_choices_t *choices) {
-    const zr_nn_chooser_t *chooser;
+    const zr_nn_chooser_t *chooser = NULL;
     ZR_TRY(find_chooser(device, choices != NULL ? choices->name : "matmul", &chooser));
     ZR_TRY(chooser->choose(device, choices));
     device->info.matmul_workspace_bytes = zr_nn_matmul_choices_workspace(choices);

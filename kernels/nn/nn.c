@@ -203,7 +203,9 @@ zr_nn_bias_grad_t zr_nn_matmul_bias_grad(const zr_nn_matmul_t *args) {
     return (zr_nn_bias_grad_t){.n_rows = is_of_c ? args->m : args->k,
                                .n_columns = is_of_a ? args->m : args->n,
                                .ld_dy = is_of_a ? args->lda : 0,
-                               .dy = is_of_a ? args->a : is_of_c ? args->c : args->b,
+                               .dy = is_of_a   ? args->a
+                                     : is_of_c ? args->c
+                                               : args->b,
                                .dbias = args->dbias,
                                .activation_dtype = is_of_c   ? args->c_dtype
                                                    : is_of_a ? args->a_dtype
@@ -260,9 +262,11 @@ static zr_status_t check_dbias(nn_call_t call, const zr_nn_matmul_t *args) {
                         ? args->epilogue == ZR_NN_EPILOGUE_GELU_BACKWARD
                         : args->dbias_of == ZR_NN_DBIAS_NONE;
     if (!is_valid || (args->dbias_of != ZR_NN_DBIAS_NONE && args->bias != NULL))
-        return zr_fail(call.log, ZR_ERR_ARGUMENT,
-                       "%s: dbias_of %d requires a transposed, b not transposed or gelu backward, "
-                       "and excludes a bias", call.name, (int)args->dbias_of);
+        return zr_fail(
+            call.log, ZR_ERR_ARGUMENT,
+            "%s: dbias_of is %d: OF_A requires a transposed, OF_B b not transposed, OF_C "
+            "gelu backward; all exclude a bias",
+            call.name, (int)args->dbias_of);
     if (args->dbias_of == ZR_NN_DBIAS_NONE)
         return ZR_OK;
     ZR_TRY(check_dtype(call, "elements of dbias", args->bias_dtype));

@@ -100,10 +100,10 @@ typedef struct zr_nn_matmul {
     zr_dtype_t bias_dtype;
     const void *addend; /* NULL: none; a residual stream, with the epilogue NONE */
     zr_nn_epilogue_t epilogue;
-    void *pre_gelu; /* GELU: out, NULL if not needed; GELU_BACKWARD: in */
-    zr_nn_dbias_t dbias_of; /* as zr_nn_bias_grad would do it. CUDA makes it within the product where
-                               cuBLASLt can, in bf16 and unless it is accumulated */
-    zr_nn_gradient_t dbias; /* of bias_dtype; data not NULL unless dbias_of is NONE */
+    void *pre_gelu;         /* GELU: out, NULL if not needed; GELU_BACKWARD: in */
+    zr_nn_dbias_t dbias_of; /* as zr_nn_bias_grad would do it. CUDA makes it within the product
+                               where cuBLASLt can, in bf16 and unless it is accumulated */
+    zr_nn_gradient_t dbias; /* of bias_dtype; data is required with a dbias_of */
 } zr_nn_matmul_t;
 ZR_NODISCARD zr_status_t zr_nn_matmul(zr_stream_t *stream, const zr_nn_matmul_t *args,
                                       zr_nn_workspace_t workspace);
@@ -129,8 +129,8 @@ typedef struct zr_nn_algorithm_text {
 } zr_nn_algorithm_text_t;
 
 typedef struct zr_nn_matmul_proposals {
-    zr_nn_algorithm_text_t product; /* the product, as choices name it */
-    size_t n;                       /* at least 1 */
+    zr_nn_algorithm_text_t product;                         /* the product, as choices name it */
+    size_t n;                                               /* at least 1 */
     zr_nn_algorithm_text_t algorithms[ZR_NN_MAX_PROPOSALS]; /* the heuristic's order */
     size_t workspace_bytes[ZR_NN_MAX_PROPOSALS];            /* that each needs */
 } zr_nn_matmul_proposals_t;

@@ -484,8 +484,12 @@ cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t des
     const struct {
         int32_t id, n_splits;
         uint32_t workspace_bytes;
-    } algorithms[] = {{17, 1, 0},     {18, 1, too_much}, {20, 1, usual}, {21, 2, usual},
-                      {EMU_REFUSED_ALGORITHM, 1, usual}, {24, 5, EMU_LARGE_WORKSPACE_BYTES},
+    } algorithms[] = {{17, 1, 0},
+                      {18, 1, too_much},
+                      {20, 1, usual},
+                      {21, 2, usual},
+                      {EMU_REFUSED_ALGORITHM, 1, usual},
+                      {24, 5, EMU_LARGE_WORKSPACE_BYTES},
                       {23, 3, usual}};
     *n_results = 0;
     for (auto &algorithm : algorithms) {

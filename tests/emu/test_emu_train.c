@@ -243,7 +243,7 @@ TEST(test_placements) {
                                        "--stage 3 --offload-params nvme --nvme-path drive",
                                        "--offload-optimizer cpu --offload-gradients cpu"};
     static const char *const again[] = {
-        "--recompute unit", "--recompute unit --offload-activations cpu",
+        "--recompute unit", "--recompute never", "--recompute unit --offload-activations cpu",
         "--recompute unit --stage 3 --offload-activations nvme --nvme-path drive"};
     run_t runs[2];
     check_placements(kept, N_OF(kept), &runs[0]);
@@ -309,14 +309,13 @@ TEST(test_attention_by_cudnn) {
 #define ALGORITHM(id, splits)                                                                      \
     "id " #id " tile 0 stages 0 splits " #splits                                                   \
     " reduction 0 swizzling 0 option 0 inner 0 cluster 0"
-#define LIBRARY "cuBLASLt 130000, emulated device 0, compute capability 8.0, 1 multiprocessors"
+#define LIBRARY "cuBLASLt 130000, emulated device 0, compute capability 8.0, 4 multiprocessors"
 #define CHOICES(made_for, limit, product, choice)                                                  \
-    "{\"made_for\": " made_for ", \"limit_bytes\": " limit ", \"products\": {" product ": " choice  \
+    "{\"made_for\": " made_for ", \"limit_bytes\": " limit ", \"products\": {" product ": " choice \
     "}}"
 /* The gradient of a wide weight. */
-#define PRODUCT "\"16 x 64 x 16, a transposed, rows of 16 and 64, bf16 to bf16\""
-#define CHOICE(algorithm, bytes)                                                                   \
-    "{\"algorithm\": " algorithm ", \"workspace_bytes\": " bytes "}"
+#define PRODUCT "\"16 x 64 x 16, a transposed, rows of 16 and 64, fp32 to fp32\""
+#define CHOICE(algorithm, bytes) "{\"algorithm\": " algorithm ", \"workspace_bytes\": " bytes "}"
 
 static void write_choices(const char *text) {
     write_file("choices", text, strlen(text));
@@ -325,35 +324,32 @@ static void write_choices(const char *text) {
 /* Chosen algorithms give other bits, the same at all stages, in whatever order streams run; their
  * workspace is in the plan. */
 TEST(test_matmul_choices) {
-    static const char *const arguments[] = {"--dtype bf16 --ranks 2 --matmul-choices choices",
-                                            "--dtype bf16 --ranks 2 --matmul-choices choices "
+    static const char *const arguments[] = {"--dtype fp32 --ranks 2 --matmul-choices choices",
+                                            "--dtype fp32 --ranks 2 --matmul-choices choices "
                                             "--stage 3 --offload-optimizer cpu"};
-    char hash[32];
-    run_t runs[2], usual = train("cuda", "--dtype bf16 --ranks 2");
+    run_t runs[2], usual = train("cuda", "--dtype fp32 --ranks 2");
     write_choices(CHOICES("\"" LIBRARY "\"", "6000000", PRODUCT,
                           CHOICE("\"" ALGORITHM(24, 5) "\"", "5242880")));
     for (size_t i = 0; i < 2; i++) {
         runs[i] = train("cuda", arguments[i]);
         json_t *object = kept_json(out);
-        assert_near(arguments[i], &runs[i], &usual, 1e-2);
+        assert_near(arguments[i], &runs[i], &usual, 1e-4);
         assert_same_weights(arguments[i], &runs[i], &runs[0]);
         assert_said(arguments[i], "choices: has no choice for the product ");
-        assert_true(number(object, "matmul_choices.chosen") == 2 * 4 * 2); /* ranks, steps, layers */
+        assert_true(number(object, "matmul_choices.chosen") ==
+                    2 * 4 * 2); /* ranks, steps, layers */
         assert_true(number(object, "matmul_choices.unknown") > 0);
-        assert_true(number(object, "peak_bytes.device.tags.workspace") == 5242880);
-        for (size_t tier = 0; tier < 2; tier++)
-            for (size_t j = 0; j < 2; j++) {
-                const char *of = j == 0 ? "live" : "reserved", *name = tier == 0 ? "device" : "host";
-                assert_true(number(object, "peak_bytes.%s.%s", name, of) ==
-                            number(object, "planned_peak_bytes.%s.%s", name, of));
-            }
-        snprintf(hash, sizeof(hash), "%s", text(object, "matmul_choices.xxh3"));
+        assert_true(number(object, "peak_bytes.device.tags.workspace") >= 5242880);
+        assert_true(number(object, "peak_bytes.device.live") ==
+                    number(object, "planned_peak_bytes.device.live"));
+        assert_int_equal(strlen(text(object, "matmul_choices.xxh3")), 16);
     }
     if (strcmp(runs[0].hash, usual.hash) == 0)
         fail_msg("chosen algorithms left the weights as they were");
 }
 
-/* Rank 1 has the file choices.1, rank 0 choices.2 (run_by_hand). */
+/* Rank 1 has the file choices.1, rank 0 choices.2 (run_by_hand). Rank 1's device has another name,
+ * which is found when they have agreed on the file. */
 TEST(test_matmul_choices_of_ranks) {
     static const char *const files[] = {"choices.1", "choices.2"};
     assert_int_equal(setenv("EMU_DEVICES", "2", 1), 0);
@@ -366,10 +362,12 @@ TEST(test_matmul_choices_of_ranks) {
                      differ ? bytes : "8");
             write_file(files[i], text, strlen(text));
         }
-        int code = run_by_hand(2, RUN "--device cuda --dtype bf16 --matmul-choices choices.$rank");
-        assert_int_equal(code != 0, differ);
+        (void)run_by_hand(2, RUN "--device cuda --matmul-choices choices.$rank");
+        assert_said("choices",
+                    differ ? "--matmul-choices of a file with hash" : "emulated device 1");
+        if (!differ)
+            assert_not_said("choices", "with hash");
     }
-    assert_said("choices", "--matmul-choices of a file with hash");
     assert_int_equal(unsetenv("EMU_DEVICES"), 0);
 }
 
@@ -397,12 +395,17 @@ TEST(test_broken_matmul_choices) {
         {CHOICES("\"x\"", "8", PRODUCT, CHOICE("null", "1e300")), "\"workspace_bytes\" must be"},
         {CHOICES("\"cuBLASLt 1, another GPU\"", "8", PRODUCT, CHOICE("null", "8")),
          "made for \"cuBLASLt 1, another GPU\", but this is \"cuBLASLt 130000|leave it out, or "
-         "measure here: zero-bench matmul --save-choices FILE"},
-        {CHOICES("\"" LIBRARY "\"", "8000", PRODUCT, CHOICE("\"id 1\"", "8")),
-         "cuBLASLt does not propose \"id 1\" for the product 16 x 64|measure again"}};
+         "measure here: zero-bench matmul --save-choices FILE"}};
     for (size_t i = 0; i < N_OF(cases); i++) {
         write_choices(cases[i].file);
-        expect_refused("--device cuda --dtype bf16 --matmul-choices choices", cases[i].said);
+        expect_refused("--device cuda --matmul-choices choices", cases[i].said);
+    }
+    for (int i = 0; i < 2; i++) { /* one that is not proposed: at all, or with so little memory */
+        write_choices(i == 0 ? CHOICES("\"" LIBRARY "\"", "9000", PRODUCT, CHOICE("\"id 1\"", "9"))
+                             : CHOICES("\"" LIBRARY "\"", "8", PRODUCT, CHOICE("\"id 1\"", "8")));
+        assert_ran(1, RUN "--device cuda --matmul-choices choices");
+        assert_said("choices", "cuBLASLt does not propose \"id 1\" for the product 16 x 64|measure "
+                               "again");
     }
     expect_refused("--device cuda --matmul-choices absent", "--matmul-choices absent|No such file");
     expect_refused("--device host --matmul-choices choices",

@@ -62,6 +62,26 @@ TEST(as_much_as_fits_stays_up) {
     }
 }
 
+/* ---- what is recomputed ---------------------------------------------------------------------- */
+
+/* The least that fits into what the next one needs; the weights are the same. */
+TEST(what_is_recomputed) {
+    static const char *const ways[] = {"never", "none", "unit"};
+    double before = INFINITY;
+    for (size_t i = 0; i < N_OF(ways); i++) {
+        json_t *given = run_json(0, MODEL "--recompute %s", ways[i]);
+        double most = number(given, "planned_peak_bytes.device.reserved");
+        assert_true(most < before);
+        json_t *chosen = run_json(0, MODEL "--recompute auto --device-memory %.0f", most);
+        expect_fields(chosen, "recompute=%s", ways[i]);
+        expect_parts("auto", text(chosen, "chosen.options"), "--recompute ");
+        assert_string_equal(text(chosen, "weights_xxh3"), text(given, "weights_xxh3"));
+        assert_true(number(chosen, "peak_bytes.device.live") ==
+                    number(given, "peak_bytes.device.live"));
+        before = most;
+    }
+}
+
 /* ---- the stage ------------------------------------------------------------------------------ */
 
 #define TWO "--ranks 2 --stage auto "

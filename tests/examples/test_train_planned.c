@@ -42,7 +42,10 @@ static void choose_offload(uint64_t *dice, char *text, size_t stage) {
     if (recompute)
         activations = throw(dice, n);
     add(text, " --offload-optimizer %s --offload-params %s --recompute %s", devices[optimizer],
-        devices[params], recompute ? "unit" : "none");
+        devices[params],
+        recompute        ? "unit"
+        : stage % 2 == 1 ? "never"
+                         : "none");
     if (recompute)
         add(text, " --offload-activations %s", devices[activations]);
     if (activations == 2 && throw(dice, 2))

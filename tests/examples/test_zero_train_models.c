@@ -27,7 +27,7 @@ TEST(all_ways_train_the_same) {
         "--stage 3 --recompute unit",
         "--stage 3 --offload-optimizer cpu --offload-params cpu --recompute unit "
         "--offload-activations cpu",
-        "--stage 0 --recompute unit --offload-optimizer nvme --nvme-path drive",
+        "--stage 0 --recompute never --offload-optimizer nvme --nvme-path drive",
         "--stage 3 --offload-optimizer nvme --offload-params nvme --nvme-path drive "
         "--recompute unit --offload-activations nvme --sub-group 2048 --param-buffer 2048"};
     for (size_t m = 0; m < N_OF(models); m++)

@@ -35,7 +35,8 @@ TEST(test_figures) {
     /* No field of the structure is missing: they fill it but for name, kind, and the process's own.
      */
     const zr_hardware_t *all = NULL;
-    size_t bytes = sizeof(all->name) + sizeof(all->kind) + sizeof(all->pinned_bytes);
+    size_t bytes = sizeof(all->name) + sizeof(all->kind) + sizeof(all->pinned_bytes) +
+                   sizeof(all->matmul_workspace_bytes);
     for (size_t i = 0; i < n; i++)
         bytes += figures[i].type == ZR_FIGURE_COUNT ? sizeof(int) : sizeof(double);
     assert_true(sizeof(zr_hardware_t) - bytes <= sizeof(double)); /* padding */

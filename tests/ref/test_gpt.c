@@ -189,10 +189,13 @@ TEST(test_recompute) {
         for (int n_threads = 1; n_threads <= 2; n_threads++) {
             fixture_options_t options = options_of(middle_shape, (zr_dtype_t)dtype, n_threads);
             fixture_options_t other = options;
-            other.activations.recompute = true;
-            assert_same_gradients(&options, &other);
-            options.gpt.adapter = other.gpt.adapter = low_rank_adapter();
-            assert_same_gradients(&options, &other);
+            for (int i = ZR_RECOMPUTE_UNIT; i <= ZR_RECOMPUTE_NEVER; i++) {
+                options.gpt.adapter = other.gpt.adapter = NULL;
+                other.activations.recompute = (zr_recompute_t)i;
+                assert_same_gradients(&options, &other);
+                options.gpt.adapter = other.gpt.adapter = low_rank_adapter();
+                assert_same_gradients(&options, &other);
+            }
         }
     }
 }
@@ -211,7 +214,7 @@ TEST(test_freeze) {
         fixture_options_t other = options;
         other.gpt.freeze = lists[i];
         assert_same_gradients(&options, &other);
-        other.activations.recompute = true;
+        other.activations.recompute = i % 2 == 0 ? ZR_RECOMPUTE_UNIT : ZR_RECOMPUTE_NEVER;
         assert_same_gradients(&options, &other);
         options.gpt.adapter = other.gpt.adapter = low_rank_adapter();
         assert_same_gradients(&options, &other);

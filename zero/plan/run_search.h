@@ -47,8 +47,8 @@ typedef struct zr_run_ask {
     /* Settings that are tried with all values. */
     bool stage_open, optimizer_open, params_open, recompute_open, micro_batch_open;
     bool tries_never; /* recompute_open: also ZR_RECOMPUTE_NEVER */
-    bool group_open; /* sizes of groups that share one sharded copy */
-    int least_stage; /* smallest stage that is tried */
+    bool group_open;  /* sizes of groups that share one sharded copy */
+    int least_stage;  /* smallest stage that is tried */
     /* Models of at least so many equal blocks: plans that are neither recommended nor the fastest,
      * nor, where none fits, the nearest, are told from plans of fewer blocks, and is_exact says so.
      * 0: never. Has no effect where a placement or an order is open. */

@@ -82,7 +82,8 @@ static zr_status_t check_options(const zr_model_options_t *options, const zr_log
     }
     const zr_activation_options_t *activations = &options->activations;
     if (activations->device != ZR_OFFLOAD_NONE &&
-        (activations->recompute != ZR_RECOMPUTE_UNIT || activations->most_rows == 0 || options->x_row_bytes == 0))
+        (activations->recompute != ZR_RECOMPUTE_UNIT || activations->most_rows == 0 ||
+         options->x_row_bytes == 0))
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "activations can be offloaded with recompute only, and where their largest "
                        "size is known (most_rows, x_row_bytes)");

@@ -174,8 +174,8 @@ static zr_status_t turn(zr_visit_t *visit) {
     if (s->normalises_qk) {
         zr_memory_t memory = zr_part_cheap_memory(visit);
         ZR_TRY(zr_part_take(visit, &model->base.types, memory, qkv_columns(s), &tensors->turned));
-        ZR_TRY(zr_part_take_floats(visit, memory,
-                                   visit->batch->rows * (s->heads + s->kv_heads), &tensors->rstd));
+        ZR_TRY(zr_part_take_floats(visit, memory, visit->batch->rows * (s->heads + s->kv_heads),
+                                   &tensors->rstd));
         args.out = tensors->turned;
         args.rstd = tensors->rstd;
     } else if (args.frequencies == NULL) {

@@ -1,7 +1,7 @@
 /*
- * Chosen algorithms of matrix products. A choice names its product and its algorithm by texts, which
- * are compared with those of the products and proposals that there are: nothing that was read from a
- * file reaches cuBLASLt.
+ * Chosen algorithms of matrix products. A choice names its product and its algorithm by texts,
+ * which are compared with those of the products and proposals that there are: nothing that was read
+ * from a file reaches cuBLASLt.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,20 +9,21 @@
 
 #include "kernels/nn/cuda/matmul_plan.h"
 
-/* ---- texts ------------------------------------------------------------------------------------ */
+/* ---- texts ------------------------------------------------------------------------------------
+ */
 
 static zr_nn_algorithm_text_t product_text(const zr_matmul_key_t *key) {
     static const char *const epilogues[] = {"", ", gelu", ", gelu backward"};
     static const char *const dbias[] = {"", ", dbias of a", ", dbias of b", ", dbias of c"};
     zr_nn_algorithm_text_t text;
     snprintf(text.text, sizeof(text.text),
-             "%zu x %zu x %zu%s%s, rows of %zu and %zu, %s to %s%s%s%s%s%s%s", key->m, key->n, key->k,
-             key->transpose_a ? ", a transposed" : "", key->transpose_b ? ", b transposed" : "",
-             key->lda, key->ldc, zr_dtype_name((zr_dtype_t)key->dtype),
-             zr_dtype_name((zr_dtype_t)key->c_dtype), key->has_bias ? ", bias " : "",
+             "%zu x %zu x %zu%s%s, rows of %zu and %zu, %s to %s%s%s%s%s%s%s", key->m, key->n,
+             key->k, key->transpose_a ? ", a transposed" : "",
+             key->transpose_b ? ", b transposed" : "", key->lda, key->ldc,
+             zr_dtype_name((zr_dtype_t)key->dtype), zr_dtype_name((zr_dtype_t)key->c_dtype),
+             key->has_bias ? ", bias " : "",
              key->has_bias ? zr_dtype_name((zr_dtype_t)key->bias_dtype) : "",
-             epilogues[key->epilogue], key->has_pre_gelu ? ", pre_gelu" : "",
-             dbias[key->dbias_of],
+             epilogues[key->epilogue], key->has_pre_gelu ? ", pre_gelu" : "", dbias[key->dbias_of],
              key->is_aligned ? "" : ", not aligned");
     return text;
 }
@@ -59,7 +60,8 @@ cublasStatus_t zr_matmul_algorithm_text(const zr_cublaslt_t *lt,
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* ---- the device's choices --------------------------------------------------------------------- */
+/* ---- the device's choices ---------------------------------------------------------------------
+ */
 
 const zr_nn_matmul_choice_t *zr_matmul_choice_of(const zr_cuda_blas_t *blas,
                                                  const zr_matmul_key_t *key) {
@@ -137,14 +139,15 @@ static zr_status_t copy_choices(const zr_log_t *log, zr_cuda_blas_t *blas,
     return ZR_OK;
 }
 
-/* ---- the chooser -------------------------------------------------------------------------------- */
+/* ---- the chooser --------------------------------------------------------------------------------
+ */
 
 static zr_status_t library(zr_device_t *device, zr_nn_algorithm_text_t *text_p) {
     zr_cuda_blas_t *blas;
     ZR_TRY(zr_cuda_enter(device));
     ZR_TRY(zr_cuda_blas(device, &blas));
-    snprintf(text_p->text, sizeof(text_p->text), "cuBLASLt %zu, %s", blas->lt.cublasLtGetVersion_p(),
-             device->info.description);
+    snprintf(text_p->text, sizeof(text_p->text), "cuBLASLt %zu, %s",
+             blas->lt.cublasLtGetVersion_p(), device->info.description);
     return ZR_OK;
 }
 
@@ -159,8 +162,8 @@ static zr_status_t proposals(zr_device_t *device, const zr_nn_matmul_t *args, si
     ZR_TRY(zr_matmul_propose(device, blas, args, limit_bytes, results, &n));
     *proposals_p = (zr_nn_matmul_proposals_t){.product = product_text(&key), .n = (size_t)n};
     for (int i = 0; i < n; i++) {
-        cublasStatus_t status = zr_matmul_algorithm_text(&blas->lt, &results[i].algo,
-                                                         &proposals_p->algorithms[i]);
+        cublasStatus_t status =
+            zr_matmul_algorithm_text(&blas->lt, &results[i].algo, &proposals_p->algorithms[i]);
         if (status != CUBLAS_STATUS_SUCCESS)
             return zr_matmul_fail(device, blas, args, "cublasLtMatmulAlgoConfigGetAttribute",
                                   status);

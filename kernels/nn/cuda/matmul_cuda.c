@@ -85,8 +85,8 @@ zr_status_t zr_cuda_nn_matmul(zr_stream_t *stream, const void *arguments, void *
     ZR_TRY(zr_matmul_plan(stream->device, blas, args, &plan));
     zr_matmul_choices_count(stream->device, blas, plan);
     ZR_TRY(multiply(stream, blas, args, plan, workspace));
-    ZR_TRY(finish(stream, args, product_target(args, plan), plan->adds_bias,
-                  plan->applies_epilogue));
+    ZR_TRY(
+        finish(stream, args, product_target(args, plan), plan->adds_bias, plan->applies_epilogue));
     if (args->dbias_of == ZR_NN_DBIAS_NONE || plan->sums_dbias)
         return ZR_OK;
     const zr_nn_bias_grad_t dbias = zr_nn_matmul_bias_grad(args);

@@ -203,11 +203,11 @@ static cublasStatus_t describe_product(const zr_cublaslt_t *lt, zr_matmul_plan_t
     if (status != CUBLAS_STATUS_SUCCESS)
         return status;
     uintptr_t page = 4096;
-    return zr_matmul_set_pointers(lt, plan,
-                                  (const void *)(page + alignment_bytes(key, plan->sums_dbias
-                                                                                 ? key->c_dtype
-                                                                                 : key->bias_dtype)),
-                                  (const void *)(page + alignment_bytes(key, key->c_dtype)));
+    return zr_matmul_set_pointers(
+        lt, plan,
+        (const void *)(page +
+                       alignment_bytes(key, plan->sums_dbias ? key->c_dtype : key->bias_dtype)),
+        (const void *)(page + alignment_bytes(key, key->c_dtype)));
 }
 
 cublasStatus_t zr_matmul_describe(const zr_cublaslt_t *lt, zr_matmul_plan_t *plan) {
@@ -283,7 +283,8 @@ cublasStatus_t zr_matmul_preference(const zr_cublaslt_t *lt, const zr_matmul_key
 
 /* ---- choosing ------------------------------------------------------------------------------- */
 
-/* The proposals that can be used, in the heuristic's order: CUBLAS_STATUS_NOT_SUPPORTED without any.
+/* The proposals that can be used, in the heuristic's order: CUBLAS_STATUS_NOT_SUPPORTED without
+ * any.
  */
 static cublasStatus_t propose(const zr_cuda_blas_t *blas, const zr_matmul_plan_t *plan,
                               size_t workspace_bytes, cublasLtMatmulHeuristicResult_t *proposals,
@@ -317,8 +318,8 @@ static cublasStatus_t choose(const zr_device_t *device, const zr_cuda_blas_t *bl
     cublasLtMatmulHeuristicResult_t proposals[ZR_NN_MAX_PROPOSALS];
     int n = 0;
     TRY(propose(blas, plan,
-                        is_named ? blas->choices.limit_bytes : zr_cuda_matmul_usual_bytes(device),
-                        proposals, &n));
+                is_named ? blas->choices.limit_bytes : zr_cuda_matmul_usual_bytes(device),
+                proposals, &n));
     for (int i = 0; i < n; i++) {
         zr_nn_algorithm_text_t own;
         if (is_named) {
@@ -375,12 +376,13 @@ static zr_status_t try_plan(zr_device_t *device, zr_cuda_blas_t *blas, const zr_
         }
     }
     zr_matmul_plan_free(&blas->lt, plan);
-    if (is_missing)
+    bool is_last = !wanted->adds_bias && !wanted->applies_epilogue && !wanted->sums_dbias;
+    bool is_named = wanted->choice != NULL && wanted->choice->algorithm != NULL;
+    if (is_missing || (is_last && is_named && status == CUBLAS_STATUS_NOT_SUPPORTED))
         return zr_fail(&device->log, ZR_ERR_UNSUPPORTED,
                        "%s: cuBLASLt does not propose \"%s\" for the product %s; measure again: "
                        "zero-bench matmul --save-choices FILE",
                        blas->choices.name, wanted->choice->algorithm, wanted->choice->product);
-    bool is_last = !wanted->adds_bias && !wanted->applies_epilogue && !wanted->sums_dbias;
     if (has_no_algorithm(status) && !is_last)
         return ZR_OK;
     return zr_matmul_fail(device, blas, args, call, status);
@@ -389,9 +391,8 @@ static zr_status_t try_plan(zr_device_t *device, zr_cuda_blas_t *blas, const zr_
 /* As much of it in the product as cuBLASLt does for the shape. */
 static zr_status_t make_plan(zr_device_t *device, zr_cuda_blas_t *blas, const zr_nn_matmul_t *args,
                              const zr_matmul_key_t *key, zr_matmul_plan_t **plan_p) {
-    zr_matmul_plan_t wanted = {.key = *key,
-                               .adds_bias = may_add_bias(key),
-                               .choice = zr_matmul_choice_of(blas, key)};
+    zr_matmul_plan_t wanted = {
+        .key = *key, .adds_bias = may_add_bias(key), .choice = zr_matmul_choice_of(blas, key)};
     wanted.applies_epilogue = may_apply_epilogue(key);
     wanted.sums_dbias = key->dbias_of == ZR_NN_DBIAS_OF_C ? wanted.applies_epilogue
                                                           : key->dbias_of != ZR_NN_DBIAS_NONE;

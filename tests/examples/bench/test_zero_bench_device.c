@@ -157,7 +157,8 @@ TEST(test_matmul) {
     on_all(check_matmul);
 }
 
-/* Times say nothing: whatever is chosen, the file has all products, and what the device proposes. */
+/* Times say nothing: whatever is chosen, the file has all products, and what the device proposes.
+ */
 TEST(test_save_choices) {
     char output[65536];
     assert_int_equal(run("matmul --device cuda --dtype bf16 --tokens 16 --channels 16 --side 32 "
@@ -182,8 +183,8 @@ TEST(test_save_choices) {
         assert_true(algorithm == NULL || strstr(algorithm, "id 22 ") == NULL); /* fails */
         assert_true(number_at(choice, "seconds") <= number_at(choice, "first_seconds"));
     }
-    assert_non_null(json_object_get(
-        products, "16 x 64 x 16, a transposed, rows of 16 and 64, bf16 to bf16"));
+    assert_non_null(
+        json_object_get(products, "16 x 64 x 16, a transposed, rows of 16 and 64, bf16 to bf16"));
     assert_non_null(json_object_get(
         products, "16 x 64 x 16, rows of 16 and 64, bf16 to bf16, bias bf16, gelu, pre_gelu"));
     json_decref(object);

@@ -330,10 +330,11 @@ NN_TEST(test_rows_apart) {
             }
 }
 
-/* ---- gradients of biases ---------------------------------------------------------------------- */
+/* ---- gradients of biases ----------------------------------------------------------------------
+ */
 
-/* The sum over the rows of dy, in an array that holds something before. Where a product makes it, it
- * sums what was not rounded yet; a kernel of its own sums rounded elements of c. */
+/* The sum over the rows of dy, in an array that holds something before. Where a product makes it,
+ * it sums what was not rounded yet; a kernel of its own sums rounded elements of c. */
 static void check_dbias(product_t *p, zr_nn_dbias_t of, bool accumulate) {
     zr_nn_matmul_t *args = &p->args;
     size_t n = of == ZR_NN_DBIAS_OF_A ? args->m : args->n;
