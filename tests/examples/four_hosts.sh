@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Four hosts, each a network namespace with process numbers of its own, joined by virtual links and
 # a bridge, train together, with a secret: first to the weights of four threads; then, at random
-# moments, one is killed, stopped, starved of memory or cut off. Every other rank has to end within the time limit
-# with its name and exit status 1, leave no process and no file of its drive, and the newest
-# checkpoint has to be whole and go on with the three hosts that are left.
+# moments, one is killed, stopped, starved of memory or cut off. Every other rank must end within
+# the time limit with its name and exit status 1, leave no process and no file of its drive, and
+# the newest checkpoint must be whole and go on with the three hosts that are left.
 #
 # four_hosts.sh TRAIN CHECK [MOMENTS [SEED [AT_ONCE [SECONDS]]]]
 # With SECONDS, which is their --comm-timeout, ranks that end later than that fail it.
