@@ -39,6 +39,7 @@ typedef struct zr_store_extent {
     const char *name;  /* for messages: "h.3 optimizer_state" */
     size_t size_bytes; /* 0 is fine; multiples of zr_store_info_t.block_bytes need no copy */
     size_t account;    /* account of its transfers: less than ZR_STORE_MAX_ACCOUNTS */
+    bool goes_first;   /* its transfers go ahead of others: computation waits for them */
 } zr_store_extent_t;
 
 /** A started transfer; valid until it has been waited for or polled to its end. */

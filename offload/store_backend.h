@@ -145,6 +145,12 @@ static inline zr_trace_t *zr_store_trace(const zr_store_t *store) {
     return store->options.device != NULL ? zr_device_trace(store->options.device) : NULL;
 }
 
+/** Whether a transfer is to go ahead of others that do not. */
+static inline bool zr_store_goes_first(const zr_store_t *store,
+                                       const zr_store_transfer_t *transfer) {
+    return store->extents[transfer->extent].goes_first;
+}
+
 /** The statistics that a transfer is counted in. The backend updates n_continued and n_retried. */
 static inline zr_store_statistics_t *zr_store_account_of(zr_store_t *store,
                                                          const zr_store_transfer_t *transfer) {

@@ -17,6 +17,7 @@ typedef struct sim_store {
     const zr_hardware_t *hardware;
     zr_store_memory_t bounce_memory;
     double *ends;                          /* [options.max_transfers] of those in flight */
+    double first_end;                      /* of the last one that went ahead of others */
     zr_store_transfer_t *oldest, **newest; /* in flight, in the order of their starts */
     size_t n_parts;                        /* of buffers that are registered, at most so far */
 } sim_store_t;
@@ -136,8 +137,15 @@ static void spend_core(sim_store_t *sim, double moved_bytes) {
     zr_sim_clock_spend(sim->clock, moved_bytes / sim->hardware->disk_core_bytes_per_s);
 }
 
-/* A transfer has its direction to itself, and its share of what both have together. */
-static double move(sim_store_t *sim, zr_store_direction_t direction, double bytes) {
+static double greater(double a, double b) {
+    return a > b ? a : b;
+}
+
+/* A transfer has its direction to itself, and its share of what both have together. One that goes
+ * ahead of others ends when only those like it were there; what it delays ends as before, and what
+ * is started later ends later. */
+static double move(sim_store_t *sim, const zr_store_transfer_t *transfer, double bytes) {
+    zr_store_direction_t direction = transfer->direction;
     bool is_put = direction == ZR_STORE_PUT;
     const zr_link_t *disk = is_put ? &sim->hardware->disk_write : &sim->hardware->disk_read;
     const char *name = zr_store_direction_name(direction);
@@ -146,7 +154,12 @@ static double move(sim_store_t *sim, zr_store_direction_t direction, double byte
                                       bytes / sim->hardware->disk_both_bytes_per_s);
     double own = zr_sim_clock_work(sim->clock, is_put ? ZR_SIM_DISK_WRITE : ZR_SIM_DISK_READ, name,
                                    now, bytes / disk->bytes_per_s);
-    return own > shared ? own : shared;
+    double end = greater(own, shared);
+    if (!zr_store_goes_first(&sim->base, transfer))
+        return end;
+    double alone = greater(now, sim->first_end) +
+                   greater(bytes / sim->hardware->disk_both_bytes_per_s, bytes / disk->bytes_per_s);
+    return sim->first_end = alone < end ? alone : end;
 }
 
 static void start(zr_store_t *store, zr_store_transfer_t *transfer) {
@@ -157,7 +170,7 @@ static void start(zr_store_t *store, zr_store_transfer_t *transfer) {
     if (is_put)
         spend_checksum(sim, transfer);
     spend_core(sim, moved);
-    *end_of(sim, transfer) = move(sim, transfer->direction, moved) + disk->latency_s;
+    *end_of(sim, transfer) = move(sim, transfer, moved) + disk->latency_s;
     transfer->end = *end_of(sim, transfer);
     transfer->next = NULL;
     *sim->newest = transfer;

@@ -562,11 +562,16 @@ bool zr_swap_is_done(const zr_swap_t *swap) {
     return !swap->is_open || swap->n_done == swap->n_items;
 }
 
-static zr_status_t end(zr_swap_t *swap) {
-    ZR_TRY(settle(swap, swap->n_returned - swap->n_done));
+static zr_status_t finish_slots(zr_swap_t *swap) {
     for (size_t i = 0; i < swap->options.n_buffers; i++)
         ZR_TRY(finish_slot(swap, &swap->slots[i]));
     return ZR_OK;
+}
+
+static zr_status_t end(zr_swap_t *swap) {
+    ZR_TRY(settle(swap, swap->n_returned - swap->n_done));
+    bool only_writes = swap->has_pauses && swap->n_given == swap->n_items;
+    return only_writes ? ZR_OK : finish_slots(swap);
 }
 
 zr_status_t zr_swap_end(zr_swap_t *swap) {
@@ -590,8 +595,13 @@ zr_status_t zr_swap_end(zr_swap_t *swap) {
 
 /* ---- outside of passes ----------------------------------------------------------------------- */
 
+zr_status_t zr_swap_settle(zr_swap_t *swap) {
+    return end_if_failed(swap, finish_slots(swap));
+}
+
 static zr_status_t load(zr_swap_t *swap, slot_t *slot, const zr_swap_item_t *item) {
     slot->is_loaded = false;
+    ZR_TRY(finish_slot(swap, slot)); /* its last write, where that was not waited for */
     ZR_TRY(zr_store_get(swap->store, item->extent, item->offset_bytes, item->size_bytes, slot->base,
                         &slot->ticket));
     ZR_TRY(finish_slot(swap, slot));

@@ -92,8 +92,9 @@ void zr_swap_destroy(zr_swap_t **swap);
 ZR_NODISCARD zr_status_t zr_swap_begin(zr_swap_t *swap, zr_swap_pass_t pass, zr_swap_item_t *items,
                                        size_t n_items);
 
-/** In the pass that was begun, other work goes on between items, and zr_swap_progress is called:
- * all buffers read ahead, since writes have the pauses to end in. */
+/** In the pass that was begun, other work goes on between items and after it, and zr_swap_progress
+ * is called: all buffers read ahead, since writes have the pauses to end in, and zr_swap_end does
+ * not wait for the last writes. Later calls do that need their buffers, and return their errors. */
 ZR_NODISCARD zr_status_t zr_swap_expect_pauses(zr_swap_t *swap);
 
 /**
@@ -151,11 +152,15 @@ ZR_NODISCARD zr_status_t zr_swap_progress(zr_swap_t *swap);
 bool zr_swap_is_done(const zr_swap_t *swap);
 
 /**
- * End the pass: streams are done with its buffers, and all that was put is in the store.
+ * End the pass: streams are done with its buffers, and all that was put is in the store, or after
+ * zr_swap_expect_pauses on its way.
  * ZR_ERR_STATE when items are left, or, where they are dropped, when a buffer is given out: in
  * ZR_SWAP_READ, and in a pass that reads and writes as long as no item was given out.
  */
 ZR_NODISCARD zr_status_t zr_swap_end(zr_swap_t *swap);
+
+/** Outside of a pass: the last writes have ended. Errors as zr_store_wait. */
+ZR_NODISCARD zr_status_t zr_swap_settle(zr_swap_t *swap);
 
 /**
  * Look at bytes outside of a pass: they stay in a buffer until others need it.

@@ -48,7 +48,7 @@ typedef struct zr_uring_store {
     size_t registered_capacity;
     size_t refused_bytes; /* the most that the system did not register */
 
-    zr_store_transfer_t *oldest, *newest; /* not begun to their ends, in order of the calls */
+    zr_store_transfer_t *oldest, *newest; /* not begun to their ends, in the order of requests */
 } zr_uring_store_t;
 
 /** What "uring" has in tables with such options, extents and chunks, itself included. */

@@ -1,10 +1,11 @@
 /*
  * Requests of the store "uring".
  *
- * Transfers are begun in the order of the calls and cut at stripes, which are as long as a
- * request. Up to `depth` requests are with the system at once, handed over in small batches: large
- * ones lose bandwidth, because the drive idles while the batch is made up. What is not aligned
- * goes through a bounce buffer; of an extent with a ragged end only the last chunk does.
+ * Transfers are begun in the order of the calls, those of extents that go first ahead of others,
+ * and cut at stripes, which are as long as a request. Up to `depth` requests are with the system at
+ * once, handed over in small batches: large ones lose bandwidth, because the drive idles while the
+ * batch is made up. What is not aligned goes through a bounce buffer; of an extent with a ragged
+ * end only the last chunk does.
  *
  * Each completion moves its request on: done; short, and continued where it stopped; interrupted,
  * and made again; or failed, which ends its transfer and no other. Every loop here either moves
@@ -324,13 +325,25 @@ static void fill_up(zr_uring_store_t *uring) {
     submit(uring);
 }
 
+/* Where a transfer is put: behind all, or behind those that go ahead of others like it. What was
+ * begun in part of another is finished later. */
+static zr_store_transfer_t **place_for(zr_uring_store_t *uring,
+                                       const zr_store_transfer_t *transfer) {
+    zr_store_transfer_t **link = &uring->oldest;
+    if (!zr_store_goes_first(&uring->base, transfer))
+        return uring->oldest == NULL ? link : &uring->newest->next;
+    while (*link != NULL && zr_store_goes_first(&uring->base, *link))
+        link = &(*link)->next;
+    return link;
+}
+
 void zr_uring_start(zr_store_t *store, zr_store_transfer_t *transfer) {
     zr_uring_store_t *uring = (zr_uring_store_t *)store;
-    if (uring->oldest == NULL)
-        uring->oldest = transfer;
-    else
-        uring->newest->next = transfer;
-    uring->newest = transfer;
+    zr_store_transfer_t **link = place_for(uring, transfer);
+    transfer->next = *link;
+    *link = transfer;
+    if (transfer->next == NULL)
+        uring->newest = transfer;
     fill_up(uring);
 }
 

@@ -1,14 +1,16 @@
 /*
  * How many staging buffers a run has that leaves it open. Where units are updated within backward,
  * what buffers do not hold of the next unit is waited for: drives have nothing to do while the
- * device computes, and then it has to wait for them. With as many as the largest unit fills, they
- * work all the time; more are worth little (docs/guide/offload.md). Otherwise updates follow
+ * device computes, and then it has to wait for them. With as many as the largest unit fills twice,
+ * they work all the time, forward included, which has little else to move. Otherwise updates follow
  * each other, and a few are enough.
  */
 #include "zero/runtime_internal.h"
 
 /* Of what a budget leaves, for all of them: the rest is for what steps need besides. */
-#define PART_OF_BUDGET 4
+#define PART_OF_BUDGET 0.75
+/* Where nothing says how much memory may be used. */
+#define MOST_WITHOUT_BUDGET 64
 
 static size_t least(size_t a, size_t b) {
     return a < b ? a : b;
@@ -18,6 +20,12 @@ static size_t between(size_t n, size_t fewest, size_t most) {
     return n < fewest ? fewest : least(n, most);
 }
 
+/* What the store and the exchange of values have for themselves. */
+static size_t other_buffers(const zr_runtime_t *runtime) {
+    zr_store_options_t options = zr_nvme_store_options(&runtime->base);
+    return options.n_bounce_buffers * options.request_bytes + ZR_STAGING_ELEMS * sizeof(float);
+}
+
 /* What host memory may be used for buffers. */
 static size_t allowance(const zr_runtime_t *runtime) {
     const zr_config_t *config = &runtime->base.config;
@@ -25,11 +33,11 @@ static size_t allowance(const zr_runtime_t *runtime) {
     size_t budget = process == ZR_CONFIG_NO_BUDGET ? process : process / 2; /* the device's, too */
     size_t used = runtime->state.n_sides * runtime->state.placement.bytes[ZR_TIER_HOST] +
                   runtime->grads.placement.bytes[ZR_TIER_HOST] +
-                  runtime->params.bytes[ZR_TIER_HOST];
+                  runtime->params.bytes[ZR_TIER_HOST] + other_buffers(runtime);
     budget = least(budget, config->host_memory_bytes);
     if (budget == ZR_CONFIG_NO_BUDGET)
         return budget;
-    return used < budget ? (budget - used) / PART_OF_BUDGET : 0;
+    return used < budget ? (size_t)((double)(budget - used) * PART_OF_BUDGET) : 0;
 }
 
 static size_t most_pieces_of_unit(const zr_placement_t *placement) {
@@ -59,7 +67,10 @@ void zr_buffers_choose(zr_runtime_t *runtime) {
     size_t *n_params = &config->offload_param.n_buffers;
     size_t pieces = most_pieces_of_unit(&runtime->state.placement);
     size_t parts = most_parts_of_unit(&runtime->model);
-    size_t wanted_state = between(pieces, ZR_CONFIG_USUAL_BUFFERS, zr_base_n_state_buffers(base));
+    size_t allowed = allowance(runtime), most = zr_base_n_state_buffers(base);
+    if (allowed == ZR_CONFIG_NO_BUDGET)
+        most = least(most, MOST_WITHOUT_BUDGET);
+    size_t wanted_state = between(2 * pieces, ZR_CONFIG_USUAL_BUFFERS, most);
     size_t wanted_params = between(parts, ZR_CONFIG_USUAL_PARAM_BUFFERS,
                                    zr_base_n_buffers(base, 0, ZR_CONFIG_USUAL_PARAM_BUFFERS,
                                                      ZR_CONFIG_MOST_AUTO_PARAM_BUFFERS));
@@ -68,7 +79,7 @@ void zr_buffers_choose(zr_runtime_t *runtime) {
     size_t param_bytes = parts != 0 ? 2 * runtime->params.part_bytes : 0; /* each way has its own */
     double wanted =
         (double)wanted_state * (double)state_bytes + (double)wanted_params * (double)param_bytes;
-    double allowed = (double)allowance(runtime), part = wanted > allowed ? allowed / wanted : 1;
+    double part = wanted > (double)allowed ? (double)allowed / wanted : 1;
     if (*n_state == 0)
         *n_state =
             between((size_t)(part * (double)wanted_state), ZR_CONFIG_USUAL_BUFFERS, wanted_state);

@@ -146,7 +146,8 @@ static zr_status_t declare(zr_params_t *params, zr_nvme_t *nvme) {
         int kind = (int)(i % N_FLATS);
         bool is_here = unit->data[kind].tier == ZR_TIER_NVME;
         extents[i] = (zr_store_extent_t){.name = unit->params_tensor,
-                                         .size_bytes = is_here ? shard_bytes(unit, kind) : 0};
+                                         .size_bytes = is_here ? shard_bytes(unit, kind) : 0,
+                                         .goes_first = true};
     }
     zr_extents_desc_t desc = {.name = "parameters",
                               .extents = extents,

@@ -552,6 +552,7 @@ static zr_status_t rewrite(const zr_state_t *state, const zr_unit_t *unit, const
 }
 
 zr_status_t zr_state_write(zr_state_t *state, zr_unit_t *unit, const zr_state_values_t *values) {
+    ZR_TRY(zr_state_settle(state));
     zr_state_range_t range = zr_unit_state_range(unit);
     size_t end = values->first + values->n_elems;
     zr_state_values_t part = *values;
@@ -577,10 +578,17 @@ static void report_store(const zr_state_t *state, zr_offload_report_t *report) {
     report->has_store = true;
     report->store = *zr_store_info(state->store);
     report->staging_bytes = swap.host_bytes;
+    if (state->writes_behind)
+        (void)zr_swap_settle(state->swap); /* what failed is refused when it is read */
     zr_store_account_statistics(state->store, state->extents.account, &report->all);
     for (int d = 0; d < ZR_N_STORE_DIRECTIONS; d++) {
         report->updates[d] = state->update_count[d];
         report->update_wait_seconds[d] = state->update_wait_seconds[d];
+    }
+    if (state->writes_behind) {
+        zr_store_count_t later = zr_store_count_between(&state->before.count[ZR_STORE_PUT],
+                                                        &report->all.count[ZR_STORE_PUT]);
+        zr_store_count_add(&report->updates[ZR_STORE_PUT], &later);
     }
 }
 

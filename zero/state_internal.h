@@ -90,6 +90,7 @@ typedef struct zr_state {
     double update_wait_seconds[ZR_N_STORE_DIRECTIONS];
     double update_seconds;        /* of updates, with everything that they wait for */
     zr_store_statistics_t before; /* at the beginning of this update */
+    bool writes_behind;           /* the last writes of an update in backward end later */
     double begin_seconds;
 } zr_state_t;
 
@@ -220,6 +221,8 @@ ZR_NODISCARD zr_status_t zr_state_begin_update(zr_state_t *state);
 ZR_NODISCARD zr_status_t zr_state_update_unit(zr_state_t *state, zr_unit_t *unit,
                                               const zr_state_update_t *update);
 ZR_NODISCARD zr_status_t zr_state_end_update(zr_state_t *state);
+/** The last writes of an update in backward, which end behind it, have ended. */
+ZR_NODISCARD zr_status_t zr_state_settle(zr_state_t *state);
 /** The state that was updated is in force from now on. Without this it is as before the update,
  * which may be made again. */
 void zr_state_turn(zr_state_t *state);

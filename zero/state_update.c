@@ -274,6 +274,15 @@ zr_unit_t *const *zr_state_order(const zr_state_t *state, size_t *n_units_p) {
     return is_of_reductions ? state->grads->reduced : state->model->units;
 }
 
+/* What moved since the last update is not of one, but for writes of it that ended later. */
+static void count_from_now(zr_state_t *state) {
+    const zr_store_count_t put = state->before.count[ZR_STORE_PUT];
+    zr_store_account_statistics(state->store, state->extents.account, &state->before);
+    if (state->writes_behind)
+        state->before.count[ZR_STORE_PUT] = put;
+    state->writes_behind = false;
+}
+
 zr_status_t zr_state_read_ahead(zr_state_t *state, bool in_backward) {
     size_t n_units;
     zr_unit_t *const *units = zr_state_order(state, &n_units);
@@ -281,7 +290,7 @@ zr_status_t zr_state_read_ahead(zr_state_t *state, bool in_backward) {
         ZR_TRY(zr_grads_drive_begin_update(&state->grads->drive, units, n_units));
     if (state->swap == NULL)
         return ZR_OK;
-    zr_store_account_statistics(state->store, state->extents.account, &state->before);
+    count_from_now(state);
     zr_swap_pass_t pass = state->choice.is_on_device ? ZR_SWAP_UPDATE : ZR_SWAP_SLICES;
     ZR_TRY(zr_swap_begin(state->swap, pass, state->items, state->n_items));
     return in_backward ? zr_swap_expect_pauses(state->swap) : ZR_OK;
@@ -317,6 +326,15 @@ static void count_update(zr_state_t *state) {
     state->before = now;
 }
 
+zr_status_t zr_state_settle(zr_state_t *state) {
+    if (!state->writes_behind)
+        return ZR_OK;
+    state->writes_behind = false;
+    ZR_TRY(zr_swap_settle(state->swap));
+    count_update(state);
+    return ZR_OK;
+}
+
 zr_status_t zr_state_update_in_backward(zr_state_t *state, zr_unit_t *unit,
                                         const zr_state_update_t *update) {
     double begin = zr_base_now(state->base);
@@ -345,6 +363,7 @@ zr_status_t zr_state_end_update(zr_state_t *state) {
         ZR_TRY(zr_swap_end(state->swap));
     if (state->store != NULL)
         count_update(state);
+    state->writes_behind = state->swap != NULL && zr_base_updates_in_backward(state->base);
     state->update_seconds += zr_base_now(state->base) - state->begin_seconds;
     if (state->choice.is_on_device)
         return zr_copies_order_down(state->copies, state->base->compute);

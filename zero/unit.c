@@ -359,7 +359,7 @@ static zr_status_t progress_update(zr_runtime_t *runtime) {
 
 void zr_rt_keep_moving(void *context) {
     zr_runtime_t *runtime = context;
-    if (runtime->nvme.store == NULL)
+    if (runtime->nvme.store == NULL || runtime->moving != ZR_OK)
         return;
     zr_store_progress(runtime->nvme.store);
     zr_status_t status = zr_params_progress(&runtime->params);
@@ -367,8 +367,7 @@ void zr_rt_keep_moving(void *context) {
         ZR_THEN(status, zr_grads_drive_progress(&runtime->grads.drive));
         ZR_THEN(status, progress_update(runtime));
     }
-    status = zr_rt_note(runtime, status);
-    (void)status; /* the next call says so */
+    runtime->moving = status;
 }
 
 static zr_status_t acquire(zr_runtime_t *runtime, zr_unit_t *unit, zr_pass_t pass) {

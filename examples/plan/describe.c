@@ -42,14 +42,16 @@ void plan_words_placement(const zr_run_row_t *row, plan_words_t *words) {
         plan_words_add(
             words, "%s %sparameters %s", row->optimizer != ZR_OFFLOAD_NONE ? " and" : " with",
             part_of(config->offload_param.ratio, part, sizeof(part)), where[row->params]);
-    if (row->recompute == ZR_RECOMPUTE_UNIT)
-        plan_words_add(words, ", layers recomputed in backward,");
-    if (row->recompute == ZR_RECOMPUTE_NEVER)
-        plan_words_add(words, ", nothing recomputed in backward,");
-    if (config->order == ZR_ORDER_BLOCK && config->grad_accum > 1)
-        plan_words_add(words, ", each block for all micro-batches before the next,");
-    if (config->update_at == ZR_UPDATE_AT_BACKWARD)
-        plan_words_add(words, ", updated in backward,");
+    static const char *const recompute[] = {[ZR_RECOMPUTE_UNIT] = ", layers recomputed in backward",
+                                            [ZR_RECOMPUTE_NEVER] =
+                                                ", nothing recomputed in backward"};
+    bool says = row->recompute == ZR_RECOMPUTE_UNIT || row->recompute == ZR_RECOMPUTE_NEVER;
+    bool in_blocks = config->order == ZR_ORDER_BLOCK && config->grad_accum > 1;
+    bool in_backward = config->update_at == ZR_UPDATE_AT_BACKWARD;
+    plan_words_add(words, "%s%s%s%s", says ? recompute[row->recompute] : "",
+                   in_blocks ? ", each block for all micro-batches before the next" : "",
+                   in_backward ? ", updated in backward" : "",
+                   says || in_blocks || in_backward ? "," : "");
 }
 
 void plan_words_lack(const zr_run_row_t *row, plan_words_t *words) {

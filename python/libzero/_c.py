@@ -219,7 +219,12 @@ class ParamDesc(Structure):
 
 
 class StoreExtent(Structure):
-    _fields_ = [("name", c_char_p), ("size_bytes", c_size_t), ("account", c_size_t)]
+    _fields_ = [
+        ("name", c_char_p),
+        ("size_bytes", c_size_t),
+        ("account", c_size_t),
+        ("goes_first", c_bool),
+    ]
 
 
 class ExtentsDesc(Structure):

@@ -51,7 +51,7 @@ class Building:
 
     def _add_activations(self) -> _c.Extents:
         """Reserve room on drives for them."""
-        extent = _c.StoreExtent(b"activations", self._stash_bytes, 0)
+        extent = _c.StoreExtent(b"activations", self._stash_bytes, 0, True)
         desc = _c.ExtentsDesc(b"activations", ctypes.pointer(extent), 1, UNIT_BYTES, MAX_TRANSFERS, None)
         extents = _c.Extents()
         check(lib.zr_runtime_add_extents(self._runtime, byref(desc), byref(extents)))

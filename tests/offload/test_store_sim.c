@@ -112,6 +112,36 @@ TEST(test_times) {
     close_machine(&m);
 }
 
+/* What goes first ends as if only others like it were there, and those behind it end later. */
+TEST(test_some_go_first) {
+    machine_t m;
+    zr_store_ticket_t tickets[8];
+    const zr_store_extent_t extents[] = {
+        {.name = "x", .size_bytes = N_CHUNKS * CHUNK},
+        {.name = "first", .size_bytes = 2 * CHUNK, .goes_first = true}};
+    const double write = CHUNK * 2e-6, read = CHUNK * 1e-6;
+    open_shared(&m, false, (size_t)1 << 30, 1e20, 1e20);
+    assert_ok(zr_store_create("sim", &m.options, extents, 2, &m.store));
+    for (size_t i = 0; i < 4; i++)
+        put(&m, i, &tickets[i]);
+    assert_ok(zr_store_put(m.store, 1, 0, 2 * CHUNK, m.memory, &tickets[4]));
+    assert_ok(zr_store_wait(m.store, tickets[4]));
+    expect_now(&m, 2 * write + 0.25);
+    assert_ok(zr_store_wait_all(m.store));
+    double begin = 4 * write + 0.25;
+    expect_now(&m, begin);
+    for (size_t i = 0; i < 4; i++)
+        get(&m, i, &tickets[i]);
+    for (size_t i = 0; i < 2; i++)
+        assert_ok(zr_store_get(m.store, 1, i * CHUNK, CHUNK, m.memory, &tickets[4 + i]));
+    get(&m, 0, &tickets[6]);
+    assert_ok(zr_store_wait(m.store, tickets[5]));
+    expect_now(&m, begin + 2 * read + 0.5);
+    assert_ok(zr_store_wait(m.store, tickets[6]));
+    expect_now(&m, begin + 7 * read + 0.5);
+    close_machine(&m);
+}
+
 TEST(test_checksums_take_the_processor) {
     machine_t m;
     zr_store_ticket_t ticket;

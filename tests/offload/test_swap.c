@@ -24,6 +24,7 @@ typedef struct swap_fixture {
     unsigned char *oracle[N_EXTENTS];
     uint64_t seed;
     uint64_t random;
+    bool has_pauses; /* passes have, in which items are read and written */
 } swap_fixture_t;
 
 /* The extents in pieces of at most a buffer. */
@@ -105,6 +106,8 @@ static zr_status_t change_in_slices(swap_fixture_t *f, unsigned char *bytes, siz
 static zr_status_t run_pass(swap_fixture_t *f, zr_swap_pass_t pass) {
     uint64_t key = ++f->seed;
     ZR_TRY(zr_swap_begin(f->swap, pass, f->items, f->n_items));
+    if (f->has_pauses && (pass == ZR_SWAP_UPDATE || pass == ZR_SWAP_SLICES))
+        ZR_TRY(zr_swap_expect_pauses(f->swap));
     for (size_t i = 0; i < f->n_items; i++) {
         void *buffer = NULL;
         const zr_swap_item_t *item = &f->items[i];
@@ -165,6 +168,7 @@ static void passes_with(swap_fixture_t *f, size_t n_buffers, bool read_ahead, bo
     zr_store_statistics(f->store.store, &before);
     for (int i = 0; i < 5; i++)
         expect_pass(f, i % 2 == 0 ? ZR_SWAP_UPDATE : ZR_SWAP_SLICES);
+    assert_ok(zr_swap_settle(f->swap));
     zr_store_statistics(f->store.store, &after);
     /* To the byte: everything is read once and written once per pass. */
     for (int d = 0; d < ZR_N_STORE_DIRECTIONS; d++)
@@ -173,8 +177,8 @@ static void passes_with(swap_fixture_t *f, size_t n_buffers, bool read_ahead, bo
     zr_swap_statistics(f->swap, &swap);
     assert_int_equal(swap.n_passes, 6);
     assert_int_equal(swap.n_items, 6 * f->n_items);
-    /* Half of the buffers read ahead of the one that is worked on. */
-    size_t ahead = 1 + (n_buffers > 3 ? n_buffers / 2 : 1);
+    /* Half of the buffers read ahead of the one that is worked on, with pauses all. */
+    size_t ahead = f->has_pauses ? n_buffers : 1 + (n_buffers > 3 ? n_buffers / 2 : 1);
     ahead = ahead < n_buffers ? ahead : n_buffers;
     ahead = ahead < f->n_items ? ahead : f->n_items;
     assert_int_equal(swap.most_ahead, read_ahead ? ahead : 1);
@@ -607,6 +611,7 @@ TEST(late_ends_change_nothing) {
         swap_fixture_t f;
         set_up(&f, "memory");
         make_bad(&f, 0);
+        f.has_pauses = n_buffers % 2 == 0;
         passes_with(&f, n_buffers, true, true);
         tear_down(&f);
     }
@@ -641,6 +646,38 @@ TEST(each_failure_ends_its_pass) {
         }
     /* A fill writes 8 items, updates read them, too, and a pass that reads does only that. */
     assert_int_equal(n_failed, 4 * 6 * 8);
+}
+
+/* After a pass with pauses the last writes are on their way; what they end with is said by the call
+ * that waits for them: to settle, or the next pass. */
+TEST(last_writes_may_end_behind_their_pass) {
+    for (size_t n_buffers = 1; n_buffers <= 5; n_buffers++)
+        for (unsigned form = 0; form < 4; form++) {
+            bool fails = form % 2 == 1, settles = form < 2;
+            swap_fixture_t f;
+            set_up(&f, "memory");
+            f.options.n_buffers = n_buffers;
+            create(&f);
+            expect_pass(&f, ZR_SWAP_FILL);
+            make_bad(&f, fails ? 2 * f.n_items : 0);
+            f.has_pauses = true;
+            expect_pass(&f, ZR_SWAP_UPDATE);
+            assert_true(f.store.store->n_in_flight > 0);
+            zr_status_t status = ZR_OK;
+            if (settles)
+                status = zr_swap_settle(f.swap);
+            else if (fails)
+                status = run_pass(&f, ZR_SWAP_UPDATE);
+            else
+                expect_pass(&f, ZR_SWAP_UPDATE);
+            assert_int_equal(status, fails ? ZR_ERR_IO : ZR_OK);
+            assert_int_equal(f.store.n_logged[ZR_LOG_ERROR], fails);
+            if (settles)
+                assert_int_equal(f.store.store->n_in_flight, 0);
+            if (!fails)
+                expect_content(&f);
+            tear_down(&f);
+        }
 }
 
 TEST(a_failing_load_is_not_kept) {

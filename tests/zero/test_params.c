@@ -326,15 +326,16 @@ TEST(buffers_are_as_large_as_needed) {
 }
 
 /* Left open, they hold the largest unit where units are updated within backward, as far as a
- * quarter of the host budget goes; the bits are the same. */
+ * part of the host budget goes; the bits are the same. */
 TEST(buffers_hold_the_largest_unit_where_nobody_says_how_many) {
-    static const size_t budgets[] = {ZR_CONFIG_NO_BUDGET, 16 * 16384, 16384 + 40 * 4096};
+    static const size_t budgets[] = {ZR_CONFIG_NO_BUDGET, 54 * 4096, 32 * 4096};
     size_t n[3];
     uint64_t hash = 0;
     toy_result_t result;
     for (int i = 0; i < 3; i++) {
         toy_options_t options = variant(1, ZR_DTYPE_F32, 0);
         offload(&options, ZR_OFFLOAD_NVME, SMALL_BUFFER);
+        toy_set(&options, "nvme.request_bytes=4096");
         options.config.offload_param.n_buffers = 0;
         options.config.host_memory_bytes = budgets[i];
         toy_train_well(&options, &result);

@@ -197,19 +197,29 @@ static bool fits_with(const zr_run_request_t *request, size_t n_buffers, size_t 
     return true;
 }
 
+/* Where as many as the run would choose do not fit: the most of a few numbers that do. */
+static bool fits_with_fewer(const zr_run_request_t *request, zr_run_plan_t *plan_p) {
+    static const size_t numbers[][2] = {{64, 32}, {16, 16}};
+    bool is_more = request->config.update_at == ZR_UPDATE_AT_BACKWARD;
+    if (!is_more ||
+        !fits_with(request, ZR_CONFIG_USUAL_BUFFERS, ZR_CONFIG_USUAL_PARAM_BUFFERS, plan_p))
+        return fits_with(request, 1, 1, plan_p);
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
+        if (fits_with(request, numbers[i][0], numbers[i][1], plan_p))
+            return true;
+    return true;
+}
+
 zr_status_t zr_run_plan(const zr_run_request_t *request, zr_run_plan_t *plan_p) {
     held_error_t held = {.log = &request->log};
     zr_run_request_t own = *request;
-    bool is_more = request->config.update_at == ZR_UPDATE_AT_BACKWARD;
     if (!zr_run_opens_buffers(request))
         return zr_run_plan_as_asked(request, plan_p);
     own.log.sink = hold_error;
     own.log.context = &held;
     zr_status_t status = zr_run_plan_as_asked(&own, plan_p);
     if (status == ZR_ERR_BUDGET && may_lack_buffers(request, plan_p) &&
-        ((is_more &&
-          fits_with(request, ZR_CONFIG_USUAL_BUFFERS, ZR_CONFIG_USUAL_PARAM_BUFFERS, plan_p)) ||
-         fits_with(request, 1, 1, plan_p)))
+        fits_with_fewer(request, plan_p))
         return ZR_OK;
     zr_log_t log = zr_log_with_rank(&request->log, held.rank);
     return status == ZR_OK ? ZR_OK : zr_fail(&log, status, "%s", held.message);

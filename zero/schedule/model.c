@@ -353,7 +353,8 @@ static zr_status_t declare_extents(zr_model_t *model) {
         return zr_fail(model->log, ZR_ERR_MEMORY, "no memory for %s",
                        zr_count_text(n_extents, "extent").text);
     for (size_t i = 0; i < n_extents; i++)
-        extents[i] = (zr_store_extent_t){.name = options->name, .size_bytes = extent_bytes};
+        extents[i] = (zr_store_extent_t){
+            .name = options->name, .size_bytes = extent_bytes, .goes_first = true};
     options->n_buffers = n_buffers < n_extents ? n_buffers : n_extents;
     zr_extents_desc_t desc = {.name = model->stash_name,
                               .extents = extents,

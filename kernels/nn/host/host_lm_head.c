@@ -12,6 +12,7 @@
 #include <float.h>
 #include <math.h>
 
+#include "kernels/base/background_internal.h"
 #include "kernels/nn/host/host_nn.h"
 #include "kernels/nn/nn_math.h"
 
@@ -189,6 +190,7 @@ static void chunk_task(void *context, size_t index) {
             atomic_store(&job->base.status, status);
             return;
         }
+        zr_background();
     }
 }
 
