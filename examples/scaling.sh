@@ -105,8 +105,8 @@ do for [model in 'gpt2-xl gpt3-13b gpt3-175b'] {
     set title model
     if (model eq 'gpt3-13b') { set key at graph 0.97,0.85 right top samplen 3 } else { unset key }
     plot '$work/'.model.'.txt' using 1:2 title 'A100, 1600 Gb/s', \
-        '' using 1:3 title 'the same, in rank order', '' using 1:4 title 'A100, 400 Gb/s', \
-        '' using 1:5 title 'the same, in rank order', '' using 1:6 title 'H100, 3200 Gb/s', \
+        '' using 1:3 title 'in rank order', '' using 1:4 title 'A100, 400 Gb/s', \
+        '' using 1:5 title 'in rank order', '' using 1:6 title 'H100, 3200 Gb/s', \
         '' using 1:7 title 'H100, 100 Gb/s'
 }
 unset multiplot
