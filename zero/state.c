@@ -578,8 +578,8 @@ static void report_store(const zr_state_t *state, zr_offload_report_t *report) {
     report->has_store = true;
     report->store = *zr_store_info(state->store);
     report->staging_bytes = swap.host_bytes;
-    if (state->writes_behind)
-        (void)zr_swap_settle(state->swap); /* what failed is refused when it is read */
+    zr_status_t status = state->writes_behind ? zr_swap_settle(state->swap) : ZR_OK;
+    (void)status; /* what failed is refused when it is read */
     zr_store_account_statistics(state->store, state->extents.account, &report->all);
     for (int d = 0; d < ZR_N_STORE_DIRECTIONS; d++) {
         report->updates[d] = state->update_count[d];

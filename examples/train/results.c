@@ -73,8 +73,9 @@ static void note_in_use(rank_t *rank) {
 void train_results_note(rank_t *rank) {
     note_peaks(rank);
     if (rank->device != NULL) { /* which has it open: only counts change */
-        (void)zr_nn_attention_open(rank->device, rank->run->options->attention,
-                                   &rank->result.attention);
+        zr_status_t status = zr_nn_attention_open(rank->device, rank->run->options->attention,
+                                                  &rank->result.attention);
+        (void)status;
         rank->result.matmuls = zr_nn_matmul_counts(rank->device);
     }
     note_in_use(rank);
