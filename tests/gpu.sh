@@ -55,7 +55,7 @@ if [ -n "${ZR_GPU_TINY:-}" ]; then
     small='layers=2,channels=16,heads=2,seq=16,vocab=256' large='layers=3,channels=16,heads=2,seq=16,vocab=256'
     small_batch=2 large_batch=2 most_batch=4 seq=16 vocab=256 elems=5003 rows='--channels 24 --tokens 33'
     products='--channels 8 --tokens 5 --side 32' steps='--steps 1 --side 32' brief='--seconds 0' many_ranks=3 channels=16 few=1
-    rounds='--steps 3 --micro-batch 1 --lr 0.01 --schedule constant'
+    rounds='--steps 10 --micro-batch 1 --lr 0.01 --schedule constant'
 fi
 
 # ---- parts ------------------------------------------------------------------------------------
