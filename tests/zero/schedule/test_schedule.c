@@ -355,7 +355,7 @@ TEST(wrong_calls_are_refused) {
 
 /* ---- transfers while a block computes -------------------------------------------------------- */
 
-static struct {
+static _Thread_local struct {
     bool is_computing;
     size_t n_seen; /* while it is */
 } progress;
