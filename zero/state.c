@@ -169,7 +169,8 @@ static const char *why_apart(const zr_state_t *state, const zr_update_rule_t *sp
     const zr_base_t *base = state->base;
     const zr_config_t *config = &base->config;
     if (group_elems_of(config, &state->saved_rule) > 0 && group_elems_of(config, split) == 0)
-        return "--offload-optimizer nvme and so small a --sub-group: transfers must be whole blocks "
+        return "--offload-optimizer nvme and so small a --sub-group: transfers must be whole "
+               "blocks "
                "of the drives";
     if (zr_config_takes_back(config))
         return "--update-at backward with --clip or --check-overflow, which keeps the old state: "
@@ -188,8 +189,10 @@ static bool is_slower_split(const zr_base_t *base) {
     const zr_offload_options_t *offload = &base->config.offload_optimizer;
     if (base->config.offload_param.device == ZR_OFFLOAD_NVME)
         return offload->device != ZR_OFFLOAD_NVME || zr_base_updates_in_backward(base);
+    bool may_be_above =
+        offload->device != ZR_OFFLOAD_NVME && offload->update_on != ZR_UPDATE_ON_HOST;
     return zr_base_offloads_params(base) && needs_copies(base) &&
-           (offload->device == ZR_OFFLOAD_NONE || offload->ratio < 1);
+           (may_be_above || offload->ratio < 1);
 }
 
 static zr_status_t choose_master(zr_state_t *state) {

@@ -22,9 +22,6 @@ _REFUSED = {
 }
 
 
-#: Defaults that differ from those of the programs: parameters in fp32 are their own master, with the same bits.
-_DEFAULTS = {"master": "auto"}
-
 #: Keys of DeepSpeed's that change no result, and have no meaning here: section, key, why. They are ignored with a note.
 _IGNORED = {
     ("zero_optimization", "allgather_bucket_size"): "a bucket is a unit here",
@@ -159,7 +156,7 @@ def configure(
     config = lib.zr_config_default()
     notes = [] if notes is None else notes
     found = _read(config, source, notes)
-    for keyword, value in [*_DEFAULTS.items(), *keywords.items()]:
+    for keyword, value in keywords.items():
         if keyword not in rows():
             near = difflib.get_close_matches(keyword, rows(), 1)
             meant = f"; did you mean {near[0]}?" if near else ""
@@ -190,7 +187,7 @@ def describe() -> str:
     lines = []
     for keyword, row in rows().items():
         allowed = f" ({', '.join(row.what['choices'])})" if row.what["choices"] else ""
-        default = _DEFAULTS.get(keyword, row.what["default"]) or None
+        default = row.what["default"] or None
         lines.append(f"{keyword} = {default}{allowed}\n    {row.what['help'] or ''}")
         if row.what["key"]:
             lines[-1] += f"\n    DeepSpeed: {row.what['key']}"

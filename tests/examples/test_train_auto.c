@@ -10,7 +10,7 @@
 /* 0.8 million parameters: 3.2 MB of them, as many gradients, 9.7 MB of optimizer state. */
 #define MODEL                                                                                      \
     "--model layers=4,channels=128,heads=2,seq=16,vocab=256 --data text --steps 2 "                \
-    "--recompute unit --sub-group 4096 "
+    "--recompute unit --master apart --sub-group 4096 "
 #define AUTO "--offload-optimizer auto "
 #define DRIVE "--nvme-path drive --nvme-buffers 2 "
 #define AUTO_PARAMS "--stage 3 --ranks 2 --offload-params auto "

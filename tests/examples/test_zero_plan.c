@@ -448,7 +448,7 @@ TEST(sequences_are_those_of_sizes) {
 
 #define ONE_MEMORY                                                                                 \
     "--model layers=4,channels=128,heads=2,seq=16,vocab=256 --sub-group 4096 --stage 3 "           \
-    "--micro-batch 1 --recompute none --ranks 1 --hardware ./host.json "
+    "--micro-batch 1 --recompute none --ranks 1 --master apart --hardware ./host.json "
 
 static void write_host(size_t memory_bytes) {
     zr_hardware_t hardware = zr_hardware_default();

@@ -153,7 +153,7 @@ TEST(steps_that_are_done) {
 
 /* Where the time of a run that failed went is asked, too. */
 TEST(a_run_that_fails) {
-    assert_ran(1, TINY "--steps 3 --device-memory 300KiB --plan-check off --trace failed.json");
+    assert_ran(1, TINY "--steps 3 --device-memory 256KiB --plan-check off --trace failed.json");
     json_t *file = kept(trace_file_load("failed.json"));
     assert_true(trace_file_count(file, 1, "compute", "fill") > 0);
 }

@@ -86,7 +86,7 @@ TEST(test_memory_of_planning) {
         }
     }
     assert_int_equal(n_fitted, 9);
-    /* One rank alone, with 2 TB of state on its drives and 350 GB of parameters. */
+    /* One rank alone, with 1.7 TB of state on its drives and 350 GB of parameters. */
     zr_model_shape_t shape = shape_of("gpt3-175b");
     zr_run_request_t request = request_of(&shape, 3, 1);
     request.config.offload_optimizer.device = ZR_OFFLOAD_NVME;
@@ -95,7 +95,7 @@ TEST(test_memory_of_planning) {
     request.config.offload_param.buffer_elems = (size_t)1 << 26;
     zr_run_plan_t plan;
     assert_ok(zr_run_plan(&request, &plan));
-    assert_true(plan.nvme_bytes >= 14 * zr_model_shape_n_params(&shape));
+    assert_true(plan.nvme_bytes >= 12 * zr_model_shape_n_params(&shape));
     assert_true(plan.tiers[ZR_TIER_HOST].by_tag[ZR_TAG_GRADIENTS].peak >=
                 2 * zr_model_shape_n_params(&shape));
     struct rusage usage;

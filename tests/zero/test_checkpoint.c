@@ -390,6 +390,7 @@ TEST(a_folder_is_of_one_run_at_a_time) {
 static size_t peak_of_host(bool goes_on, size_t budget) {
     toy_result_t result;
     toy_options_t options = variant(1, 2, 0x10);
+    options.config.master = ZR_MASTER_APART; /* split ones are joined in buffers, larger here */
     options.config.host_memory_bytes = budget;
     options.expect_saves = true;
     options.save_to = saved;
@@ -411,6 +412,7 @@ TEST(a_copy_is_made_where_there_is_room) {
 
     toy_result_t result;
     toy_options_t options = variant(1, 2, 0x10);
+    options.config.master = ZR_MASTER_APART;
     options.config.host_memory_bytes = without - 4096;
     options.quiet = options.expect_saves = true;
     toy_train(&options, &result);

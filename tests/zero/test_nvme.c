@@ -28,6 +28,7 @@ static nvme_case_t a_case(zr_offload_device_t state, zr_offload_device_t params,
     c.config.offload_optimizer.device = state;
     c.config.offload_param.device = params;
     c.config.nvme.store = "memory";
+    c.config.master = ZR_MASTER_APART; /* 12 bytes of state wherever parameters are */
     return c;
 }
 

@@ -200,9 +200,12 @@ TEST(how_it_is_moved_changes_nothing) {
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
 
-/* Of AdamW 12 bytes per parameter, of those with two arrays 8. */
-static size_t elem_bytes(const toy_options_t *options) {
-    return 4 * zr_config_optimizer(&options->config)->rule.n_arrays;
+/* Of AdamW 12 bytes per parameter, of those with two arrays 8; a split master has a parameter's
+ * less. */
+static size_t elem_bytes(const toy_options_t *options, const toy_result_t *result) {
+    size_t n_bytes = 4 * zr_config_optimizer(&options->config)->rule.n_arrays;
+    return result->offload[0].has_split_masters ? n_bytes - zr_dtype_size(options->config.dtype)
+                                                : n_bytes;
 }
 
 /* So many read and written per parameter and update; at the start written. */
@@ -215,7 +218,7 @@ static void expect_traffic(const toy_options_t *options, uint64_t n_updates, uin
         const zr_offload_report_t *report = &result.offload[r];
         uint64_t bytes = report->state_bytes[ZR_TIER_NVME];
         sum += bytes + report->state_bytes[ZR_TIER_DEVICE];
-        assert_int_equal(bytes % elem_bytes(options), 0);
+        assert_int_equal(bytes % elem_bytes(options, &result), 0);
         if (bytes == 0) {
             assert_false(report->has_store);
             continue;
@@ -227,7 +230,7 @@ static void expect_traffic(const toy_options_t *options, uint64_t n_updates, uin
                         (n_updates + n_skipped) * bytes);
         assert_true(report->updates[0].moved_bytes >= report->updates[0].bytes);
     }
-    uint64_t states = elem_bytes(options) * result.size.trainable_padded_elems;
+    uint64_t states = elem_bytes(options, &result) * result.size.trainable_padded_elems;
     int n_shards = zr_config_n_shards(&options->config, options->n_ranks);
     int n_copies = options->n_ranks / (options->config.stage == 0 ? 1 : n_shards);
     assert_int_equal(sum, states * (uint64_t)n_copies);
@@ -308,19 +311,20 @@ TEST(what_is_offloaded_is_not_on_the_device) {
             options.config.sub_group_elems = SMALL_GROUP;
             train(&options, &result);
             const zr_offload_report_t *report = &result.offload[0];
-            size_t all = elem_bytes(&options) * result.size.trainable_padded_elems / 2;
+            size_t all = elem_bytes(&options, &result) * result.size.trainable_padded_elems / 2;
             size_t down = all - report->state_bytes[ZR_TIER_DEVICE];
             assert_int_equal(result.device_memory.by_tag[ZR_TAG_OPTIMIZER_STATE].peak, all - down);
             assert_int_equal(result.host_memory.by_tag[ZR_TAG_OPTIMIZER_STATE].peak,
                              device == ZR_OFFLOAD_CPU ? down : 0);
             /* Gradients go with it, but for those of the bucket in work. */
             assert_int_equal(result.device_memory.by_tag[ZR_TAG_GRADIENTS].peak,
-                             sizeof(float) * ((all - down) / elem_bytes(&options)));
+                             sizeof(float) * ((all - down) / elem_bytes(&options, &result)));
             assert_int_equal(result.host_memory.by_tag[ZR_TAG_GRADIENTS].peak,
-                             sizeof(float) * (down / elem_bytes(&options)));
+                             sizeof(float) * (down / elem_bytes(&options, &result)));
             double wanted = device == ZR_OFFLOAD_NONE ? 0 : ratios[i] * (double)all;
             assert_true((double)down >= wanted);
-            assert_true((double)down < wanted + (double)(elem_bytes(&options) * SMALL_GROUP));
+            assert_true((double)down <
+                        wanted + (double)(elem_bytes(&options, &result) * SMALL_GROUP));
         }
 }
 
@@ -340,12 +344,13 @@ TEST(nvme_is_shared_with_the_host) {
             train(&options, &result);
             assert_true(result.hash == reference);
             const zr_offload_report_t *report = &result.offload[0];
-            size_t in_host = report->state_bytes[ZR_TIER_HOST] / elem_bytes(&options);
-            size_t down = in_host + report->state_bytes[ZR_TIER_NVME] / elem_bytes(&options);
+            size_t in_host = report->state_bytes[ZR_TIER_HOST] / elem_bytes(&options, &result);
+            size_t down =
+                in_host + report->state_bytes[ZR_TIER_NVME] / elem_bytes(&options, &result);
             assert_true(in_host <= most);
             assert_true(in_host + 2 * SMALL_GROUP >= (most < down ? most : down));
             assert_int_equal(result.host_memory.by_tag[ZR_TAG_OPTIMIZER_STATE].peak,
-                             in_host * elem_bytes(&options));
+                             in_host * elem_bytes(&options, &result));
         }
 }
 
@@ -365,7 +370,8 @@ TEST(a_fraction_of_gradients_waits_in_host_memory) {
             options.config.offload_optimizer.gradients_ratio = percent / 100.0;
             train(&options, &result);
             assert_true(result.hash == reference);
-            size_t lowered = result.offload[0].state_bytes[ZR_TIER_HOST] / elem_bytes(&options);
+            size_t lowered =
+                result.offload[0].state_bytes[ZR_TIER_HOST] / elem_bytes(&options, &result);
             size_t below = result.host_memory.by_tag[ZR_TAG_GRADIENTS].peak / sizeof(float);
             size_t above = result.device_memory.by_tag[ZR_TAG_GRADIENTS].peak / sizeof(float);
             assert_int_equal(below + above, result.size.trainable_padded_elems / 2);
@@ -396,7 +402,7 @@ TEST(gradients_are_in_three_tiers) {
                 const size_t *bytes = result.offload[0].grads.bytes;
                 const size_t *state = result.offload[0].state_bytes;
                 size_t all = result.size.trainable_padded_elems / 2;
-                size_t down = all - state[ZR_TIER_DEVICE] / elem_bytes(&options);
+                size_t down = all - state[ZR_TIER_DEVICE] / elem_bytes(&options, &result);
                 size_t above = all - bytes[ZR_TIER_DEVICE] / sizeof(float);
                 size_t in_host = bytes[ZR_TIER_HOST] / sizeof(float);
                 assert_int_equal(bytes[0] + bytes[1] + bytes[2], all * sizeof(float));
@@ -427,11 +433,12 @@ TEST(host_memory_does_not_grow_with_the_model) {
     options.config.offload_optimizer.n_buffers = 3;
     train(&options, &result);
     size_t own = 16384 * sizeof(float); /* the runtime's, for looking at parameters */
-    assert_int_equal(result.offload[0].staging_bytes, 3 * elem_bytes(&options) * SMALL_GROUP);
+    assert_int_equal(result.offload[0].staging_bytes,
+                     3 * elem_bytes(&options, &result) * SMALL_GROUP);
     assert_int_equal(result.host_memory.by_tag[ZR_TAG_STAGING].peak,
-                     own + 3 * elem_bytes(&options) * SMALL_GROUP);
+                     own + 3 * elem_bytes(&options, &result) * SMALL_GROUP);
     assert_true(result.offload[0].state_bytes[ZR_TIER_NVME] >
-                5 * 3 * elem_bytes(&options) * SMALL_GROUP);
+                5 * 3 * elem_bytes(&options, &result) * SMALL_GROUP);
 
     options.config.host_memory_bytes = result.host_memory.reserved.peak;
     train(&options, &result);
@@ -453,7 +460,8 @@ TEST(few_groups_need_few_buffers) {
     train(&options, &result);
     const zr_offload_report_t *report = &result.offload[0];
     assert_true(report->n_groups[ZR_TIER_NVME] < 10);
-    assert_int_equal(report->staging_bytes, report->n_groups[ZR_TIER_NVME] * elem_bytes(&options) *
+    assert_int_equal(report->staging_bytes, report->n_groups[ZR_TIER_NVME] *
+                                                elem_bytes(&options, &result) *
                                                 report->largest_group_elems);
 }
 

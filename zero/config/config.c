@@ -17,6 +17,7 @@ zr_config_t zr_config_default(void) {
         .stage = 0,
         .dtype = ZR_DTYPE_F32,
         .reduce = ZR_REDUCE_AUTO,
+        .master = ZR_MASTER_AUTO,
         .adamw = {.lr = 3e-4, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8},
         .schedule = {.kind = ZR_SCHEDULE_CONSTANT,
                      .warmup_log = true,

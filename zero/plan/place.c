@@ -125,6 +125,8 @@ static void limit_memory(const zr_run_request_t *run, size_t table_bytes,
 /* What tiers hold besides: what a plan needs, less what is moved. And what its tables leave. */
 static void learn(const search_t *search, const zr_run_plan_t *plan, zr_shares_facts_t *facts) {
     zr_shares_t shares = shares_of(search, plan);
+    if (facts->bytes[ZR_KEPT_STATE] > 0) /* a master is split or not by where parameters are */
+        facts->bytes[ZR_KEPT_STATE] = in_all_tiers(plan, ZR_KEPT_STATE);
     limit_memory(search->run, plan->metadata.peak, facts);
     for (int tier = 0; tier < ZR_N_TIERS; tier++)
         facts->rest[tier] = needed_of(plan, (zr_tier_t)tier, false) -
@@ -445,7 +447,8 @@ static zr_status_t polish(search_t *search, zr_shares_aim_t aim, placed_t *place
 /* ---- the choice ------------------------------------------------------------------------------ */
 
 static void take_faster(const placed_t *placed, placed_t *best) {
-    if (placed->fits && (!best->fits || placed->plan.step_seconds < WORTH_IT * best->plan.step_seconds))
+    if (placed->fits &&
+        (!best->fits || placed->plan.step_seconds < WORTH_IT * best->plan.step_seconds))
         *best = *placed;
 }
 
