@@ -1,27 +1,14 @@
-/*
- * The library is looked for by the name that its version has, where the system looks for
- * libraries, and then where the toolkit of the build has it.
- */
-#include <dlfcn.h>
-
+/* cuBLASLt and its calls. */
 #include "kernels/nn/cuda/cublaslt.h"
+#include "kernels/nn/cuda/library.h"
 
-#define STRING_(x) #x
-#define STRING(x) STRING_(x)
-#define LIBRARY "libcublasLt.so." STRING(CUBLAS_VER_MAJOR)
+#define LIBRARY "libcublasLt.so." ZR_LIBRARY_STRING(CUBLAS_VER_MAJOR)
 #ifndef ZR_CUBLASLT_FOLDER
 #define ZR_CUBLASLT_FOLDER "."
 #endif
 
-/* It stays in memory once it is there: other libraries may have taken hold of it, too. */
-static void *open_library(void) {
-    int flags = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE;
-    void *library = dlopen(LIBRARY, flags);
-    return library != NULL ? library : dlopen(ZR_CUBLASLT_FOLDER "/" LIBRARY, flags);
-}
-
 zr_status_t zr_cublaslt_find(const zr_log_t *log, zr_cublaslt_t *lt_p) {
-    zr_cublaslt_t lt = {.library = open_library()};
+    zr_cublaslt_t lt = {.library = zr_library_open(LIBRARY, ZR_CUBLASLT_FOLDER "/" LIBRARY)};
     if (lt.library == NULL)
         return zr_fail(log, ZR_ERR_UNSUPPORTED,
                        "matmul: device \"cuda\" needs cuBLASLt: %s; install " LIBRARY

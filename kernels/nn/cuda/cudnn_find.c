@@ -1,26 +1,15 @@
-/* The library by the name that its version has, where the system looks for libraries, and then
- * where the build has found it. */
+/* cuDNN and its calls. */
 #if __has_include(<cudnn_graph.h>)
-#include <dlfcn.h>
-
 #include "kernels/nn/cuda/cudnn.h"
+#include "kernels/nn/cuda/library.h"
 
-#define STRING_(x) #x
-#define STRING(x) STRING_(x)
-#define LIBRARY "libcudnn.so." STRING(CUDNN_MAJOR)
+#define LIBRARY "libcudnn.so." ZR_LIBRARY_STRING(CUDNN_MAJOR)
 #ifndef ZR_CUDNN_FOLDER
 #define ZR_CUDNN_FOLDER "."
 #endif
 
-/* It stays in memory once it is there, as it loads further libraries itself. */
-static void *open_library(void) {
-    int flags = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE;
-    void *library = dlopen(LIBRARY, flags);
-    return library != NULL ? library : dlopen(ZR_CUDNN_FOLDER "/" LIBRARY, flags);
-}
-
 zr_status_t zr_cudnn_find(const zr_log_t *log, zr_cudnn_t *dnn_p) {
-    zr_cudnn_t dnn = {.library = open_library()};
+    zr_cudnn_t dnn = {.library = zr_library_open(LIBRARY, ZR_CUDNN_FOLDER "/" LIBRARY)};
     if (dnn.library == NULL)
         return zr_fail(log, ZR_ERR_UNSUPPORTED,
                        "--attention cudnn: cuDNN was not found: %s; install " LIBRARY
