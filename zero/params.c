@@ -369,7 +369,7 @@ zr_status_t zr_params_end_fill(zr_params_t *params) {
 zr_status_t zr_params_begin_update(zr_params_t *params) {
     /* The CPU writes what the transfer stream has been reading: the norm has waited for that, or,
      * in backward, the reduction that the update follows. */
-    if (params->store == NULL)
+    if (params->n_updated == 0)
         return ZR_OK;
     if (params->writes == params->swap)
         ZR_TRY(close_reads(params));
@@ -379,7 +379,7 @@ zr_status_t zr_params_begin_update(zr_params_t *params) {
 }
 
 zr_status_t zr_params_end_update(zr_params_t *params) {
-    return params->store == NULL ? ZR_OK : zr_swap_end(params->writes);
+    return params->n_updated == 0 ? ZR_OK : zr_swap_end(params->writes);
 }
 
 /* Where elements of a shard are on the host, while they are written. */

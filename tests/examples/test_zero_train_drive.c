@@ -61,6 +61,23 @@ TEST(the_folder_vanishes) {
     }
 }
 
+/* ---- what is there --------------------------------------------------------------------------- */
+
+/* Nothing that an update writes: adapters are in host memory. */
+TEST(frozen_parameters_alone) {
+    static const char model[] = TINY "--stage 3 --steps 2 --lora rank=4 --lora-base bf16 "
+                                     "--dtype bf16 --quiet ";
+    if (!has_drive)
+        return;
+    json_t *on_drive =
+        run_json(0,
+                 "%s--nvme-path drive --offload-optimizer nvme --offload-params nvme "
+                 "--offload-param-ratio 0.5 --update-at backward",
+                 model);
+    assert_string_equal(text(on_drive, "weights_xxh3"),
+                        text(run_json(0, "%s", model), "weights_xxh3"));
+}
+
 /* ---- limits ---------------------------------------------------------------------------------- */
 
 /* Of a size that the first transfer fits, and one that it does not. */
