@@ -55,6 +55,7 @@ struct zr_swap {
     uint64_t *sums;     /* likewise */
     size_t next_load;
     uint64_t n_transfers;
+    zr_status_t late; /* the first error that zr_swap_await has met, until it is returned */
     zr_swap_statistics_t statistics;
 
     /* The pass. n_done <= n_returned <= n_given <= n_returned + most_given; n_given <= n_begun,
@@ -270,6 +271,12 @@ static zr_status_t read_ahead(zr_swap_t *swap) {
     return ZR_OK;
 }
 
+static zr_status_t take_late(zr_swap_t *swap) {
+    zr_status_t late = swap->late;
+    swap->late = ZR_OK;
+    return late;
+}
+
 zr_status_t zr_swap_begin(zr_swap_t *swap, zr_swap_pass_t pass, zr_swap_item_t *items,
                           size_t n_items) {
     if (swap->is_open)
@@ -279,6 +286,7 @@ zr_status_t zr_swap_begin(zr_swap_t *swap, zr_swap_pass_t pass, zr_swap_item_t *
             return zr_fail(
                 &swap->options.log, ZR_ERR_ARGUMENT, "swap: item %zu has %s, a buffer %zu", i,
                 zr_count_text(items[i].size_bytes, "byte").text, swap->options.buffer_bytes);
+    ZR_TRY(take_late(swap));
     for (size_t i = 0; i < swap->options.n_buffers; i++)
         swap->slots[i].is_loaded = false;
     swap->is_open = true;
@@ -595,8 +603,16 @@ zr_status_t zr_swap_end(zr_swap_t *swap) {
 
 /* ---- outside of passes ----------------------------------------------------------------------- */
 
+void zr_swap_await(zr_swap_t *swap) {
+    for (size_t i = 0; i < swap->options.n_buffers; i++) {
+        zr_status_t status = finish_slot(swap, &swap->slots[i]);
+        swap->late = swap->late == ZR_OK ? status : swap->late;
+    }
+}
+
 zr_status_t zr_swap_settle(zr_swap_t *swap) {
-    return end_if_failed(swap, finish_slots(swap));
+    zr_swap_await(swap);
+    return take_late(swap);
 }
 
 static zr_status_t load(zr_swap_t *swap, slot_t *slot, const zr_swap_item_t *item) {

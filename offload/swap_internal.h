@@ -161,6 +161,8 @@ ZR_NODISCARD zr_status_t zr_swap_end(zr_swap_t *swap);
 
 /** Outside of a pass: the last writes have ended. Errors as zr_store_wait. */
 ZR_NODISCARD zr_status_t zr_swap_settle(zr_swap_t *swap);
+/** The same, but an error is returned by the next zr_swap_settle or zr_swap_begin. */
+void zr_swap_await(zr_swap_t *swap);
 
 /**
  * Look at bytes outside of a pass: they stay in a buffer until others need it.

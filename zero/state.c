@@ -522,6 +522,7 @@ static zr_status_t read_piece(zr_state_t *state, const zr_unit_t *unit, const zr
 zr_status_t zr_state_read(zr_state_t *state, const zr_unit_t *unit, size_t array, size_t first,
                           size_t n_elems, float *device, float *host) {
     zr_state_values_t part = {.first = first - zr_unit_state_range(unit).first, .array = array};
+    ZR_TRY(zr_state_settle(state));
     for (; n_elems != 0; n_elems -= part.n_elems) {
         const zr_piece_t *piece = zr_placement_find(&state->placement, unit->index, part.first);
         size_t left = piece->first + piece->n_elems - part.first;
@@ -581,8 +582,8 @@ static void report_store(const zr_state_t *state, zr_offload_report_t *report) {
     report->has_store = true;
     report->store = *zr_store_info(state->store);
     report->staging_bytes = swap.host_bytes;
-    zr_status_t status = state->writes_behind ? zr_swap_settle(state->swap) : ZR_OK;
-    (void)status; /* what failed is refused when it is read */
+    if (state->writes_behind)
+        zr_swap_await(state->swap);
     zr_store_account_statistics(state->store, state->extents.account, &report->all);
     for (int d = 0; d < ZR_N_STORE_DIRECTIONS; d++) {
         report->updates[d] = state->update_count[d];

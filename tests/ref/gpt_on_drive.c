@@ -55,8 +55,14 @@ static zr_config_t make_config(const gpt_run_t *run) {
     config.grad_accum = N_MICRO_BATCHES;
     config.adamw.lr = 0.01;
     config.clip = variant->in_backward ? 0.01 : 1.0; /* less than the norm of any step */
+    config.order = variant->is_block ? ZR_ORDER_BLOCK : ZR_ORDER_MICRO_BATCH;
+    if (variant->is_final) {
+        config.clip = 0;
+        config.check_overflow = false;
+    }
     if (run->paths == NULL)
         return config;
+    config.master = variant->master;
     config.update_at = variant->in_backward ? ZR_UPDATE_AT_BACKWARD : ZR_UPDATE_AT_END;
     snprintf(config.nvme.paths, sizeof(config.nvme.paths), "%s", run->paths);
     config.nvme.request_bytes = 8192; /* transfers are several requests */
@@ -64,7 +70,7 @@ static zr_config_t make_config(const gpt_run_t *run) {
     config.nvme.submit_batch = 2;
     config.sub_group_elems = 4096 / zr_dtype_size(variant->dtype); /* of gradients, a block */
     config.offload_optimizer.device = ZR_OFFLOAD_NVME;
-    config.offload_optimizer.n_buffers = 3;
+    config.offload_optimizer.n_buffers = variant->n_buffers;
     config.offload_optimizer.gradients = ZR_OFFLOAD_NVME;
     config.offload_optimizer.gradients_ratio = variant->mixed ? 0.8 : 1;
     config.offload_optimizer.gradients_in_cpu_elems = variant->mixed ? 2048 : 0;
@@ -73,7 +79,7 @@ static zr_config_t make_config(const gpt_run_t *run) {
     if (variant->stage != 3)
         return config;
     config.offload_param.device = ZR_OFFLOAD_NVME;
-    config.offload_param.n_buffers = 3;
+    config.offload_param.n_buffers = variant->n_buffers;
     config.offload_param.buffer_elems = 2048;
     config.offload_param.ratio = variant->mixed ? 0.8 : 1;
     config.offload_param.max_in_cpu_elems = variant->mixed ? 2000 : 0;
@@ -87,17 +93,18 @@ static void make_tokens(int rank, size_t step, int32_t *tokens) {
 
 /* Steps, and an evaluation, which reads the parameters once more. */
 static zr_status_t train(int rank, zr_runtime_t *runtime, zr_model_t *gpt) {
-    int32_t tokens[BATCH * SEQ], targets[BATCH * SEQ];
+    int32_t tokens[N_MICRO_BATCHES + 1][BATCH * SEQ];
+    zr_host_batch_t batches[N_MICRO_BATCHES];
     double loss;
     for (size_t step = 0; step < N_STEPS; step++) {
-        for (size_t i = 0; i < N_MICRO_BATCHES; i++) {
-            make_tokens(rank, 2 * step + i, tokens);
-            make_tokens(rank, 2 * step + i + 1, targets);
-            ZR_TRY(gpt_train(gpt, tokens, targets, BATCH, SEQ));
-        }
+        for (size_t i = 0; i <= N_MICRO_BATCHES; i++)
+            make_tokens(rank, 2 * step + i, tokens[i]);
+        for (size_t i = 0; i < N_MICRO_BATCHES; i++)
+            batches[i] = gpt_batch(tokens[i], tokens[i + 1], BATCH, SEQ);
+        ZR_TRY(zr_model_train(gpt, batches, N_MICRO_BATCHES));
         ZR_TRY(zr_runtime_step(runtime, NULL));
     }
-    return gpt_evaluate(gpt, tokens, targets, BATCH, SEQ, &loss);
+    return zr_model_evaluate(gpt, &batches[0], &loss);
 }
 
 static zr_status_t build_and_train(test_rank_t *rank, zr_runtime_t *runtime, zr_model_t **gpt_p) {

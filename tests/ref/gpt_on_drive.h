@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "tests/common/ranks.h"
+#include "zero/config.h"
 
 /* How it is trained. */
 typedef struct gpt_variant {
@@ -17,6 +18,10 @@ typedef struct gpt_variant {
     zr_dtype_t dtype;
     bool mixed;       /* some of everything on the device and in host memory */
     bool in_backward; /* updates are made within backward, and then taken back and made again */
+    bool is_final;    /* those are not: their last writes end in the next forward */
+    bool is_block;    /* the order of a step */
+    size_t n_buffers; /* 0: the run chooses */
+    zr_master_t master;
 } gpt_variant_t;
 
 typedef struct gpt_run {

@@ -18,7 +18,8 @@
 
 static char folder[] = "test-gpt-full-XXXXXX";
 
-static const gpt_variant_t variants[] = {{1, 3, ZR_DTYPE_F32, false}, {2, 2, ZR_DTYPE_F32, false}};
+static const gpt_variant_t variants[] = {{1, 3, ZR_DTYPE_F32, .n_buffers = 3},
+                                         {2, 2, ZR_DTYPE_F32, .n_buffers = 3}};
 #define N_VARIANTS (N_OF(variants))
 
 /* ---- the file system ----------------------------------------------------------------------- */

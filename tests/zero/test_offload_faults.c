@@ -28,14 +28,16 @@ static struct {
 typedef struct placement {
     int stage;
     bool has_state;
-    bool has_params; /* some of them frozen; also read outside of steps, and in a new order */
-    bool has_grads;  /* of two micro-batches */
+    bool has_params;  /* some of them frozen; also read outside of steps, and in a new order */
+    bool has_grads;   /* of two micro-batches */
+    bool in_backward; /* updates are, and their last writes end in the next forward */
 } placement_t;
 
 static const placement_t placements[] = {
-    {0, true, false, false}, {1, true, false, false}, {2, true, false, false},
-    {3, false, true, false}, {3, true, true, false},  {2, false, false, true},
-    {3, true, true, true},
+    {0, true, false, false},        {2, true, false, false},
+    {3, false, true, false},        {3, true, true, false},
+    {2, false, false, true},        {3, true, true, true},
+    {2, true, .in_backward = true}, {3, true, true, true, .in_backward = true},
 };
 #define N_PLACEMENTS (N_OF(placements))
 
@@ -123,6 +125,8 @@ static toy_options_t options_of(const placement_t *placement) {
     options.reorder_step = placement->has_params ? 1 : -1;
     options.config.grad_accum = placement->has_grads ? 2 : 1;
     options.alternate = placement->has_grads;
+    if (placement->in_backward)
+        toy_set(&options, "update-at=backward check-overflow=off");
     return options;
 }
 
@@ -233,6 +237,8 @@ TEST(each_chunk_may_change_before_use) {
             if (!ONE_OF(1, 3))
                 continue;
             train(&placements[i], FLIPS_BEFORE_USE, n, &result);
+            if (placements[i].in_backward && result.status[1] == ZR_OK && result.hash == reference)
+                continue; /* read ahead in another order, and read again */
             expect_end(&result, ZR_ERR_FORMAT, "are not those that were put", reference);
         }
     }

@@ -384,6 +384,7 @@ static zr_status_t make_staging(zr_save_writer_t *save) {
 
 static zr_status_t begin_swap(zr_save_writer_t *save) {
     zr_state_t *state = save->state;
+    ZR_TRY(zr_state_settle(state));
     zr_unit_t **units = zr_heap_alloc(save->slices->heap, state->model->n_units, sizeof(*units));
     size_t n_units = 0;
     if (units == NULL)
