@@ -21,7 +21,8 @@ static bool is_repeated(const options_row_t *row) {
                                          "stage",          "recompute",      "shard-group-size",
                                          "micro-batch",    "offload-ratio",  "offload-optimizer",
                                          "state-in-host",  "offload-params", "offload-param-ratio",
-                                         "params-in-host", "order",          "update-at"};
+                                         "params-in-host", "order",          "update-at",
+                                         "master"};
     return row->option.group != PLAN_OUTPUT &&
            !is_one_of(row->option.name, others, sizeof(others) / sizeof(others[0]));
 }
@@ -101,7 +102,7 @@ void plan_command_options(const plan_options_t *options, const zr_run_row_t *row
         plan_words_params(row, words);
     plan_words_moves(&options->run, row, words);
     add_activations(options, row, words);
-    plan_words_order(row, words);
+    plan_words_step(row, words);
     if (plan_row_uses_nvme(options, row))
         plan_words_add(words, " --nvme-path %s", drives_of(options));
     plan_words_add(words, " --recompute %s --micro-batch %zu", zr_recompute_name(row->recompute),
@@ -152,7 +153,7 @@ void plan_command_beside_file(const plan_options_t *options, const zr_run_row_t 
         plan_words_add(words, " --state-in-host %zu", state->max_in_cpu_elems);
     plan_words_moves(&options->run, row, words);
     add_activations(options, row, words);
-    plan_words_order(row, words);
+    plan_words_step(row, words);
     if (plan_row_uses_nvme(options, row) && !file_has_drives)
         plan_words_add(words, " --nvme-path %s", drives_of(options));
     add_given(options, row, true, words);

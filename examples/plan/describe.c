@@ -140,11 +140,9 @@ void plan_words_params(const zr_run_row_t *row, plan_words_t *words) {
     add_options(&row->config, names[0], names, 3, words);
 }
 
-void plan_words_order(const zr_run_row_t *row, plan_words_t *words) {
-    if (row->config.order == ZR_ORDER_BLOCK)
-        plan_words_add(words, " --order block");
-    if (row->config.update_at == ZR_UPDATE_AT_BACKWARD)
-        plan_words_add(words, " --update-at backward");
+void plan_words_step(const zr_run_row_t *row, plan_words_t *words) {
+    static const char *const names[] = {"order", "update-at", "master"};
+    add_options(&row->config, NULL, names, 3, words);
 }
 
 void plan_words_activations(const zr_run_row_t *row, plan_words_t *words) {

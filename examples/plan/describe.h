@@ -30,8 +30,8 @@ void plan_words_optimizer(const zr_run_row_t *row, plan_words_t *words);
 void plan_words_params(const zr_run_row_t *row, plan_words_t *words);
 /** Where inputs of layers wait. */
 void plan_words_activations(const zr_run_row_t *row, plan_words_t *words);
-/** The order of a step, where it is not the usual one. */
-void plan_words_order(const zr_run_row_t *row, plan_words_t *words);
+/** The order of a step, where it updates, and its masters: what is not the usual one. */
+void plan_words_step(const zr_run_row_t *row, plan_words_t *words);
 /** What was settled of updates and gradients, where what was asked left it open. */
 void plan_words_moves(const train_options_t *asked, const zr_run_row_t *row, plan_words_t *words);
 

@@ -329,6 +329,7 @@ static zr_status_t hasten(zr_run_largest_t *search) {
         return ZR_OK;
     run.config.offload_optimizer.gradients = ZR_OFFLOAD_CPU;
     run.config.offload_optimizer.gradients_ratio = 1;
+    run.config.master = search->run.config.master;
     ZR_TRY(plan_placed(search, &variant, false, &run, &plan, &status));
     if (status != ZR_OK || plan.step_seconds > search->plan.step_seconds)
         return ZR_OK;
@@ -388,6 +389,7 @@ static zr_status_t plan_smaller(zr_run_largest_t *search) {
         zr_run_request_t run = search->largest;
         zr_run_plan_t plan;
         zr_status_t status;
+        run.config.master = search->run.config.master;
         n_params /= 2;
         size_t index = find_size(search, n_params);
         if (index == 0 || !search->family.set_model(search->family.context, index, &run))

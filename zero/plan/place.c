@@ -18,6 +18,7 @@
 #define LEAST_ROOM 0.002        /* of a budget, and more each time */
 #define MOST_MOVES 10           /* of one that does */
 #define WORTH_IT 0.999          /* of a step, or the simpler one is taken */
+#define WORTH_SPLITTING 0.95    /* of a step, by what is known without a plan */
 #define RATIO_STEPS 1e5         /* a fraction of a configuration has so many digits */
 #define LEAST_MOVE (1.0 / 1024) /* a fraction that is worth a plan */
 
@@ -31,6 +32,7 @@ typedef struct search {
     size_t n_plans;
     zr_run_plan_t planned; /* if is_planned: of the run as it is */
     bool is_planned;
+    bool tries_split;  /* it may turn out to be impossible */
     char message[512]; /* the first error of the last plan */
 } search_t;
 
@@ -64,6 +66,8 @@ static zr_status_t plan(search_t *search, size_t n_free, zr_run_plan_t *plan_p, 
     search->n_plans++;
     zr_status_t status = zr_run_plan(&request, plan_p);
     *fits_p = status == ZR_OK;
+    if (status == ZR_ERR_UNSUPPORTED && search->tries_split)
+        return status;
     if (status != ZR_OK && (status != ZR_ERR_BUDGET || !has_limits))
         return zr_fail(search->log, status, "%s", search->message);
     return ZR_OK;
@@ -224,6 +228,11 @@ static void count_elems(search_t *search, const zr_run_plan_t *plan) {
     search->param_elems = (all + (double)plan->size.frozen_padded_elems) / n_shards;
 }
 
+/* Where a split master's half of a parameter has to be off a device that is not the host. */
+static bool splits_below(const zr_run_request_t *run) {
+    return run->config.master == ZR_MASTER_SPLIT && run->hardware.kind != ZR_HARDWARE_HOST;
+}
+
 /* Budgets, and what is open. */
 static void begin_facts(search_t *search) {
     const zr_run_request_t *run = search->run;
@@ -237,6 +246,7 @@ static void begin_facts(search_t *search) {
                     [ZR_KEPT_INPUTS] =
                         search->open->activations && run->recompute == ZR_RECOMPUTE_UNIT},
         .has_drives = config->nvme.paths[0] != '\0',
+        .params_leave_device = splits_below(run),
         .n_micro_batches = n_passes,
         .n_param_reads = 2 * n_passes,
         .n_input_reads = zr_config_n_together(config) > 1 ? 3 : 1,
@@ -272,15 +282,16 @@ static void measure(search_t *search, const zr_run_plan_t *plan) {
                 search->state_elems, facts->offloaded_grads);
 }
 
-static const zr_shares_t all_up = {.of = {{1, 0, 0}, {1, 0, 0}, {1, 0, 0}, {1, 0, 0}}};
-
-/* Of a run whose state is not open, gradients of what is offloaded begin in host memory. */
+/* All as far up as may be. Of a run whose state is not open, gradients of what is offloaded begin
+ * in host memory. */
 static zr_shares_t first_shares(const search_t *search) {
-    zr_shares_t shares = all_up;
+    zr_shares_t shares = {.of = {{1, 0, 0}, {1, 0, 0}, {1, 0, 0}, {1, 0, 0}}};
     const zr_offload_options_t *state = &search->run->config.offload_optimizer;
+    if (search->facts.params_leave_device)
+        shares.of[ZR_KEPT_PARAMS][ZR_TIER_DEVICE] = 0, shares.of[ZR_KEPT_PARAMS][ZR_TIER_HOST] = 1;
     if (search->facts.is_open[ZR_KEPT_STATE])
         return shares;
-    shares = (zr_shares_t){.of = {{0}, {1, 0, 0}, {0}, {1, 0, 0}}};
+    shares.of[ZR_KEPT_GRADS][ZR_TIER_DEVICE] = 0;
     read_shares(state->device, state->ratio, state->max_in_cpu_elems, search->state_elems,
                 shares.of[ZR_KEPT_STATE]);
     shares.of[ZR_KEPT_GRADS][ZR_TIER_DEVICE] = shares.of[ZR_KEPT_STATE][ZR_TIER_DEVICE];
@@ -490,9 +501,8 @@ static bool parts_gradients(const search_t *search, const placed_t *best) {
     return best->fits && search->facts.is_open[ZR_KEPT_GRADS] && up > LEAST_MOVE;
 }
 
-static zr_status_t choose(search_t *search) {
+static zr_status_t learn_first(search_t *search) {
     zr_run_plan_t free;
-    placed_t best = {.fits = false};
     bool is_planned = false;
     begin_facts(search);
     zr_shares_t first = first_shares(search);
@@ -500,13 +510,68 @@ static zr_status_t choose(search_t *search) {
     ZR_TRY(plan(search, 1, &free, &is_planned));
     measure(search, &free);
     learn(search, &free, &search->facts);
-    ZR_TRY(try_aim(search, ZR_SHARES_UPMOST, &best));
-    if (!best.fits || (!search->open->is_enough && moves_by_links(search)))
-        ZR_TRY(try_aim(search, ZR_SHARES_FASTEST, &best));
-    if (!search->open->is_enough && parts_gradients(search, &best))
-        ZR_TRY(try_aim(search, ZR_SHARES_GRADS_UP, &best));
+    return ZR_OK;
+}
+
+static zr_status_t try_aims(search_t *search, placed_t *best) {
+    ZR_TRY(try_aim(search, ZR_SHARES_UPMOST, best));
+    if (!best->fits || (!search->open->is_enough && moves_by_links(search)))
+        ZR_TRY(try_aim(search, ZR_SHARES_FASTEST, best));
+    if (!search->open->is_enough && parts_gradients(search, best))
+        ZR_TRY(try_aim(search, ZR_SHARES_GRADS_UP, best));
+    if (!best->fits)
+        ZR_TRY(try_aim(search, ZR_SHARES_DOWNMOST, best));
+    return ZR_OK;
+}
+
+/* A split master takes less room, and less time on drives; but then no parameter stays on the
+ * device, and it may be impossible. */
+static bool may_split(const search_t *search) {
+    zr_run_request_t split = *search->run;
+    split.config.master = ZR_MASTER_SPLIT;
+    return search->run->config.master == ZR_MASTER_AUTO && splits_below(&split) &&
+           search->facts.is_open[ZR_KEPT_STATE] && search->facts.is_open[ZR_KEPT_PARAMS];
+}
+
+/* Whether it is expected to be the only way, or a faster one. */
+static bool would_split(const search_t *search) {
+    zr_shares_facts_t facts = search->facts;
+    zr_shares_t apart, split;
+    if (!zr_shares_find(&facts, ZR_SHARES_FASTEST, &apart))
+        return true;
+    if (search->open->is_enough || apart.of[ZR_KEPT_STATE][ZR_TIER_NVME] <= LEAST_MOVE)
+        return false;
+    double seconds = zr_shares_seconds(&facts, &apart);
+    facts.params_leave_device = true;
+    facts.bytes[ZR_KEPT_STATE] -=
+        search->state_elems * (double)zr_dtype_size(search->run->config.dtype);
+    return zr_shares_find(&facts, ZR_SHARES_FASTEST, &split) &&
+           zr_shares_seconds(&facts, &split) < WORTH_SPLITTING * seconds;
+}
+
+static zr_status_t try_split(search_t *search, placed_t *best) {
+    const zr_run_request_t asked = *search->run;
+    const zr_shares_facts_t facts = search->facts;
+    search->run->config.master = ZR_MASTER_SPLIT;
+    search->tries_split = true;
+    zr_status_t status = learn_first(search);
+    ZR_THEN(status, try_aims(search, best));
+    search->tries_split = false;
+    *search->run = asked;
+    search->facts = facts;
+    return status == ZR_ERR_UNSUPPORTED ? ZR_OK : status;
+}
+
+static zr_status_t choose(search_t *search) {
+    placed_t best = {.fits = false};
+    ZR_TRY(learn_first(search)); /* with masters as asked */
+    bool is_open = may_split(search), comes_first = is_open && would_split(search);
+    if (comes_first)
+        ZR_TRY(try_split(search, &best));
     if (!best.fits)
-        ZR_TRY(try_aim(search, ZR_SHARES_DOWNMOST, &best));
+        ZR_TRY(try_aims(search, &best));
+    if (!best.fits && is_open && !comes_first)
+        ZR_TRY(try_split(search, &best));
     search->is_planned = best.fits;
     if (best.fits) {
         *search->run = best.run;

@@ -99,6 +99,8 @@ static void limit_shares(problem_t *problem) {
         if (!facts->has_drives)
             hold(problem, (zr_kept_t)kept, ZR_TIER_NVME, 0);
     }
+    if (facts->is_open[ZR_KEPT_PARAMS] && facts->params_leave_device)
+        hold(problem, ZR_KEPT_PARAMS, ZR_TIER_DEVICE, 0);
     if (facts->is_open[ZR_KEPT_INPUTS] && facts->n_input_reads > 1)
         hold(problem, ZR_KEPT_INPUTS, ZR_TIER_DEVICE, 0);
     if (facts->is_open[ZR_KEPT_GRADS]) { /* those of state that is there are there */
@@ -184,6 +186,24 @@ static double sum_of(const seconds_t *seconds) {
     for (int worker = 0; worker < N_WORKERS; worker++)
         sum += seconds->train[worker] + seconds->update[worker];
     return sum;
+}
+
+double zr_shares_seconds(const zr_shares_facts_t *facts, const zr_shares_t *shares) {
+    double train = facts->compute_seconds, update = 0;
+    seconds_t sum = {.train = {0}};
+    for (int kept = 0; kept < ZR_N_KEPT; kept++)
+        for (int tier = 0; tier < ZR_N_TIERS; tier++) {
+            seconds_t all = seconds_of(facts, (zr_kept_t)kept, (zr_tier_t)tier);
+            for (int worker = 0; worker < N_WORKERS; worker++) {
+                sum.train[worker] += shares->of[kept][tier] * all.train[worker];
+                sum.update[worker] += shares->of[kept][tier] * all.update[worker];
+            }
+        }
+    for (int worker = 0; worker < N_WORKERS; worker++) {
+        train = fmax(train, sum.train[worker]);
+        update = fmax(update, sum.update[worker]);
+    }
+    return train + update;
 }
 
 /* Each part of the step is as long as each worker works in it. */

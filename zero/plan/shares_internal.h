@@ -26,6 +26,7 @@ typedef struct zr_shares_facts {
     bool is_open[ZR_N_KEPT];   /* it may be moved; else it is where `given` says */
     zr_shares_t given;         /* of what is not open */
     bool has_drives;           /* something may go there */
+    bool params_leave_device;  /* if open: none of them may stay there */
     double bytes[ZR_N_KEPT];   /* of a rank; those of what is in `rest` are 0 */
     double rest[ZR_N_TIERS];   /* what a tier holds at its peak beside these */
     double budget[ZR_N_TIERS]; /* may be infinite */
@@ -54,3 +55,6 @@ bool zr_shares_find(const zr_shares_facts_t *facts, zr_shares_aim_t aim, zr_shar
 
 /** Bytes that a tier holds for them. */
 double zr_shares_bytes(const zr_shares_facts_t *facts, const zr_shares_t *shares, zr_tier_t tier);
+
+/** Of a step, as far as what is moved and compute_seconds tell it. */
+double zr_shares_seconds(const zr_shares_facts_t *facts, const zr_shares_t *shares);

@@ -295,6 +295,45 @@ TEST(hardly_slower_than_any_of_a_grid) {
     compare_with_grid(true, TEST_IS_SLOW ? 8 : 25);
 }
 
+/* ---- split masters --------------------------------------------------------------------------- */
+
+/* On a GPU no parameter may then stay on the device, which is what else auto would do with room. */
+TEST(masters_are_split_where_they_do_not_fit_apart) {
+    zr_log_t log = {.sink = drop_message, .level = ZR_LOG_ERROR};
+    zr_run_plan_t plan;
+    uint64_t bits = 3;
+    box_t box;
+    size_t n_plans = 0;
+    do
+        draw(&bits, &box);
+    while (box.run.hardware.kind == ZR_HARDWARE_HOST || box.run.config.stage != 3);
+    zr_config_t *config = &box.run.config;
+    snprintf(config->nvme.paths, sizeof(config->nvme.paths), ".");
+    config->master = ZR_MASTER_APART;
+    config->device_memory_bytes = config->host_memory_bytes = ZR_CONFIG_NO_BUDGET;
+    config->nvme.capacity_bytes = ZR_CONFIG_NO_BUDGET;
+    config->offload_optimizer.device = config->offload_param.device = ZR_OFFLOAD_NVME;
+    assert_ok(zr_run_plan(&box.run, &plan));
+    size_t state_bytes = plan.nvme_by_tag[ZR_TAG_OPTIMIZER_STATE];
+    config->device_memory_bytes = plan.tiers[ZR_TIER_DEVICE].reserved.peak + state_bytes / 4;
+    config->host_memory_bytes = plan.tiers[ZR_TIER_HOST].reserved.peak + state_bytes / 4;
+    config->nvme.capacity_bytes = plan.nvme_bytes - state_bytes * 12 / 20;
+    static const struct {
+        zr_master_t asked, chosen;
+        bool fits;
+    } cases[] = {{ZR_MASTER_APART, ZR_MASTER_APART, false},
+                 {ZR_MASTER_AUTO, ZR_MASTER_SPLIT, true},
+                 {ZR_MASTER_SPLIT, ZR_MASTER_SPLIT, true}};
+    for (size_t i = 0; i < N_OF(cases); i++) {
+        zr_run_request_t run = box.run;
+        zr_run_open_t open = {.optimizer = true, .params = true, .gradients = true};
+        run.config.master = cases[i].asked;
+        assert_ok(zr_run_place(&run, &open, &log, &n_plans));
+        assert_int_equal(run.config.master, cases[i].chosen);
+        assert_int_equal(zr_run_fits(&run), cases[i].fits);
+    }
+}
+
 /* ---- numbers of buffers that are left open --------------------------------------------------- */
 
 /* A run with much on drives, inputs of layers in host memory or there, and little host memory. */
