@@ -90,24 +90,50 @@ static zr_status_t check_gather(test_rank_t *rank, const zr_encoded_t *encoded, 
     return ZR_OK;
 }
 
+/* The sum in rank order of what is sent of values from `first` on, before it is rounded. */
+static void add_sent(const sums_t *c, size_t n_ranks, size_t first, float *sum) {
+    float values[MOST_ELEMS], sent[MOST_ELEMS];
+    size_t n = c->n_elems;
+    for (size_t r = 0; r < n_ranks; r++) {
+        for (size_t i = 0; i < n; i++)
+            values[i] = rounded(value_of((int)r, i + first, n), c->dtype);
+        decode_what_is_sent(c, values, n, sent);
+        for (size_t i = 0; i < n; i++)
+            sum[i] = r == 0 ? sent[i] : sum[i] + sent[i];
+    }
+}
+
 static zr_status_t check_scatter(test_rank_t *rank, const zr_encoded_t *encoded, void *full) {
     const sums_t *c = rank->context;
-    float values[MOST_ELEMS], sent[MOST_ELEMS], sum[MOST_ELEMS] = {0};
+    float sum[MOST_ELEMS] = {0};
     size_t n = c->n_elems, n_ranks = (size_t)zr_comm_n_ranks(rank->comm);
     size_t own = (size_t)rank->rank * n;
     for (size_t i = 0; i < n * n_ranks; i++)
         put(full, i, value_of(rank->rank, i % n + i / n, n), c->dtype);
     ZR_TRY(zr_encoded_reduce_scatter(encoded, full, zr_base_at(encoded->base, full, own), n));
     ZR_TRY(zr_stream_synchronize(encoded->base->transfer));
-    for (size_t r = 0; r < n_ranks; r++) {
-        for (size_t i = 0; i < n; i++)
-            values[i] = rounded(value_of((int)r, i + (size_t)rank->rank, n), c->dtype);
-        decode_what_is_sent(c, values, n, sent);
-        for (size_t i = 0; i < n; i++)
-            sum[i] = r == 0 ? sent[i] : sum[i] + sent[i];
-    }
+    add_sent(c, n_ranks, (size_t)rank->rank, sum);
     for (size_t i = 0; i < n; i++)
         ZR_TRY(expect(rank, "scatter", i, get(full, own + i, c->dtype), rounded(sum[i], c->dtype)));
+    return ZR_OK;
+}
+
+/* Sums are encoded once more, where they are gathered. */
+static zr_status_t check_all_reduce(test_rank_t *rank, const zr_encoded_t *encoded, void *full) {
+    const sums_t *c = rank->context;
+    float sum[MOST_ELEMS] = {0}, sent[MOST_ELEMS];
+    size_t n = c->n_elems;
+    const zr_feedback_t none = {0};
+    for (size_t i = 0; i < n; i++)
+        put(full, i, value_of(rank->rank, i, n), c->dtype);
+    ZR_TRY(zr_encoded_all_reduce(encoded, full, n, &none));
+    ZR_TRY(zr_stream_synchronize(encoded->base->transfer));
+    add_sent(c, (size_t)zr_comm_n_ranks(rank->comm), 0, sum);
+    for (size_t i = 0; i < n; i++)
+        sum[i] = rounded(sum[i], c->dtype);
+    decode_what_is_sent(c, sum, n, sent);
+    for (size_t i = 0; i < n; i++)
+        ZR_TRY(expect(rank, "all-reduce", i, get(full, i, c->dtype), rounded(sent[i], c->dtype)));
     return ZR_OK;
 }
 
@@ -172,6 +198,7 @@ static zr_status_t check_exact(test_rank_t *rank, const zr_encoded_t *encoded) {
                             ZR_LIFETIME_PERSISTENT, "full", NULL, &full));
     zr_status_t status = check_gather(rank, encoded, full);
     ZR_THEN(status, check_scatter(rank, encoded, full));
+    ZR_THEN(status, check_all_reduce(rank, encoded, full));
     zr_free(encoded->base->allocator, &full, NULL);
     return status;
 }
