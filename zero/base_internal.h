@@ -113,6 +113,13 @@ static inline bool zr_base_updates_in_backward(const zr_base_t *base) {
     return base->config.update_at == ZR_UPDATE_AT_BACKWARD;
 }
 
+/** A rank that has nobody to wait for updates a unit in backward right after its reduction, while
+ * what was gathered of it is there. Others do so behind the next unit's. */
+static inline bool zr_base_updates_at_once(const zr_base_t *base) {
+    return zr_base_updates_in_backward(base) && base->n_ranks == 1 &&
+           zr_device_info(base->device)->computes_on_host;
+}
+
 /** Buffers where `asked` are configured: until zr_buffers_choose, of an open number (0) the most.
  */
 static inline size_t zr_base_n_buffers(const zr_base_t *base, size_t asked, size_t usual,

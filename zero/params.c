@@ -374,8 +374,9 @@ zr_status_t zr_params_begin_update(zr_params_t *params) {
     if (params->writes == params->swap)
         ZR_TRY(close_reads(params));
     params->filled_by = params->writes;
-    return zr_swap_begin(params->writes, params->is_read_by_updates ? ZR_SWAP_UPDATE : ZR_SWAP_FILL,
-                         params->updated, params->n_updated);
+    bool is_read = params->is_read_by_updates && !params->is_taken_gathered;
+    return zr_swap_begin(params->writes, is_read ? ZR_SWAP_UPDATE : ZR_SWAP_FILL, params->updated,
+                         params->n_updated);
 }
 
 zr_status_t zr_params_end_update(zr_params_t *params) {
@@ -388,6 +389,18 @@ static char *host_place(const zr_params_t *params, const zr_unit_t *unit, int ki
     if (unit->data[kind].tier == ZR_TIER_HOST)
         return (char *)unit->data[kind].own + offset;
     return (char *)params->writing + offset % params->part_bytes;
+}
+
+/* What an update reads and a buffer does not have yet, slice by slice: it is in a cache then. */
+static zr_status_t take_gathered(const zr_params_t *params, const zr_unit_t *unit, int kind,
+                                 const zr_params_write_t *write) {
+    bool is_updated = params->is_taken_gathered && params->filled_by == params->own_writes;
+    if (!is_updated || unit->data[kind].tier != ZR_TIER_NVME)
+        return ZR_OK;
+    size_t first = zr_unit_own_first(unit, kind) + write->first;
+    return zr_copy_async(write->stream, write->target,
+                         zr_unit_at(unit, kind, unit->data[kind].full, first),
+                         zr_unit_bytes(unit, kind, write->n_elems), ZR_COPY_DEVICE_TO_DEVICE);
 }
 
 zr_status_t zr_params_open_write(zr_params_t *params, zr_unit_t *unit, int kind,
@@ -405,6 +418,7 @@ zr_status_t zr_params_open_write(zr_params_t *params, zr_unit_t *unit, int kind,
         params->is_written_on_device = false;
     }
     write->target = host_place(params, unit, kind, write->first);
+    ZR_TRY(take_gathered(params, unit, kind, write));
     if (params->is_direct || write->stream != base->compute)
         return ZR_OK;
     ZR_TRY(zr_base_allocate(base, zr_unit_bytes(unit, kind, write->n_elems), ZR_TAG_STAGING,

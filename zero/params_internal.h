@@ -27,7 +27,8 @@ typedef struct zr_params {
     const zr_base_t *base;
     const zr_units_t *model;
     bool is_direct;          /* the device's kernels work on host memory, at once */
-    bool is_read_by_updates; /* they are masters, or a half of them */
+    bool is_read_by_updates; /* they are masters, or a half of them: from where they live, or */
+    bool is_taken_gathered;  /* from the gathered buffer */
     size_t bytes[ZR_N_TIERS];
     size_t n_in_host; /* elements that stay there of what goes to a store */
     size_t n_buffers;

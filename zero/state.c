@@ -187,6 +187,8 @@ static const char *why_apart(const zr_state_t *state, const zr_update_rule_t *sp
 /* Where parameters would have to be read for the update from where it only writes them. */
 static bool is_slower_split(const zr_base_t *base) {
     const zr_offload_options_t *offload = &base->config.offload_optimizer;
+    if (zr_base_updates_at_once(base))
+        return false;
     if (base->config.offload_param.device == ZR_OFFLOAD_NVME)
         return offload->device != ZR_OFFLOAD_NVME || zr_base_updates_in_backward(base);
     bool may_be_above =
@@ -207,6 +209,7 @@ static zr_status_t choose_master(zr_state_t *state) {
         (config->master == ZR_MASTER_AUTO && reason == NULL && !is_slower_split(state->base)))
         state->own_rule = split;
     state->params->is_read_by_updates = zr_state_splits(state);
+    state->params->is_taken_gathered = zr_state_splits(state) && zr_base_updates_at_once(state->base);
     return ZR_OK;
 }
 

@@ -99,16 +99,9 @@ static zr_status_t update_in_backward(zr_runtime_t *runtime, zr_unit_t *unit) {
     return zr_step_publish(&runtime->state, unit);
 }
 
-/* Whether a unit is updated behind the next one's reduction, so that its own has time to end: that
- * of a rank alone on the host has nobody to wait for. */
-static bool updates_behind(const zr_base_t *base) {
-    bool is_alone = base->n_ranks == 1 && zr_device_info(base->device)->computes_on_host;
-    return base->transfer != base->compute && !is_alone;
-}
-
 zr_status_t zr_step_follow(zr_runtime_t *runtime, zr_unit_t *unit) {
-    bool is_behind = updates_behind(&runtime->base);
     const zr_base_t *base = &runtime->base;
+    bool is_behind = base->transfer != base->compute && !zr_base_updates_at_once(base);
     zr_unit_t *ready = is_behind ? runtime->behind : unit;
     runtime->behind = is_behind ? unit : NULL;
     zr_runtime_time_t before;

@@ -303,6 +303,23 @@ static zr_status_t check_sole_use(const zr_unit_t *unit) {
                    unit->name, unit->n_acquired);
 }
 
+/* Update it; what that takes of a unit that was acquired for its gradients alone is gathered. */
+static zr_status_t follow(zr_runtime_t *runtime, zr_unit_t *unit) {
+    const zr_base_t *base = unit->base;
+    const zr_unit_params_t *data = &unit->data[FLAT_TRAINABLE];
+    bool is_missing =
+        runtime->params.is_taken_gathered && data->tier == ZR_TIER_NVME && data->full == NULL;
+    if (is_missing) {
+        ZR_TRY(gather_flat(runtime, unit, FLAT_TRAINABLE));
+        ZR_TRY(zr_event_record(unit->gathered, base->transfer));
+        ZR_TRY(zr_stream_wait(base->compute, unit->gathered));
+    }
+    ZR_TRY(zr_step_follow(runtime, unit));
+    if (is_missing)
+        drop_gathered(&runtime->gathers, unit, base->compute);
+    return ZR_OK;
+}
+
 static zr_status_t reduce(zr_runtime_t *runtime, zr_unit_t *unit) {
     zr_grads_t *grads = &runtime->grads;
     if (!zr_base_reduces_every_micro_batch(unit->base) && !zr_unit_ends_sum(unit))
@@ -313,7 +330,7 @@ static zr_status_t reduce(zr_runtime_t *runtime, zr_unit_t *unit) {
     ZR_TRY(zero_missing_grads(unit));
     ZR_TRY(zr_grads_reduce(grads, unit));
     forget_grads(unit);
-    return unit->is_updated ? zr_step_follow(runtime, unit) : ZR_OK;
+    return unit->is_updated ? follow(runtime, unit) : ZR_OK;
 }
 
 /* ---- public calls ---- */

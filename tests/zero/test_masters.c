@@ -200,6 +200,34 @@ TEST(split_masters_have_the_bits_of_those_apart) {
     assert_true(n_mixtures < 40 || 3 * n_met > n_mixtures);
 }
 
+/* Of a rank alone on the host with everything in a store; its parameters' bytes got. */
+static uint64_t update_at_once(bool is_blind, zr_master_t master, bool is_split) {
+    mixture_t m = {.options = toy_mixture(3, 1, ZR_DTYPE_BF16, 0)};
+    toy_result_t result;
+    snprintf(m.text, sizeof(m.text), "at once%s:", is_blind ? ", blind" : "");
+    ask(&m, "offload-optimizer=nvme offload-params=nvme sub-group=2048 param-buffer=4096 "
+            "update-at=backward check-overflow=off grad-accum=2");
+    m.options.config.nvme.store = "memory";
+    m.options.config.clip = 0;
+    m.options.n_steps = 4;
+    m.options.blind = is_blind;
+    train(&m, NULL, master, &result);
+    assert_true(result.offload[0].has_split_masters == is_split);
+    static uint64_t hash;
+    if (master == ZR_MASTER_APART)
+        hash = result.hash;
+    assert_true(result.hash == hash);
+    return result.offload[0].params.all.count[ZR_STORE_GET].bytes;
+}
+
+TEST(an_update_at_once_takes_parameters_from_where_they_are_gathered) {
+    (void)state;
+    uint64_t bytes = update_at_once(false, ZR_MASTER_APART, false);
+    assert_int_equal(update_at_once(false, ZR_MASTER_AUTO, true), bytes);
+    bytes = update_at_once(true, ZR_MASTER_APART, false);
+    assert_true(update_at_once(true, ZR_MASTER_AUTO, true) > bytes); /* the unit's, once more */
+}
+
 int main(int argc, char **argv) {
     const char *asked = getenv("ZR_TEST_MIXTURES");
     char *rest = NULL;

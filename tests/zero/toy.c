@@ -279,12 +279,17 @@ static zr_status_t write_grad(rank_state_t *state, int unit, int index) {
     return status;
 }
 
+static bool is_blind(const rank_state_t *state, int unit) {
+    return state->options->blind && unit == 0;
+}
+
 static zr_status_t backward_unit(rank_state_t *state, int unit) {
     for (int i = 0; i < state->n_params[unit]; i++) {
         zr_param_t *param = state->params[unit][i];
         if (zr_param_is_frozen(param) || (state->options->skip_some && unit == 1 && i == 2))
             continue;
-        ZR_TRY(read_params(state, param));
+        if (!is_blind(state, unit))
+            ZR_TRY(read_params(state, param));
         if (unit == PEEK_UNIT && i == PEEK_PARAM)
             memcpy(state->before, state->values, sizeof(state->before));
         ZR_TRY(write_grad(state, unit, i));
@@ -464,7 +469,8 @@ static zr_status_t micro_batches(rank_state_t *state) {
     for (int i = N_UNITS - 1; i >= 0; i--) {
         int unit = unit_at(state, i);
         ZR_TRY(acquire_grads_alone(state, unit));
-        ZR_TRY(zr_unit_acquire(state->units[unit], ZR_BACKWARD));
+        ZR_TRY(zr_unit_acquire(state->units[unit],
+                               is_blind(state, unit) ? ZR_GRADIENTS : ZR_BACKWARD));
         ZR_TRY(backward(state, unit));
         ZR_TRY(zr_unit_release(state->units[unit]));
         ZR_TRY(spoil(state));

@@ -48,6 +48,7 @@ typedef struct toy_options {
     int fail_nth;
     bool grads_alone; /* before its backward each unit is acquired and released for its gradients
                          alone: by then its parameters are gathered ahead */
+    bool blind; /* the first unit's gradients need no parameters: it is acquired for them alone */
     bool glance; /* the first micro-batch ends with two units more, the others with the first of
                     them alone: the second is gathered ahead, and dropped on its way */
     const char *save_to; /* after the last step, and once before, a checkpoint is saved here */
