@@ -28,7 +28,7 @@ zr_store_options_t zr_store_options_default(void) {
         .max_transfers = 256,
         .verify = true,
         .request_bytes = (size_t)512 << 10,
-        .depth = 32,
+        .depth = 64,
         .submit_batch = 4,
         .n_bounce_buffers = 4,
     };

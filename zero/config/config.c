@@ -45,7 +45,7 @@ zr_config_t zr_config_default(void) {
         .offload_param = {.device = ZR_OFFLOAD_NONE, .ratio = 1, .buffer_elems = (size_t)4 << 20},
         .nvme = {.capacity_bytes = ZR_CONFIG_NO_BUDGET,
                  .request_bytes = (size_t)512 << 10,
-                 .depth = 32,
+                 .depth = 64,
                  .submit_batch = 4,
                  .files_per_path = 1,
                  .verify = true,
