@@ -292,6 +292,15 @@ static void print_band(const plan_options_t *options, const zr_run_row_t *row, F
     fprintf(file, "%s\n", text);
 }
 
+/* Each was tried as a whole. */
+static void print_divided(const plan_options_t *options, const zr_run_row_t *row, FILE *file) {
+    bool optimizer = row->config.offload_optimizer.device != ZR_OFFLOAD_NONE;
+    bool params = row->config.offload_param.device != ZR_OFFLOAD_NONE;
+    if ((optimizer && options->optimizer_open) || (params && options->params_open))
+        fprintf(file, "  divided over all memories it is often faster: --offload-optimizer auto "
+                      "--offload-params auto\n");
+}
+
 static void print_launches(const plan_options_t *options, const zr_run_row_t *row, FILE *file) {
     static const char *const where[] = {"once, for all nodes:",
                                         "on each node (NODE: its number from 0, HOST: node 0):"};
@@ -332,6 +341,7 @@ static void print_recommendation(const plan_options_t *options, const zr_run_row
     print_memory(&row->one.plan, file);
     print_times(&row->one.plan, file);
     print_band(options, row, file);
+    print_divided(options, row, file);
     print_commands(options, row, file);
 }
 

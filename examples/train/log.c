@@ -14,7 +14,7 @@ static const char *const columns[] = {
     "step",           "loss",      "lr",           "norm",         "clip",      "skipped",
     "tokens",         "step_ms",   "tokens_per_s", "slowest_rank", "excess_ms", "val_loss",
     "val_perplexity", "val_ms",    "best",         "time.compute", "time.comm", "time.optimizer",
-    "time.stall",     "time.data", "time.beside",  "time.io"};
+    "time.stall",     "time.data", "time.concurrent",  "time.io"};
 #define N_COLUMNS (sizeof(columns) / sizeof(columns[0]))
 
 /* What a file has. */

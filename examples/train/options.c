@@ -942,13 +942,21 @@ zr_status_t train_options_read_under(train_options_t *options, const zr_log_t *l
     zr_schedule_t own = options->config.schedule;
     size_t n = 0;
     const zr_option_t *rows = zr_options(&n), *row = zr_option_find(rows, n, "schedule");
+    const zr_option_t *warmup = zr_option_find(rows, n, "warmup");
     zr_config_t chosen = options->config;
     zr_config_t *config = &options->config;
     if (path == NULL)
         return ZR_OK;
     if (paths != NULL) /* decide between two of the file that differ */
         snprintf(config->nvme.paths, sizeof(config->nvme.paths), "%s", paths);
+    config->schedule = zr_config_default().schedule; /* of what a file's scheduler leaves out */
     ZR_TRY(read_config(options, path, log));
+    if (!options->in_file.is[row - rows])
+        config->schedule = own;
+    else if (!options->in_file.is[warmup - rows] &&
+             (options->in_file.is_auto[warmup - rows] ||
+              config->schedule.kind != ZR_SCHEDULE_WARMUP)) /* others end with the run's steps */
+        config->schedule.warmup_steps = own.warmup_steps;
     if (paths != NULL)
         say_other_paths("--nvme-path", paths, path, config->nvme.paths, log);
     if (schedule != NULL)

@@ -20,13 +20,13 @@ static const char *const parts[TRAIN_N_PARTS] = {[TRAIN_COMPUTE] = "compute",
                                                  [TRAIN_OPTIMIZER] = "optimizer",
                                                  [TRAIN_STALL] = "stall",
                                                  [TRAIN_DATA] = "data",
-                                                 [TRAIN_BESIDE] = "beside",
+                                                 [TRAIN_CONCURRENT] = "concurrent",
                                                  [TRAIN_IO] = "io"};
 
 /* Waiting for NVMe is a part where there is any; collectives beside compute are no part of it. */
 static bool has_part(const train_options_t *options, const train_time_t *time, int part) {
-    return part == TRAIN_BESIDE ? time->of[part] > 0
-                                : part != TRAIN_IO || train_options_use_nvme(options);
+    return part == TRAIN_CONCURRENT ? time->of[part] > 0
+                                    : part != TRAIN_IO || train_options_use_nvme(options);
 }
 
 static json_t *time_object(const train_options_t *options, const train_time_t *time) {
@@ -41,11 +41,11 @@ static json_t *time_object(const train_options_t *options, const train_time_t *t
 static void print_parts(const train_options_t *options, const train_time_t *time, FILE *file) {
     fprintf(file, "time        ");
     for (int part = 0; part < TRAIN_N_PARTS; part++)
-        if (has_part(options, time, part) && part != TRAIN_BESIDE)
+        if (has_part(options, time, part) && part != TRAIN_CONCURRENT)
             fprintf(file, "%s %s %.1f%s", part > 0 ? "," : "", parts[part], time->of[part],
                     part == 0 ? " s" : "");
-    if (time->of[TRAIN_BESIDE] > 0)
-        fprintf(file, "; concurrent collectives %.1f", time->of[TRAIN_BESIDE]);
+    if (time->of[TRAIN_CONCURRENT] > 0)
+        fprintf(file, "; concurrent collectives %.1f", time->of[TRAIN_CONCURRENT]);
     fprintf(file, "\n");
 }
 
@@ -94,7 +94,7 @@ static void format_parts(const train_options_t *options, const train_time_t *tim
     if (!options->config.wall_clock_breakdown)
         return;
     for (int part = 0; part < TRAIN_N_PARTS; part++)
-        if (part != TRAIN_BESIDE && n < size)
+        if (part != TRAIN_CONCURRENT && n < size)
             n += (size_t)snprintf(text + n, size - n, "%s%s %.0f", part == 0 ? " (" : ", ",
                                   parts[part], 1e3 * time->of[part]);
     snprintf(text + n, size - n, ")");

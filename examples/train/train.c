@@ -158,7 +158,7 @@ static train_time_t rank_time(const rank_t *rank) {
                [TRAIN_STALL] = time.stall_seconds,
                [TRAIN_IO] = time.io_seconds + waits[ZR_STORE_PUT] + waits[ZR_STORE_GET],
                [TRAIN_DATA] = rank->reader != NULL ? data_reader_wait_seconds(rank->reader) : 0,
-               [TRAIN_BESIDE] = time.concurrent_seconds}};
+               [TRAIN_CONCURRENT] = time.concurrent_seconds}};
 }
 
 /* What lies between two readings, `seconds` apart; compute is what is left. */
@@ -168,7 +168,7 @@ static train_time_t time_between(const train_time_t *before, const train_time_t 
     double rest = seconds;
     for (int part = 0; part < TRAIN_N_PARTS; part++) {
         time.of[part] = after->of[part] - before->of[part];
-        rest -= part != TRAIN_BESIDE ? time.of[part] : 0;
+        rest -= part != TRAIN_CONCURRENT ? time.of[part] : 0;
     }
     time.of[TRAIN_COMPUTE] = rest > 0 ? rest : 0;
     return time;

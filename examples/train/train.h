@@ -41,10 +41,10 @@ typedef enum train_part {
     TRAIN_COMPUTE,
     TRAIN_COMM,
     TRAIN_OPTIMIZER,
-    TRAIN_STALL,  /* waiting for other ranks */
-    TRAIN_DATA,   /* waiting for the reader */
-    TRAIN_BESIDE, /* collectives of the host beside all of that, and part of none of it */
-    TRAIN_IO      /* waiting for NVMe */
+    TRAIN_STALL,      /* waiting for other ranks */
+    TRAIN_DATA,       /* waiting for the reader */
+    TRAIN_CONCURRENT, /* the host's collectives during all of that, part of none of it */
+    TRAIN_IO          /* waiting for NVMe */
 } train_part_t;
 #define TRAIN_N_PARTS 7
 

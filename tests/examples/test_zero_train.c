@@ -190,8 +190,8 @@ TEST(collectives_during_compute) {
             run_json(0, TINY "--steps 4 --threads 1 %s --ranks %s", off[i % N_OF(off)], ways[i]);
         expect_fields(with, "overlap_comm=true time.comm=0 weights_xxh3=%s",
                       text(without, "weights_xxh3"));
-        expect_fields(without, "overlap_comm=false time.beside=absent");
-        assert_non_null(field(with, "time.beside"));
+        expect_fields(without, "overlap_comm=false time.concurrent=absent");
+        assert_non_null(field(with, "time.concurrent"));
         for (int tier = 0; tier < 2; tier++) {
             const char *name = tier == 0 ? "device" : "host";
             double live = number(with, "peak_bytes.%s.live", name);
@@ -461,7 +461,7 @@ TEST(log_as_csv) {
     assert_string_equal(strsep(&rest, "\n"),
                         "step,loss,lr,norm,clip,skipped,tokens,step_ms,tokens_per_s,slowest_rank,"
                         "excess_ms,val_loss,val_perplexity,val_ms,best,time.compute,time.comm,"
-                        "time.optimizer,time.stall,time.data,time.beside,time.io");
+                        "time.optimizer,time.stall,time.data,time.concurrent,time.io");
     double step = -1, loss = 0, lr = 0;
     char *before = strsep(&rest, "\n"), *first = strsep(&rest, "\n"), *last = strsep(&rest, "\n");
     assert_memory_equal(before, "0,,,,,,,,,,,5.", 14);
@@ -487,7 +487,8 @@ TEST(log_as_csv) {
     assert_string_equal(rest, "");
 }
 
-/* Rates of each schedule with warm-up; a file's schedule gives way to another of an option. */
+/* Rates of each schedule with warm-up; a file's schedule gives way to another of an option, and
+ * what it leaves out is DeepSpeed's: a logarithmic rise. */
 TEST(schedules) {
     static const struct {
         const char *options;
@@ -497,12 +498,19 @@ TEST(schedules) {
                  {"--schedule constant --warmup 4", {0, 0.25, 0.5, 0.75, 1}},
                  {"--schedule constant", {1, 1, 1, 1, 1}},
                  {"--config decay.json", {0.5, 0.6, 0.7, 0.65, 0.6}},
-                 {"--config decay.json --schedule constant", {1, 1, 1, 1, 1}}};
+                 {"--config decay.json --schedule constant", {1, 1, 1, 1, 1}},
+                 {"--config log.json --warmup 4", {0, 0.5, 0.792481250360578, 1, 1}},
+                 {"--config auto.json", {1, 1, 1, 1, 1}}};
+    static const char log_file[] = "{\"scheduler\": {\"type\": \"WarmupLR\"}}";
+    static const char auto_file[] = "{\"scheduler\": {\"type\": \"WarmupLR\", \"params\": "
+                                    "{\"warmup_num_steps\": \"auto\"}}}";
     static const char decay[] =
         "{\"scheduler\": {\"type\": \"WarmupDecayLR\", \"params\": {\"warmup_min_lr\": 0.5,"
         " \"warmup_max_lr\": 0.7, \"warmup_num_steps\": 2, \"total_num_steps\": 6,"
         " \"warmup_type\": \"linear\"}}}";
     write_file("decay.json", decay, sizeof(decay) - 1);
+    write_file("log.json", log_file, sizeof(log_file) - 1);
+    write_file("auto.json", auto_file, sizeof(auto_file) - 1);
     for (size_t i = 0; i < N_OF(cases); i++) {
         char lines[8192], *rest = lines;
         assert_ran(0, TINY "--steps 5 --lr 1 --log rates.jsonl --quiet %s", cases[i].options);

@@ -444,11 +444,15 @@ static zr_status_t check_batch(const zr_config_t *config, size_t n_ranks, const 
     ZR_TRY(multiply_batch(&product, n_ranks, log));
     if (product.train_batch == config->train_batch)
         return ZR_OK;
+    size_t per_rank = product.train_batch / n_ranks;
+    bool is_multiple = config->train_batch % per_rank == 0;
     return zr_fail(log, ZR_ERR_ARGUMENT,
                    "configuration: train_batch_size is %zu, but train_micro_batch_size_per_gpu "
-                   "%zu x gradient_accumulation_steps %zu x %s is %zu; leave one out",
+                   "%zu x gradient_accumulation_steps %zu x %s is %zu; leave one out%s%s",
                    config->train_batch, config->micro_batch, config->grad_accum,
-                   zr_count_text(n_ranks, "rank").text, product.train_batch);
+                   zr_count_text(n_ranks, "rank").text, product.train_batch,
+                   is_multiple ? ", or start " : "",
+                   is_multiple ? zr_count_text(config->train_batch / per_rank, "rank").text : "");
 }
 
 static zr_status_t resolve_batch(zr_config_t *config, size_t n_ranks, const zr_log_t *log) {
