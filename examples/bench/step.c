@@ -32,6 +32,9 @@ static const zr_option_choice_t recomputes[] = {{"none", ZR_RECOMPUTE_CHEAP, NUL
                                                 {"never", ZR_RECOMPUTE_NEVER, NULL},
                                                 {NULL, 0, NULL}};
 
+static const zr_option_choice_t engines[] = {
+    {"own", ZR_NN_ENGINE_OWN, NULL}, {"cudnn", ZR_NN_ENGINE_CUDNN, NULL}, {NULL, 0, NULL}};
+
 #define AT(member) .offset = offsetof(options_t, member)
 #define COUNT(member) AT(member), .type = ZR_OPTION_COUNT, .least = 1
 
@@ -51,6 +54,8 @@ static const zr_option_t rows[] = {
      .help = "of parameters and gradients"},
     {"recompute", AT(step.recompute), .type = ZR_OPTION_CHOICE, .choices = recomputes,
      .help = "compute layers again in backward"},
+    {"attention", AT(step.attention), .type = ZR_OPTION_CHOICE, .choices = engines,
+     .help = "whose kernels compute attention; cudnn: cuDNN's, on a GPU"},
     {"path", AT(paths), .type = ZR_OPTION_STRING, .arg = "DIR[,DIR...]", .initial = "none",
      .help = "keep parameters, gradients and state on drives here (stage 3, one rank, updates in "
              "backward), and measure the step's compute and its transfers alone"},
@@ -153,6 +158,7 @@ static json_t *describe(const options_t *options, const step_result_t *result,
              {"model", json_string(options->model)},
              {"params", json_count(zr_model_shape_n_params(&o->shape))},
              {"dtype", json_string(zr_dtype_name(o->config.dtype))},
+             {"attention", json_string(result->attention.name)},
              {"stage", json_count((uint64_t)o->config.stage)},
              {"ranks", json_count((uint64_t)o->n_ranks)},
              {"threads_per_rank", json_count((uint64_t)o->n_threads)},

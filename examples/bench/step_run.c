@@ -16,6 +16,7 @@ typedef struct rank {
     size_t peak_device_bytes;
     zr_store_statistics_t moved;
     char device_text[128];
+    zr_nn_engine_info_t attention;
 } rank_t;
 
 step_times_t step_times_of(double step, const zr_runtime_time_t *time) {
@@ -40,8 +41,9 @@ void step_put_times(json_t **object_p, const step_times_t *times) {
 
 static zr_status_t make_model(rank_t *rank) {
     const step_options_t *o = rank->options;
-    zr_transformer_options_t options = {.seed = 1, .weight_decay = 0.1};
+    zr_transformer_options_t options = {.seed = 1, .weight_decay = 0.1, .attention = o->attention};
     zr_activation_options_t activations = {.recompute = o->recompute};
+    ZR_TRY(zr_nn_attention_open(rank->of->device, o->attention, &rank->attention));
     ZR_TRY(
         zr_model_shape_create(rank->of->runtime, &o->shape, &options, &activations, &rank->model));
     ZR_TRY(zr_model_commit(rank->model));
@@ -188,7 +190,8 @@ static zr_status_t run_ranks(const step_options_t *options, rank_t *ranks, step_
     run.device_options.n_threads = config.host_threads = options->n_threads;
     run.comm = "threads";
     ZR_TRY(zr_run_ranks(&config, options->n_ranks, run_rank, ranks, &run));
-    *result = (step_result_t){.first_loss = ranks[0].first_loss,
+    *result = (step_result_t){.attention = ranks[0].attention,
+                              .first_loss = ranks[0].first_loss,
                               .last_loss = ranks[0].last_loss,
                               .moved = ranks[0].moved};
     memcpy(result->device, ranks[0].device_text, sizeof(result->device));

@@ -15,6 +15,7 @@ typedef struct step_options {
     int n_ranks, n_threads; /* threads of each rank's device, on the host */
     device_choice_t device; /* of all ranks */
     zr_recompute_t recompute;
+    zr_nn_engine_t attention;
     size_t n_first_steps; /* at least 1: they map memory and record the order */
     size_t n_steps;       /* that are timed, after those */
     matrix_rate_t *rate;  /* its product takes turns with the steps; NULL: none does */
@@ -38,6 +39,7 @@ void step_put_times(json_t **object_p, const step_times_t *times);
 typedef struct step_result {
     char device[128];
     step_times_t times;
+    zr_nn_engine_info_t attention; /* of rank 0, with its version */
     double first_loss, last_loss;
     size_t peak_device_bytes;    /* the largest of any rank */
     zr_store_statistics_t moved; /* bytes and checksums of rank 0 in all timed steps */

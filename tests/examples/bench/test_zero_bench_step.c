@@ -17,6 +17,7 @@ static void check_run(const char *model, double n_params, const char *extra, dou
     json_t *object = json_loads(output, JSON_REJECT_DUPLICATES, NULL);
     assert_true(json_is_object(object));
     assert_string_equal(json_string_value(json_object_get(object, "command")), "step");
+    assert_string_equal(json_string_value(json_object_get(object, "attention")), "own");
     assert_true(number_at(object, "ranks") == n_ranks);
     assert_true(number_at(object, "micro_batch") == micro_batch);
     assert_true(number_at(object, "seq") == seq);
@@ -79,6 +80,12 @@ TEST(test_for_people) {
     assert_non_null(strstr(output, "optimizer"));
     assert_int_equal(run("step --help", output, sizeof(output)), 0);
     assert_non_null(strstr(output, "--micro-batch"));
+}
+
+TEST(test_attention) {
+    char output[8192];
+    assert_int_equal(run("step " TINY " --attention cudnn 2>&1", output, sizeof(output)), 1);
+    assert_non_null(strstr(output, "device \"host\" has no cuDNN"));
 }
 
 TEST(test_bad_usage) {
