@@ -1,8 +1,8 @@
 /*
- * Plans of a model with many layers: those told from fewer layers are right in what is live, and
- * about right in what is mapped and in time; what is recommended is what it is with all layers, to
- * the byte and to 1e-9 of its time. Options and budgets are drawn at random; ZR_TEST_FOLDS=N draws
- * N times.
+ * Plans of a model with many layers: those told from fewer layers are right in what is live, mostly
+ * right in time, and about right in what is mapped; what is recommended is what it is with all
+ * layers, to the byte and to 1e-9 of its time. Options and budgets are drawn at random;
+ * ZR_TEST_FOLDS=N draws N times.
  */
 #include <math.h>
 
@@ -33,8 +33,9 @@ static bool is_near(double a, double b, double share, double least) {
     return fabs(a - b) <= share * fabs(b) + least;
 }
 
-/* Of plans that were told: those that are as walked to the byte, and how far others are. */
-static size_t n_same_bytes, n_same;
+/* Of plans that were told: those that are as walked to the byte, those that fit, of these the ones
+ * with the same time, and how far others are. */
+static size_t n_same_bytes, n_fit, n_same_time;
 static double most_bytes_off, most_time_off;
 
 static double part_off(double a, double b) {
@@ -51,7 +52,8 @@ static void note_distance(json_t *told, json_t *walked) {
     bool fits = json_is_true(json_object_get(walked, "fits"));
     double time_off = fits ? part_off(number(told, "step_ms"), number(walked, "step_ms")) : 0;
     n_same_bytes += bytes_off == 0;
-    n_same += bytes_off == 0 && time_off <= 1e-9;
+    n_fit += fits;
+    n_same_time += fits && time_off <= 1e-9;
     most_bytes_off = fmax(most_bytes_off, bytes_off);
     most_time_off = fmax(most_time_off, time_off);
 }
@@ -113,11 +115,12 @@ TEST(what_is_recommended_is_as_with_all_layers) {
         draw(&bits, options);
         print_message("%s\n", options);
         n_told += compare(options);
-        print_message("%zu plans told from fewer layers, %zu to the byte, %zu of them to 1e-9 in "
-                      "time; others up to %.2g of their bytes and %.2g of their time off\n",
-                      n_told, n_same_bytes, n_same, most_bytes_off, most_time_off);
+        print_message("%zu plans told from fewer layers, %zu to the byte, of %zu that fit %zu to "
+                      "1e-9 in time; others up to %.2g of their bytes and %.2g of their time off\n",
+                      n_told, n_same_bytes, n_fit, n_same_time, most_bytes_off, most_time_off);
     }
     assert_true(n_told >= 2 * n);
+    assert_true(10 * n_same_time >= 9 * n_fit);
 }
 
 const test_group_t test_group = {make_folder, leave_test_folder};

@@ -248,13 +248,17 @@ zr_run_request_t zr_run_to_learn(const zr_run_request_t *limited, size_t n_steps
     return request;
 }
 
+void zr_run_set_usual_buffers(zr_config_t *config) {
+    set_open(config, ZR_CONFIG_USUAL_BUFFERS, ZR_CONFIG_USUAL_PARAM_BUFFERS);
+}
+
 /* What it needs, with enough of everything. */
 static zr_status_t plan_without_limits(const zr_run_request_t *limited, const zr_log_t *log,
                                        zr_run_fit_t *one) {
     zr_run_request_t request = zr_run_without_limits(limited);
     request.log = *log;
     request.log.level = ZR_LOG_ERROR;
-    set_open(&request.config, ZR_CONFIG_USUAL_BUFFERS, ZR_CONFIG_USUAL_PARAM_BUFFERS);
+    zr_run_set_usual_buffers(&request.config);
     ZR_TRY(zr_run_plan(&request, &one->plan));
     one->lack = zr_run_find_lack(limited, &one->plan);
     return ZR_OK;

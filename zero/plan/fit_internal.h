@@ -12,6 +12,9 @@ ZR_NODISCARD zr_status_t zr_run_plan_as_asked(const zr_run_request_t *request,
 /** Whether a run has buffers whose number is open. */
 bool zr_run_opens_buffers(const zr_run_request_t *request);
 
+/** Give open numbers of buffers what a plan with enough memory has. */
+void zr_run_set_usual_buffers(zr_config_t *config);
+
 /** The same run with enough of everything. */
 zr_run_request_t zr_run_without_limits(const zr_run_request_t *request);
 

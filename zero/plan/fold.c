@@ -2,9 +2,10 @@
  * A plan of a model with many equal blocks, from some of the same model with fewer.
  *
  * What a run keeps, moves and takes grows by the same amount with each block once buffers that have
- * a size of their own are full. So short plans, each of twice as many blocks as the one before, say
- * how much that is, if no bounded buffer grew between the last two. What is live is exact; the rest
- * is close: memory is mapped in granules, and buffers drain at the ends of a step. Whether a run
+ * a size of their own are full, over whole periods. So short plans, with a period more each, say
+ * how much that is, if no bounded buffer grew between the last two. What is live is exact, and time
+ * mostly: work that falls behind by a little with each block may be waited for in the long run, and
+ * not in a short one. What is mapped is close, in granules of each lifetime's own. Whether a run
  * fits is told only where that makes no difference.
  */
 #include <math.h>
@@ -15,7 +16,7 @@
 #define FIRST_BLOCKS 32
 #define LEAST_SAVING 4                 /* blocks to those of the longest short plan */
 #define ROOM_BYTES ((size_t)128 << 20) /* and 1%: a run with so much left fits */
-#define EVEN 0.002                     /* of a step */
+#define EVEN 1e-9                      /* of a step */
 #define CERTAIN 1.02                   /* times what there is, live: a run does not fit */
 
 /* What can be planned by fewer blocks. Other placements count elements from one end of the model.
@@ -103,42 +104,69 @@ static bool lacks_surely(const zr_run_request_t *request, const zr_run_plan_t *p
     return (double)lack.needed_bytes > CERTAIN * (double)lack.there_bytes;
 }
 
-/* Whether two plans say of a third, of as many blocks as both again and more, what it takes. */
-static bool is_even(const zr_run_plan_t *a, const zr_run_plan_t *b, const zr_run_plan_t *c) {
-    double told = b->step_seconds + 2 * (b->step_seconds - a->step_seconds);
-    return fabs(told - c->step_seconds) <= EVEN * c->step_seconds;
+/* With whatever number of buffers, which are in host memory. */
+static bool lacks_device_surely(const zr_run_request_t *request, const zr_run_plan_t *plan) {
+    return request->hardware.kind != ZR_HARDWARE_HOST &&
+           (double)plan->tiers[ZR_TIER_DEVICE].live.peak >
+               CERTAIN * (double)zr_run_limit(request, ZR_TIER_DEVICE);
 }
 
-/* Plans of twice as many blocks each time, until three of them go on evenly. */
-static bool plan_few(const zr_run_request_t *request, size_t n, zr_run_plan_t plans[3],
-                     size_t *few_p) {
-    size_t few = FIRST_BLOCKS;
-    for (int n_plans = 0; LEAST_SAVING * few <= n; few *= 2) {
-        zr_run_plan_t *next = &plans[n_plans < 3 ? n_plans : 2];
-        if (n_plans == 3) {
-            plans[0] = plans[1];
-            plans[1] = plans[2];
-        }
-        if (plan_blocks(request, few, next) != ZR_OK)
+typedef struct few {
+    zr_run_plan_t plans[3]; /* each with one period more */
+    double times;           /* periods from the last of them to the run */
+    double off; /* part of the told step: what the two periods in between differ by, in each */
+} few_t;
+
+/* Steps repeat after some blocks: as many as a ring has buffers, or a bucket takes. So the numbers
+ * of blocks differ from each other, and from n, by whole periods. */
+static zr_status_t plan_period(const zr_run_request_t *request, size_t n, size_t period,
+                               few_t *few) {
+    zr_run_plan_t *a = &few->plans[0], *b = &few->plans[1], *c = &few->plans[2];
+    size_t first = FIRST_BLOCKS + (n - FIRST_BLOCKS) % period;
+    for (size_t i = 0; i < 3; i++)
+        ZR_TRY(plan_blocks(request, first + i * period, &few->plans[i]));
+    double more = c->step_seconds - b->step_seconds, before = b->step_seconds - a->step_seconds;
+    few->times = (double)((n - first) / period - 2);
+    few->off = fabs(more - before) * few->times / (c->step_seconds + few->times * fabs(more));
+    return ZR_OK;
+}
+
+/* The shortest that go on evenly; false: none do. */
+static bool plan_few(const zr_run_request_t *request, size_t n, few_t *few) {
+    static const size_t periods[] = {24, 120, 480};
+    for (size_t i = 0; i < sizeof(periods) / sizeof(periods[0]); i++) {
+        size_t longest = FIRST_BLOCKS + (n - FIRST_BLOCKS) % periods[i] + 2 * periods[i];
+        if (LEAST_SAVING * longest > n || plan_period(request, n, periods[i], few) != ZR_OK)
             return false;
-        n_plans += n_plans < 3;
-        *few_p = few;
-        if (n_plans == 3 && are_full(&plans[1], next) && is_even(&plans[0], &plans[1], next))
+        if (few->off <= EVEN && are_full(&few->plans[1], &few->plans[2]))
             return true;
     }
     return false;
 }
 
-bool zr_run_fold(const zr_run_request_t *request, size_t least_blocks, zr_run_fit_t *one_p) {
-    zr_run_plan_t plans[3];
-    size_t n = can_be_folded(request) ? request->model.n_repeated(request->model.context) : 0, few;
-    if (n == 0 || n < least_blocks || !plan_few(request, n, plans, &few))
+static bool tell(const zr_run_request_t *request, size_t n, zr_run_fit_t *one) {
+    few_t few;
+    if (!plan_few(request, n, &few))
         return false;
-    zr_run_fit_t one = {.plan = plans[2]};
-    go_on(&plans[1], &one.plan, (double)(n - few) / (double)(few / 2));
-    one.lack = zr_run_find_lack(request, &one.plan);
-    one.fits = fits_surely(&one.lack);
-    if (!one.fits && (zr_run_opens_buffers(request) || !lacks_surely(request, &one.plan)))
+    one->plan = few.plans[2];
+    go_on(&few.plans[1], &one->plan, few.times);
+    one->lack = zr_run_find_lack(request, &one->plan);
+    one->fits = fits_surely(&one->lack);
+    return true;
+}
+
+bool zr_run_fold(const zr_run_request_t *request, size_t least_blocks, zr_run_fit_t *one_p) {
+    size_t n = can_be_folded(request) ? request->model.n_repeated(request->model.context) : 0;
+    zr_run_fit_t one = {0};
+    if (n == 0 || n < least_blocks || !tell(request, n, &one))
+        return false;
+    if (!one.fits && zr_run_opens_buffers(request)) {
+        zr_run_request_t usual = *request;
+        zr_run_set_usual_buffers(&usual.config);
+        if (!lacks_device_surely(request, &one.plan) || !tell(&usual, n, &one))
+            return false;
+    }
+    if (!one.fits && !lacks_surely(request, &one.plan))
         return false;
     if (one.fits)
         one.lack = (zr_run_lack_t){0};

@@ -479,7 +479,7 @@ static zr_status_t plan_groups(search_t *search) {
 /* ---- plans in full ----------------------------------------------------------------------------
  */
 
-#define MARGIN 0.005 /* of what is told from fewer blocks */
+#define MARGIN 0.0005 /* of what is told from fewer blocks: of 120, one was further off */
 
 typedef struct confirmation {
     search_t *search;
