@@ -74,6 +74,10 @@ struct zr_swap {
     double begin_seconds;
 };
 
+static bool is_idle(const zr_swap_t *swap) {
+    return swap->options.is_idle != NULL && *swap->options.is_idle;
+}
+
 /* ---- items ----------------------------------------------------------------------------------- */
 
 zr_swap_item_t zr_swap_item_of(const zr_placement_t *placement, const zr_piece_t *piece,
@@ -255,7 +259,8 @@ static size_t ahead_end(const zr_swap_t *swap) {
 
 /* Start the reads ahead whose buffers are free. */
 static zr_status_t read_ahead(zr_swap_t *swap) {
-    size_t end = swap->options.read_ahead ? ahead_end(swap) : 0;
+    bool reads = swap->options.read_ahead && !is_idle(swap);
+    size_t end = reads ? ahead_end(swap) : 0;
     while (swap->n_begun < end) {
         slot_t *slot = slot_of(swap, swap->n_begun);
         bool is_free = true;
@@ -410,10 +415,14 @@ static zr_status_t pass_slice(zr_swap_t *swap, size_t offset_bytes, size_t size_
 }
 
 zr_status_t zr_swap_open_slice(zr_swap_t *swap, size_t offset_bytes, size_t size_bytes) {
+    if (is_idle(swap))
+        return ZR_OK;
     return end_if_failed(swap, pass_slice(swap, offset_bytes, size_bytes, true));
 }
 
 zr_status_t zr_swap_close_slice(zr_swap_t *swap, size_t offset_bytes, size_t size_bytes) {
+    if (is_idle(swap))
+        return ZR_OK;
     return end_if_failed(swap, pass_slice(swap, offset_bytes, size_bytes, false));
 }
 
@@ -490,6 +499,10 @@ static zr_status_t next(zr_swap_t *swap, void **buffer_p) {
 }
 
 zr_status_t zr_swap_next(zr_swap_t *swap, void **buffer_p) {
+    if (is_idle(swap)) {
+        *buffer_p = swap->slots[0].base;
+        return ZR_OK;
+    }
     if (!swap->is_open || swap->n_given - swap->n_returned == swap->most_given ||
         swap->n_given == swap->n_items)
         return zr_fail(&swap->options.log, ZR_ERR_STATE,
@@ -523,6 +536,8 @@ static zr_status_t restart(zr_swap_t *swap, size_t at) {
 }
 
 zr_status_t zr_swap_seek(zr_swap_t *swap, const zr_swap_item_t *item) {
+    if (is_idle(swap))
+        return ZR_OK;
     size_t at = swap->n_given;
     while (swap->is_open && at < swap->n_items && !is_same(&swap->items[at], item))
         at++;
@@ -540,6 +555,8 @@ static zr_status_t check_given(const zr_swap_t *swap) {
 }
 
 zr_status_t zr_swap_done(zr_swap_t *swap) {
+    if (is_idle(swap))
+        return ZR_OK;
     ZR_TRY(check_given(swap));
     swap->n_returned++;
     return end_if_failed(swap, settle(swap, swap->n_returned - swap->n_done));
@@ -554,6 +571,8 @@ static zr_status_t done_behind(zr_swap_t *swap, zr_stream_t *stream) {
 }
 
 zr_status_t zr_swap_done_behind(zr_swap_t *swap, zr_stream_t *stream) {
+    if (is_idle(swap))
+        return ZR_OK;
     ZR_TRY(check_given(swap));
     return end_if_failed(swap, done_behind(swap, stream));
 }
@@ -567,7 +586,7 @@ zr_status_t zr_swap_progress(zr_swap_t *swap) {
 }
 
 bool zr_swap_is_done(const zr_swap_t *swap) {
-    return !swap->is_open || swap->n_done == swap->n_items;
+    return !swap->is_open || swap->n_done == swap->n_items || is_idle(swap);
 }
 
 static zr_status_t finish_slots(zr_swap_t *swap) {
@@ -586,6 +605,7 @@ zr_status_t zr_swap_end(zr_swap_t *swap) {
     bool may_drop =
         swap->pass == ZR_SWAP_READ || (swap->pass != ZR_SWAP_FILL && swap->n_given == 0);
     size_t n_due = may_drop ? swap->n_given : swap->n_items;
+    n_due = is_idle(swap) ? 0 : n_due;
     if (!swap->is_open || swap->n_returned != n_due)
         return zr_fail(&swap->options.log, ZR_ERR_STATE,
                        "swap: %zu of %zu %sitems are done; the pass cannot end", swap->n_returned,
@@ -616,6 +636,8 @@ zr_status_t zr_swap_settle(zr_swap_t *swap) {
 }
 
 static zr_status_t load(zr_swap_t *swap, slot_t *slot, const zr_swap_item_t *item) {
+    if (is_idle(swap))
+        return ZR_OK;
     slot->is_loaded = false;
     ZR_TRY(finish_slot(swap, slot)); /* its last write, where that was not waited for */
     ZR_TRY(zr_store_get(swap->store, item->extent, item->offset_bytes, item->size_bytes, slot->base,

@@ -37,6 +37,9 @@ typedef struct zr_swap_options {
     size_t buffer_bytes;       /* the largest item */
     bool read_ahead;           /* read the next items while one is worked on */
     bool write_behind;         /* write the last ones then */
+    const bool *is_idle; /* NULL: never. While it is true, of a simulated rank whose times are not
+                            asked for now, passes start no transfers and may leave out items; it
+                            changes between passes, or before the first item of one */
 } zr_swap_options_t;
 
 /** What is moved at once: bytes of an extent, as zr_store_get and zr_store_put take them. */

@@ -25,6 +25,16 @@ zr_tier_t zr_grads_tier(const zr_grads_t *grads, const zr_piece_t *piece) {
     return is_on_device ? ZR_TIER_DEVICE : place_of(grads, piece)->tier;
 }
 
+bool zr_grads_leaves_out(const zr_grads_t *grads, size_t i, size_t end, uint32_t *seen) {
+    const zr_piece_t *piece = &grads->state->pieces[i];
+    if (!grads->base->does_alike_once)
+        return false;
+    uint32_t kind = UINT32_C(1) << (piece->tier * ZR_N_TIERS + zr_grads_tier(grads, piece));
+    bool is_new = (*seen & kind) == 0;
+    *seen |= kind;
+    return !is_new && i + 1 != end;
+}
+
 zr_status_t zr_grads_place(zr_grads_t *grads, zr_nvme_t *nvme) {
     const zr_base_t *base = grads->base;
     const zr_units_t *model = grads->model;
@@ -270,8 +280,10 @@ static zr_status_t add_all_kept(zr_grads_t *grads, zr_unit_t *unit) {
                                 ZR_TAG_GRADIENT_BUCKETS, ZR_LIFETIME_COLLECTIVE, unit->grads_tensor,
                                 stream, &landing));
     zr_status_t status = ZR_OK;
+    uint32_t seen = 0;
     for (size_t i = state->first_piece[unit->index]; i < end && status == ZR_OK; i++)
-        status = add_kept(grads, unit, &state->pieces[i], landing);
+        if (!zr_grads_leaves_out(grads, i, end, &seen))
+            status = add_kept(grads, unit, &state->pieces[i], landing);
     zr_free(base->allocator, &landing, stream);
     return status;
 }
@@ -333,8 +345,10 @@ static zr_status_t reduce_to_pieces(zr_grads_t *grads, zr_unit_t *unit) {
     bool is_updated = zr_unit_ends_sum(unit) && zr_base_updates_in_backward(base);
     bool is_kept = !is_updated || zr_base_keeps_sums(base);
     size_t end = state->first_piece[unit->index + 1];
+    uint32_t seen = 0;
     for (size_t i = state->first_piece[unit->index]; i < end && is_kept; i++)
-        ZR_TRY(keep(grads, unit, &state->pieces[i]));
+        if (!zr_grads_leaves_out(grads, i, end, &seen))
+            ZR_TRY(keep(grads, unit, &state->pieces[i]));
     unit->grads_in_bucket = is_updated;
     return ZR_OK;
 }

@@ -50,7 +50,8 @@ zr_status_t zr_grads_drive_create(zr_grads_drive_t *drive, zr_store_t *store) {
                                  .n_buffers = n_buffers(drive),
                                  .buffer_bytes = drive->placement->largest_bytes[ZR_TIER_NVME],
                                  .read_ahead = true,
-                                 .write_behind = true};
+                                 .write_behind = true,
+                                 .is_idle = &base->does_alike_once};
     ZR_TRY(zr_swap_create(&options, store, &drive->down));
     return zr_swap_create(&options, store, &drive->up);
 }
@@ -156,8 +157,9 @@ zr_status_t zr_grads_drive_begin_update(zr_grads_drive_t *drive, zr_unit_t *cons
     ZR_TRY(end_passes(drive));
     drive->n_wanted = 0;
     for (size_t i = 0; i < n_units; i++)
-        drive->n_wanted += zr_swap_list_items(drive->placement, units[i]->index,
-                                              drive->extents.first, drive->wanted + drive->n_wanted);
+        drive->n_wanted +=
+            zr_swap_list_items(drive->placement, units[i]->index, drive->extents.first,
+                               drive->wanted + drive->n_wanted);
     return begin_reading(drive);
 }
 

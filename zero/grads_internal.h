@@ -41,6 +41,14 @@ ZR_NODISCARD zr_status_t zr_grads_place(zr_grads_t *grads, zr_nvme_t *nvme);
 /** The tier where the gradients of a piece of state wait. */
 zr_tier_t zr_grads_tier(const zr_grads_t *grads, const zr_piece_t *piece);
 
+/**
+ * Whether work on the pieces [.., end) of state of a unit leaves out piece i: where what is alike
+ * is done once, all but the last and the first of those with the same tiers.
+ *
+ * @param seen  0 before the first piece; which kinds there were
+ */
+bool zr_grads_leaves_out(const zr_grads_t *grads, size_t i, size_t end, uint32_t *seen);
+
 /** Allocate what a unit keeps between micro-batches. After its state is placed. */
 ZR_NODISCARD zr_status_t zr_grads_allocate(zr_grads_t *grads, zr_unit_t *unit);
 

@@ -197,7 +197,8 @@ static zr_status_t create_swap(zr_params_t *params) {
                                  .n_buffers = params->n_buffers,
                                  .buffer_bytes = largest,
                                  .read_ahead = true,
-                                 .write_behind = true};
+                                 .write_behind = true,
+                                 .is_idle = &base->does_alike_once};
     ZR_TRY(zr_swap_create(&options, params->store, &params->swap));
     params->writes = params->swap;
     if (!zr_base_updates_in_backward(base) || params->n_updated == 0)
@@ -322,7 +323,8 @@ zr_status_t zr_params_fetch(zr_params_t *params, zr_unit_t *unit, int kind, void
         return zr_copy_async(params->base->transfer, target, data->own, size_bytes,
                              ZR_COPY_HOST_TO_DEVICE);
     ZR_TRY(seek_shard(params, data));
-    for (size_t i = 0; i < data->n_parts; i++) {
+    size_t n_parts = params->base->does_alike_once ? 1 : data->n_parts;
+    for (size_t i = 0; i < n_parts; i++) {
         const zr_swap_item_t *part = &params->parts[data->first_part + i];
         ZR_TRY(fetch_part(params, (char *)target + part->offset_bytes, part->size_bytes));
     }
@@ -424,7 +426,7 @@ zr_status_t zr_params_open_write(zr_params_t *params, zr_unit_t *unit, int kind,
     ZR_TRY(zr_base_allocate(base, zr_unit_bytes(unit, kind, write->n_elems), ZR_TAG_STAGING,
                             ZR_LIFETIME_COLLECTIVE, unit->params_tensor, base->compute,
                             &write->on_device));
-    if (params->is_read_by_updates) {
+    if (params->is_read_by_updates && !base->does_alike_once) {
         size_t size_bytes = zr_unit_bytes(unit, kind, write->n_elems);
         ZR_TRY(zr_copy_async(base->compute, write->on_device, write->target, size_bytes,
                              ZR_COPY_HOST_TO_DEVICE));
@@ -452,9 +454,10 @@ zr_status_t zr_params_close_write(zr_params_t *params, zr_unit_t *unit, int kind
     const zr_base_t *base = params->base;
     size_t size_bytes = zr_unit_bytes(unit, kind, write->n_elems);
     if (write->on_device != NULL) {
-        zr_status_t status =
-            zr_copy_async(base->compute, host_place(params, unit, kind, write->first),
-                          write->on_device, size_bytes, ZR_COPY_DEVICE_TO_HOST);
+        zr_status_t status = ZR_OK;
+        if (!base->does_alike_once)
+            status = zr_copy_async(base->compute, host_place(params, unit, kind, write->first),
+                                   write->on_device, size_bytes, ZR_COPY_DEVICE_TO_HOST);
         zr_free(base->allocator, &write->on_device, base->compute);
         ZR_TRY(status);
         params->copied_down_bytes += size_bytes;

@@ -302,6 +302,10 @@ void zr_runtime_leave_out_values(zr_runtime_t *runtime) {
     runtime->base.has_no_values = !zr_base_has_data(&runtime->base);
 }
 
+void zr_runtime_do_alike_once(zr_runtime_t *runtime, bool does) {
+    runtime->base.does_alike_once = does && !zr_base_has_data(&runtime->base);
+}
+
 static zr_status_t create_events(zr_unit_t *unit) {
     zr_device_t *device = unit->base->device;
     ZR_TRY(zr_event_create(device, &unit->gathered));

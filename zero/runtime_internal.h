@@ -69,6 +69,11 @@ ZR_NODISCARD zr_status_t zr_rt_await_all(const zr_runtime_t *runtime);
  * takes time and changes no memory. */
 void zr_runtime_leave_out_values(zr_runtime_t *runtime);
 
+/** Before commit, or between steps, of a simulated rank: whether times are not asked for until the
+ * next call. Then pieces of a unit that are alike are worked through once, and stores move nothing;
+ * memory is as ever. */
+void zr_runtime_do_alike_once(zr_runtime_t *runtime, bool does);
+
 /** buffers.c: numbers of staging buffers that are left to the run. After everything is placed. */
 void zr_buffers_choose(zr_runtime_t *runtime);
 
@@ -83,7 +88,8 @@ void zr_unit_drop_gathered(zr_runtime_t *runtime, zr_unit_t *unit);
 ZR_NODISCARD zr_status_t zr_unit_take_masters(zr_unit_t *unit);
 /** step.c: at stages 1 and 2 all ranks of a group get what each has updated of a unit. */
 ZR_NODISCARD zr_status_t zr_step_publish(zr_state_t *state, const zr_unit_t *unit);
-/** step.c: read the state of the first units that are to be updated in backward, if it is not yet. */
+/** step.c: read the state of the first units that are to be updated in backward, if it is not yet.
+ */
 ZR_NODISCARD zr_status_t zr_step_read_ahead(zr_runtime_t *runtime);
 /** step.c: a unit was reduced for the last time in this step, and is to be updated in backward. */
 ZR_NODISCARD zr_status_t zr_step_follow(zr_runtime_t *runtime, zr_unit_t *unit);

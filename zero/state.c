@@ -209,7 +209,8 @@ static zr_status_t choose_master(zr_state_t *state) {
         (config->master == ZR_MASTER_AUTO && reason == NULL && !is_slower_split(state->base)))
         state->own_rule = split;
     state->params->is_read_by_updates = zr_state_splits(state);
-    state->params->is_taken_gathered = zr_state_splits(state) && zr_base_updates_at_once(state->base);
+    state->params->is_taken_gathered =
+        zr_state_splits(state) && zr_base_updates_at_once(state->base);
     return ZR_OK;
 }
 
@@ -278,7 +279,8 @@ static zr_status_t create_swap(zr_state_t *state) {
         .n_buffers = offload->n_buffers < state->n_items ? offload->n_buffers : state->n_items,
         .buffer_bytes = state->placement.largest_bytes[ZR_TIER_NVME],
         .read_ahead = offload->read_ahead,
-        .write_behind = offload->write_behind};
+        .write_behind = offload->write_behind,
+        .is_idle = &state->base->does_alike_once};
     return zr_swap_create(&options, state->store, &state->swap);
 }
 

@@ -23,6 +23,7 @@ typedef struct piece_work {
     zr_stream_t *stream;
     size_t most_elems; /* that are updated at a time: up to the next multiple of it in the piece */
     bool is_sliced;    /* it comes from a store and is updated in its buffer */
+    bool is_left_out;  /* it only takes the memory that its update takes */
 } piece_work_t;
 
 /* What comes from a store is updated in slices of so many elements. A slice of all its arrays is
@@ -118,7 +119,8 @@ static zr_status_t update_some(const zr_state_t *state, const piece_work_t *work
                                .stream = work->stream};
     ZR_TRY(zr_params_open_write(state->params, unit, FLAT_TRAINABLE, &write));
     run->n_elems = write.n_elems;
-    ZR_TRY(update_run(state, work, run, write.target));
+    if (!work->is_left_out)
+        ZR_TRY(update_run(state, work, run, write.target));
     return zr_params_close_write(state->params, unit, FLAT_TRAINABLE, &write);
 }
 
@@ -181,7 +183,6 @@ static zr_status_t find_home(const zr_state_t *state, piece_work_t *work) {
 }
 
 static zr_status_t update_on_device(const zr_state_t *state, piece_work_t *work) {
-    work->stream = state->base->compute;
     ZR_TRY(find_home(state, work));
     return update_runs(state, work);
 }
@@ -214,7 +215,6 @@ static zr_status_t update_on_stage(zr_state_t *state, piece_work_t *work) {
     ZR_TRY(zr_state_bring_up(state, work->piece, old, host_grads, &stage));
     if (tier == ZR_TIER_NVME)
         ZR_TRY(zr_grads_drive_release(&state->grads->drive, state->copies->up));
-    work->stream = state->base->compute;
     work->arrays = stage->state;
     work->old = NULL;
     work->grads = host_grads != NULL ? stage->grads : work->grads;
@@ -228,6 +228,9 @@ static zr_status_t update_on_stage(zr_state_t *state, piece_work_t *work) {
 }
 
 static zr_status_t update_piece(zr_state_t *state, piece_work_t *work) {
+    work->stream = state->base->compute;
+    if (work->is_left_out)
+        return update_runs(state, work);
     work->grads = zr_grads_of_piece(state->grads, work->unit, work->piece);
     if (zr_grads_tier(state->grads, work->piece) == ZR_TIER_NVME)
         ZR_TRY(zr_grads_bring(state->grads, work->piece, &work->grads));
@@ -242,6 +245,12 @@ static size_t most_elems(const zr_state_t *state) {
     return most > align ? most - most % align : align;
 }
 
+/* Whether the update of a piece takes memory of the device: for its parameters, on their way. */
+static bool allocates(const zr_state_t *state, const zr_unit_t *unit, const zr_piece_t *piece) {
+    bool is_on_device = piece->tier == ZR_TIER_DEVICE || state->choice.is_on_device;
+    return is_on_device && !state->params->is_direct && zr_unit_is_offloaded(unit, FLAT_TRAINABLE);
+}
+
 zr_status_t zr_state_update_unit(zr_state_t *state, zr_unit_t *unit,
                                  const zr_state_update_t *update) {
     const zr_placement_t *placement = &state->placement;
@@ -253,8 +262,13 @@ zr_status_t zr_state_update_unit(zr_state_t *state, zr_unit_t *unit,
         state->end_lowered = state->first_lowered[unit->index + 1];
         ZR_TRY(queue_grads(state));
     }
+    uint32_t seen = 0;
     for (size_t i = begin; i < end; i++) {
+        bool is_left_out = zr_grads_leaves_out(state->grads, i, end, &seen);
+        if (is_left_out && !allocates(state, unit, &placement->pieces[i]))
+            continue;
         piece_work_t work = {.update = update,
+                             .is_left_out = is_left_out,
                              .unit = unit,
                              .piece = &placement->pieces[i],
                              .first = range_first + placement->pieces[i].first,

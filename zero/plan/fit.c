@@ -258,6 +258,7 @@ static zr_status_t plan_without_limits(const zr_run_request_t *limited, const zr
     zr_run_request_t request = zr_run_without_limits(limited);
     request.log = *log;
     request.log.level = ZR_LOG_ERROR;
+    request.memory_only = request.spans == NULL && request.trace == NULL;
     zr_run_set_usual_buffers(&request.config);
     ZR_TRY(zr_run_plan(&request, &one->plan));
     one->lack = zr_run_find_lack(limited, &one->plan);
@@ -281,5 +282,6 @@ bool zr_run_fits(const zr_run_request_t *request) {
     zr_run_request_t own = *request;
     zr_run_fit_t one = {0};
     own.log = (zr_log_t){.sink = keep_first, .context = &one, .level = ZR_LOG_ERROR};
+    own.memory_only = true;
     return zr_run_plan(&own, &one.plan) != ZR_ERR_BUDGET;
 }

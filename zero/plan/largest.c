@@ -8,6 +8,10 @@
  * Whether a size fits is asked of a plan. What is left open besides, where gradients and inputs of
  * blocks wait, is a variant: each is searched from the best of those before it, so that one that is
  * no better costs a few plans.
+ *
+ * Only the memory of a size counts, unless the speed does as well. So plans are of memory alone,
+ * and the largest is planned in full at last: where it does not fit then, since tables take more,
+ * all plans are made in full.
  */
 #include "zero/plan/run_largest.h"
 
@@ -16,6 +20,7 @@
 #include "zero/plan/fit_internal.h"
 
 typedef struct variant {
+    bool memory_only; /* its plans are */
     zr_offload_device_t gradients, activations;
     bool parts_gradients; /* as many of them as host memory has no room for wait on the device */
 } variant_t;
@@ -36,6 +41,7 @@ static zr_status_t make_run(const zr_run_largest_t *search, const variant_t *var
     zr_run_request_t run = search->run;
     run.log = nowhere;
     run.activations = variant->activations;
+    run.memory_only = variant->memory_only;
     run.config.offload_optimizer.gradients = variant->gradients;
     run.config.train_batch = 0;
     *is_there_p = search->family.set_model(search->family.context, index, &run);
@@ -70,8 +76,9 @@ static zr_status_t plan_placed(zr_run_largest_t *search, const variant_t *varian
             (zr_run_open_t){.gradients = variant->parts_gradients, .activations = open.activations};
     open.is_enough = is_enough;
     if (open.optimizer || open.params || open.gradients || open.activations)
-        ZR_TRY(zr_run_place_and_plan(run, &open, search->log, &search->n_plans, plan_p,
-                                     &is_planned));
+        ZR_TRY(
+            zr_run_place_and_plan(run, &open, search->log, &search->n_plans, plan_p, &is_planned));
+    is_planned &= run->memory_only || !is_enough;
     search->n_plans += !is_planned;
     *status_p = is_planned ? ZR_OK : zr_run_plan(run, plan_p);
     zr_run_hold_buffers(plan_p, &run->config);
@@ -243,7 +250,8 @@ static zr_status_t try_index(zr_run_largest_t *search, const variant_t *variant,
         return status == ZR_OK ? ZR_OK : fail_plan(search, run.config.stage, status);
     }
     *needs_p = needs_of(run.config.stage, &plan);
-    note_size(search, &plan);
+    if (!run.memory_only)
+        note_size(search, &plan);
     if (search->found && index < search->index)
         return ZR_OK;
     search->found = true;
@@ -325,13 +333,13 @@ static zr_status_t hasten(zr_run_largest_t *search) {
     const variant_t variant = {.parts_gradients = false};
     zr_run_plan_t plan;
     zr_status_t status;
-    if (!search->open.places.optimizer && !search->open.places.params)
-        return ZR_OK;
+    run.memory_only = false;
     run.config.offload_optimizer.gradients = ZR_OFFLOAD_CPU;
     run.config.offload_optimizer.gradients_ratio = 1;
     run.config.master = search->run.config.master;
     ZR_TRY(plan_placed(search, &variant, false, &run, &plan, &status));
-    if (status != ZR_OK || plan.step_seconds > search->plan.step_seconds)
+    if (status != ZR_OK ||
+        (!search->largest.memory_only && plan.step_seconds > search->plan.step_seconds))
         return ZR_OK;
     search->largest = run;
     search->plan = plan;
@@ -339,7 +347,8 @@ static zr_status_t hasten(zr_run_largest_t *search) {
     return ZR_OK;
 }
 
-static size_t list_variants(const zr_run_largest_t *search, variant_t variants[MOST_VARIANTS]) {
+static size_t list_variants(const zr_run_largest_t *search, bool memory_only,
+                            variant_t variants[MOST_VARIANTS]) {
     const zr_run_request_t *run = &search->run;
     const zr_run_largest_open_t *open = &search->open;
     bool splits_gradients = open->gradients && run->config.stage >= 2 && !open->places.optimizer &&
@@ -351,7 +360,8 @@ static size_t list_variants(const zr_run_largest_t *search, variant_t variants[M
             continue;
         if (!is_given && activations == ZR_OFFLOAD_NVME && !open->has_drives)
             continue;
-        variant_t variant = {.gradients = run->config.offload_optimizer.gradients,
+        variant_t variant = {.memory_only = memory_only,
+                             .gradients = run->config.offload_optimizer.gradients,
                              .activations = (zr_offload_device_t)activations};
         if (splits_gradients)
             variant.gradients = ZR_OFFLOAD_CPU;
@@ -415,29 +425,67 @@ static zr_status_t plan_next(zr_run_largest_t *search, const variant_t *first) {
     }
     if (!search->has_next)
         return ZR_OK;
+    search->next_run.memory_only = true;
     ZR_TRY(zr_run_fit(&search->next_run, search->log, &search->next));
+    search->next_run.memory_only = false;
+    if (search->next.fits)
+        ZR_TRY(zr_run_fit(&search->next_run, search->log, &search->next));
     zr_run_hold_buffers(&search->next.plan, &search->next_run.config);
     return ZR_OK;
 }
 
-zr_status_t zr_run_find_largest(zr_run_largest_t *search) {
+static zr_status_t search_variants(zr_run_largest_t *search, bool memory_only) {
     variant_t variants[MOST_VARIANTS];
-    size_t n = list_variants(search, variants);
+    size_t n = list_variants(search, memory_only, variants);
     search->is_monotone = true;
+    search->found = false;
     for (size_t i = 0; i < n; i++)
         ZR_TRY(search_variant(search, &variants[i]));
-    if (search->found && search->least_tokens_per_s == 0)
+    return ZR_OK;
+}
+
+/* The plan of the largest in full, which may not fit. */
+static zr_status_t add_times(zr_run_largest_t *search) {
+    search->largest.memory_only = false;
+    search->n_plans++;
+    zr_status_t status = zr_run_plan(&search->largest, &search->plan);
+    search->found = status == ZR_OK;
+    if (search->found)
+        note_size(search, &search->plan);
+    return status == ZR_OK || status == ZR_ERR_BUDGET
+               ? ZR_OK
+               : fail_plan(search, search->largest.config.stage, status);
+}
+
+zr_status_t zr_run_find_largest(zr_run_largest_t *search) {
+    zr_run_way_t ways[ZR_RUN_MOST_WAYS];
+    variant_t first[MOST_VARIANTS];
+    bool has_ways = zr_run_list_ways(&search->open.places, &search->run.config, ways) > 1;
+    bool memory_only = search->least_tokens_per_s == 0 && !has_ways;
+    ZR_TRY(search_variants(search, memory_only));
+    bool was_found = search->found;
+    bool hastens = (search->open.places.optimizer || search->open.places.params) &&
+                   search->least_tokens_per_s == 0;
+    if (search->found && hastens)
         ZR_TRY(hasten(search));
+    if (search->found && search->largest.memory_only)
+        ZR_TRY(add_times(search));
+    if (was_found && !search->found) { /* with its tables it does not fit */
+        ZR_TRY(search_variants(search, false));
+        if (search->found && hastens)
+            ZR_TRY(hasten(search));
+    }
     if (search->found)
         ZR_TRY(plan_smaller(search));
-    ZR_TRY(plan_next(search, &variants[0]));
+    (void)list_variants(search, false, first);
+    ZR_TRY(plan_next(search, &first[0]));
     while (search->has_next && search->next.fits && /* auto has not seen that it does */
            is_fast_enough(search, &search->next_run, &search->next.plan)) {
         search->index += search->found;
         search->found = true;
         search->largest = search->next_run;
         search->plan = search->next.plan;
-        ZR_TRY(plan_next(search, &variants[0]));
+        ZR_TRY(plan_next(search, &first[0]));
     }
     return ZR_OK;
 }

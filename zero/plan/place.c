@@ -4,7 +4,8 @@
  * What lives where is a small problem of sums (shares_internal.h), but for what a tier holds
  * besides. That is read from a plan, and depends on the placement a little: so a placement is found
  * with what is known, planned within the budgets, and where it does not fit, planned without them
- * to know better. What fits is then moved towards what would fit if memory had no holes.
+ * to know better. What fits is then moved towards what would fit if memory had no holes. All this
+ * asks for memory alone; times are planned of what was found, to choose by.
  */
 #include <math.h>
 #include <stdio.h>
@@ -33,6 +34,7 @@ typedef struct search {
     zr_run_plan_t planned; /* if is_planned: of the run as it is */
     bool is_planned;
     bool tries_split;  /* it may turn out to be impossible */
+    bool memory_only;  /* plans are */
     char message[512]; /* the first error of the last plan */
 } search_t;
 
@@ -62,6 +64,7 @@ static zr_status_t plan(search_t *search, size_t n_free, zr_run_plan_t *plan_p, 
     bool has_limits = n_free == 0;
     zr_run_request_t request = has_limits ? *search->run : zr_run_to_learn(search->run, n_free);
     request.log = (zr_log_t){.sink = keep_first, .context = search, .level = ZR_LOG_ERROR};
+    request.memory_only |= search->memory_only;
     search->message[0] = '\0';
     search->n_plans++;
     zr_status_t status = zr_run_plan(&request, plan_p);
@@ -306,7 +309,7 @@ static void keep(const search_t *search, const zr_shares_t *shares, const zr_run
                  placed_t *placed) {
     zr_shares_facts_t facts = search->facts;
     learn(search, plan, &facts);
-    if (!placed->fits || plan->step_seconds <= placed->plan.step_seconds) {
+    if (!placed->fits || search->memory_only || plan->step_seconds <= placed->plan.step_seconds) {
         placed->run = *search->run;
         placed->plan = *plan;
     }
@@ -463,6 +466,35 @@ static void take_faster(const placed_t *placed, placed_t *best) {
         *best = *placed;
 }
 
+/* Plan what was found by plans of memory alone again, with times. If it does not fit, because of
+ * the tables of a process, plans are no longer of memory alone. */
+static zr_status_t add_times(search_t *search, placed_t *placed) {
+    *search->run = placed->run;
+    search->memory_only = false;
+    zr_status_t status = plan(search, 0, &placed->plan, &placed->fits);
+    search->memory_only = placed->fits;
+    return status;
+}
+
+/* As it was found, or moved: what is faster. The former is planned only where it may be. */
+static zr_status_t find_fastest(search_t *search, zr_shares_aim_t aim, placed_t *placed) {
+    ZR_TRY(find(search, aim, placed));
+    placed->found = placed->shares;
+    if (!placed->fits || search->open->is_enough)
+        return ZR_OK;
+    placed_t first = *placed;
+    ZR_TRY(polish(search, aim, placed));
+    if (!search->memory_only)
+        return ZR_OK;
+    ZR_TRY(add_times(search, placed));
+    if (!placed->fits || zr_shares_seconds(&search->facts, &placed->shares) <=
+                             zr_shares_seconds(&search->facts, &first.shares))
+        return ZR_OK;
+    ZR_TRY(add_times(search, &first));
+    take_faster(&first, placed);
+    return ZR_OK;
+}
+
 static zr_status_t try_aim(search_t *search, zr_shares_aim_t aim, placed_t *best) {
     bool params_are_open = search->facts.is_open[ZR_KEPT_PARAMS];
     placed_t placed = {.fits = false};
@@ -470,10 +502,13 @@ static zr_status_t try_aim(search_t *search, zr_shares_aim_t aim, placed_t *best
     if (best->fits && zr_shares_find(&search->facts, aim, &shares) &&
         distance(&shares, &best->found) <= LEAST_MOVE)
         return ZR_OK; /* the same */
-    ZR_TRY(find(search, aim, &placed));
-    placed.found = placed.shares;
-    if (placed.fits && !search->open->is_enough)
-        ZR_TRY(polish(search, aim, &placed));
+    bool was_memory_only = search->memory_only;
+    ZR_TRY(find_fastest(search, aim, &placed));
+    if (was_memory_only && !search->memory_only) {
+        placed = (placed_t){.fits = false};
+        search->facts.is_open[ZR_KEPT_PARAMS] = params_are_open;
+        ZR_TRY(find_fastest(search, aim, &placed));
+    }
     take_faster(&placed, best);
     search->facts.is_open[ZR_KEPT_PARAMS] = params_are_open;
     return ZR_OK;
@@ -611,6 +646,7 @@ static zr_status_t open_buffers(search_t *search, const zr_config_t *asked) {
     search->is_planned = false;
     if (config->update_at != ZR_UPDATE_AT_BACKWARD && !is_limited)
         return ZR_OK;
+    search->memory_only = search->open->is_enough;
     ZR_TRY(plan(search, 0, &search->planned, &search->is_planned));
     if (search->is_planned)
         zr_run_hold_buffers(&search->planned, config);
@@ -620,7 +656,7 @@ static zr_status_t open_buffers(search_t *search, const zr_config_t *asked) {
 zr_status_t zr_run_place_and_plan(zr_run_request_t *run, const zr_run_open_t *open,
                                   const zr_log_t *log, size_t *n_plans_p, zr_run_plan_t *plan_p,
                                   bool *is_planned_p) {
-    search_t search = {.run = run, .open = open, .log = log};
+    search_t search = {.run = run, .open = open, .log = log, .memory_only = true};
     /* Room on the device is for what stays there, not for updates of what does not. */
     if (open->optimizer && run->config.offload_optimizer.update_on == ZR_UPDATE_ON_FASTER)
         run->config.offload_optimizer.update_on = ZR_UPDATE_ON_HOST;

@@ -62,6 +62,10 @@ typedef struct zr_run_request {
     bool concurrent; /* collectives on the host run concurrently with compute; on a GPU they always
                         do */
     zr_hardware_t hardware;
+    bool memory_only; /* the plan's times, and what it moves, are not those of the run; memory is,
+                         to the byte but for what a GPU maps. It takes a fraction of the time:
+                         pieces of optimizer state, gradients and parameters that are alike are
+                         worked through once */
     zr_run_spans_t
         *spans; /* set to the work of the last step, freed by the caller; NULL: not recorded */
     zr_trace_t *trace;      /* recorder of the simulated rank; NULL: none */

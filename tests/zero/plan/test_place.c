@@ -266,8 +266,8 @@ static void compare_with_grid(bool opens_inputs, size_t n) {
         double least = fastest_of_all(&box, &log, &n_tried);
         zr_run_plan_t planned;
         bool is_planned;
-        assert_ok(zr_run_place_and_plan(&box.run, &box.open, &log, &n_plans, &planned,
-                                        &is_planned));
+        assert_ok(
+            zr_run_place_and_plan(&box.run, &box.open, &log, &n_plans, &planned, &is_planned));
         assert_ok(zr_run_fit(&box.run, &log, &fit));
         n_planned += is_planned;
         if (is_planned)
@@ -293,6 +293,66 @@ static void compare_with_grid(bool opens_inputs, size_t n) {
 TEST(hardly_slower_than_any_of_a_grid) {
     compare_with_grid(false, TEST_IS_SLOW ? 12 : 40);
     compare_with_grid(true, TEST_IS_SLOW ? 8 : 25);
+}
+
+/* ---- plans of memory alone --------------------------------------------------------------------
+ */
+
+/* What is live is the same, and on a host, where no time decides what is mapped, so is that. */
+static void compare_memory(const zr_run_fit_t *full, const zr_run_fit_t *alone, bool is_host) {
+    assert_true(full->fits == alone->fits);
+    assert_int_equal(full->plan.nvme_bytes, alone->plan.nvme_bytes);
+    for (int tier = ZR_TIER_DEVICE; tier <= ZR_TIER_HOST; tier++) {
+        const zr_tier_statistics_t *a = &full->plan.tiers[tier], *b = &alone->plan.tiers[tier];
+        assert_int_equal(a->live.peak, b->live.peak);
+        for (int tag = 0; tag < ZR_N_TAGS; tag++)
+            assert_int_equal(a->by_tag[tag].peak, b->by_tag[tag].peak);
+        if (is_host)
+            assert_int_equal(a->reserved.peak, b->reserved.peak);
+    }
+    if (is_host)
+        assert_int_equal(full->plan.metadata.peak, alone->plan.metadata.peak);
+}
+
+static const place_t *draw_place(uint64_t *state, bool has_drives) {
+    return &places[below(state, has_drives ? N_OF(places) : 3)];
+}
+
+TEST(plans_of_memory_alone_have_the_memory_of_plans) {
+    zr_log_t log = {.sink = drop_message, .level = ZR_LOG_ERROR};
+    uint64_t bits = 29;
+    size_t n_fit = 0, n_shorter = 0, n = TEST_IS_SLOW ? 60 : 300;
+    for (size_t i = 0; i < n; i++) {
+        zr_run_fit_t full, alone;
+        box_t box;
+        draw(&bits, &box);
+        zr_config_t *config = &box.run.config;
+        bool has_drives = config->nvme.paths[0] != '\0';
+        if (i % 3 != 0) /* all fit */
+            config->device_memory_bytes = config->host_memory_bytes = config->nvme.capacity_bytes =
+                ZR_CONFIG_NO_BUDGET;
+        const place_t *state = draw_place(&bits, has_drives),
+                      *params = draw_place(&bits, has_drives);
+        config->offload_optimizer.update_on = (zr_update_on_t)below(&bits, 3);
+        config->offload_optimizer.device = state->device;
+        config->offload_optimizer.ratio = state->ratio;
+        if (config->stage == 3) {
+            config->offload_param.device = params->device;
+            config->offload_param.ratio = params->ratio;
+        }
+        if (config->stage >= 2 && has_drives)
+            config->offload_optimizer.gradients = (zr_offload_device_t)below(&bits, 3);
+        if (config->stage >= 2 && below(&bits, 3) == 0)
+            config->update_at = ZR_UPDATE_AT_BACKWARD;
+        assert_ok(zr_run_fit(&box.run, &log, &full));
+        box.run.memory_only = true;
+        assert_ok(zr_run_fit(&box.run, &log, &alone));
+        compare_memory(&full, &alone, box.run.hardware.kind == ZR_HARDWARE_HOST);
+        n_fit += full.fits;
+        n_shorter += full.fits && alone.plan.step_seconds < 0.9 * full.plan.step_seconds;
+    }
+    print_message("%zu of %zu fit, %zu took less than their time\n", n_fit, n, n_shorter);
+    assert_true(n_fit > n / 2 && n_shorter > n_fit / 4); /* something was left out */
 }
 
 /* ---- split masters --------------------------------------------------------------------------- */
