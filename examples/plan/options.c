@@ -134,8 +134,9 @@ static const zr_option_t own[] = {
     {"plan-exact", .offset = offsetof(plan_options_t, walks), .type = ZR_OPTION_CHOICE, .group = 4,
      .choices = exactness,
      .help = "models of 512 equal layers or more; fold: plans that are neither recommended nor the "
-             "fastest are told from plans of fewer layers, about, and marked ~; walk: all plans "
-             "have all layers"},
+             "fastest are told from plans of fewer layers, without holes of memory, and marked ~; "
+             "walk: "
+             "all plans have all layers"},
     {"top", .offset = offsetof(plan_options_t, n_lines), .type = ZR_OPTION_COUNT,
      .group = PLAN_OUTPUT, .arg = "N",
      .help = "lines of the table: the N fastest placements; 0: all"},

@@ -22,7 +22,10 @@
 static json_t *peaks_object(const plan_options_t *options, const zr_run_row_t *row) {
     train_peak_t peaks[ZR_N_TIERS];
     train_plan_peaks(&row->one.plan, peaks);
-    return train_peaks_object(peaks, plan_row_uses_nvme(options, row));
+    json_t *object = train_peaks_object(peaks, plan_row_uses_nvme(options, row));
+    for (int tier = ZR_TIER_DEVICE; tier <= ZR_TIER_HOST && !row->is_exact; tier++)
+        json_object_del(json_object_get(object, zr_tier_name((zr_tier_t)tier)), "reserved");
+    return object;
 }
 
 static json_t *time_object(const zr_run_times_t *times) {
@@ -58,9 +61,11 @@ static json_t *row_object(const plan_options_t *options, const zr_run_row_t *row
     put_parts(&object, &row->config);
     JSON_PUT(&object, {"recompute", json_string(zr_recompute_name(row->recompute))},
              {"micro_batch", json_count(row->micro_batch)}, {"fits", json_boolean(row->one.fits)},
-             {"exact", json_boolean(row->is_exact)}, {"peak_bytes", peaks_object(options, row)},
-             {"pinned_bytes", json_count(row->one.plan.tiers[ZR_TIER_HOST].pinned.peak)},
-             {"metadata_bytes", train_metadata_object(&row->one.plan.metadata)});
+             {"exact", json_boolean(row->is_exact)}, {"peak_bytes", peaks_object(options, row)});
+    if (row->is_exact)
+        JSON_PUT(&object,
+                 {"pinned_bytes", json_count(row->one.plan.tiers[ZR_TIER_HOST].pinned.peak)},
+                 {"metadata_bytes", train_metadata_object(&row->one.plan.metadata)});
     if (row->one.fits) {
         JSON_PUT(&object, {"step_ms", json_number(1e3 * row->one.plan.step_seconds)},
                  {"tokens_per_s", json_number(row->tokens_per_s)},
@@ -221,7 +226,9 @@ static void print_row(const zr_run_row_t *row, FILE *file) {
 static void print_marks(const zr_run_rows_t *rows, FILE *file) {
     for (size_t i = 0; i < rows->n; i++)
         if (!rows->all[i].is_exact) {
-            fprintf(file, "(~: about, from plans of fewer layers; --plan-exact walk plans all)\n");
+            fprintf(file,
+                    "(~: from plans of fewer layers, of memory what is in use, without holes; "
+                    "--plan-exact walk plans all)\n");
             return;
         }
 }

@@ -25,7 +25,8 @@ zr_run_request_t zr_run_to_learn(const zr_run_request_t *request, size_t n_steps
 zr_run_lack_t zr_run_find_lack(const zr_run_request_t *request, const zr_run_plan_t *plan);
 
 /**
- * About what zr_run_fit says, from plans of the same model with fewer equal blocks.
+ * What zr_run_fit says, from plans of the same model with fewer equal blocks: of memory what is
+ * live, as if nothing else were mapped, and no tables.
  *
  * @param least_blocks  of the model's equal blocks
  * @return false: it has fewer, or the run is none that can be told so; *one_p is not set

@@ -5,8 +5,8 @@
  * a size of their own are full, over whole periods. So short plans, with a period more each, say
  * how much that is, if no bounded buffer grew between the last two. What is live is exact, and time
  * mostly: work that falls behind by a little with each block may be waited for in the long run, and
- * not in a short one. What is mapped is close, in granules of each lifetime's own. Whether a run
- * fits is told only where that makes no difference.
+ * not in a short one. What is mapped is not told, since each class's granules depend on all that
+ * was before, nor are tables. Whether a run fits is told only where that makes no difference.
  */
 #include <math.h>
 #include <stdio.h>
@@ -114,20 +114,24 @@ static bool lacks_device_surely(const zr_run_request_t *request, const zr_run_pl
 typedef struct few {
     zr_run_plan_t plans[3]; /* each with one period more */
     double times;           /* periods from the last of them to the run */
-    double off; /* part of the told step: what the two periods in between differ by, in each */
 } few_t;
+
+/* A period takes as long as the one before. */
+static bool are_even(const few_t *few) {
+    const zr_run_plan_t *a = &few->plans[0], *b = &few->plans[1], *c = &few->plans[2];
+    double more = c->step_seconds - b->step_seconds, before = b->step_seconds - a->step_seconds;
+    double told = c->step_seconds + few->times * fabs(more);
+    return fabs(more - before) * few->times <= EVEN * told;
+}
 
 /* Steps repeat after some blocks: as many as a ring has buffers, or a bucket takes. So the numbers
  * of blocks differ from each other, and from n, by whole periods. */
 static zr_status_t plan_period(const zr_run_request_t *request, size_t n, size_t period,
                                few_t *few) {
-    zr_run_plan_t *a = &few->plans[0], *b = &few->plans[1], *c = &few->plans[2];
     size_t first = FIRST_BLOCKS + (n - FIRST_BLOCKS) % period;
     for (size_t i = 0; i < 3; i++)
         ZR_TRY(plan_blocks(request, first + i * period, &few->plans[i]));
-    double more = c->step_seconds - b->step_seconds, before = b->step_seconds - a->step_seconds;
     few->times = (double)((n - first) / period - 2);
-    few->off = fabs(more - before) * few->times / (c->step_seconds + few->times * fabs(more));
     return ZR_OK;
 }
 
@@ -138,7 +142,7 @@ static bool plan_few(const zr_run_request_t *request, size_t n, few_t *few) {
         size_t longest = FIRST_BLOCKS + (n - FIRST_BLOCKS) % periods[i] + 2 * periods[i];
         if (LEAST_SAVING * longest > n || plan_period(request, n, periods[i], few) != ZR_OK)
             return false;
-        if (few->off <= EVEN && are_full(&few->plans[1], &few->plans[2]))
+        if (are_even(few) && are_full(&few->plans[1], &few->plans[2]))
             return true;
     }
     return false;
@@ -155,6 +159,16 @@ static bool tell(const zr_run_request_t *request, size_t n, zr_run_fit_t *one) {
     return true;
 }
 
+/* What is live stands for what is mapped. */
+static void forget_what_is_not_told(const zr_run_request_t *request, zr_run_fit_t *one) {
+    for (int tier = ZR_TIER_DEVICE; tier <= ZR_TIER_HOST; tier++) {
+        one->plan.tiers[tier].reserved = one->plan.tiers[tier].live;
+        one->plan.tiers[tier].pinned = (zr_byte_count_t){0};
+    }
+    one->plan.metadata = (zr_byte_count_t){0};
+    one->lack = one->fits ? (zr_run_lack_t){0} : zr_run_find_lack(request, &one->plan);
+}
+
 bool zr_run_fold(const zr_run_request_t *request, size_t least_blocks, zr_run_fit_t *one_p) {
     size_t n = can_be_folded(request) ? request->model.n_repeated(request->model.context) : 0;
     zr_run_fit_t one = {0};
@@ -168,10 +182,9 @@ bool zr_run_fold(const zr_run_request_t *request, size_t least_blocks, zr_run_fi
     }
     if (!one.fits && !lacks_surely(request, &one.plan))
         return false;
-    if (one.fits)
-        one.lack = (zr_run_lack_t){0};
-    else
-        snprintf(one.message, sizeof(one.message), "%s: about %s needed, %s available",
+    forget_what_is_not_told(request, &one);
+    if (!one.fits)
+        snprintf(one.message, sizeof(one.message), "%s: %s needed, %s available",
                  zr_run_lack_name(&one.lack), zr_size_text(one.lack.needed_bytes).text,
                  zr_size_text(one.lack.there_bytes).text);
     *one_p = one;
