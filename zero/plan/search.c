@@ -14,9 +14,11 @@
 #define MOST_MICRO_BATCH ((size_t)1024)
 #define LEAST_GAIN 1.01 /* of twice the micro-batch, or of groups, or they are not tried */
 
-/* A placement: its rows depend on each other, and on no others. */
+/* A placement: its rows depend on each other, and on no others of those that are planned at the
+ * same time. */
 typedef struct chain {
     zr_run_row_t first;
+    int least_group; /* it is planned in groups, of this size or more; 0: it is not */
     zr_run_rows_t rows;
 } chain_t;
 
@@ -204,7 +206,7 @@ static zr_status_t plan_micro_batches(search_t *search, zr_run_row_t row) {
     return ZR_OK;
 }
 
-static zr_status_t add_chain(search_t *search, const zr_run_row_t *first) {
+static zr_status_t add_chain(search_t *search, const zr_run_row_t *first, int least_group) {
     if (search->n_chains == search->chains_capacity) {
         size_t capacity = search->n_chains == 0 ? 64 : 2 * search->n_chains;
         chain_t *grown = realloc(search->chains, capacity * sizeof(*grown));
@@ -214,7 +216,7 @@ static zr_status_t add_chain(search_t *search, const zr_run_row_t *first) {
         search->chains = grown;
         search->chains_capacity = capacity;
     }
-    search->chains[search->n_chains++] = (chain_t){.first = *first};
+    search->chains[search->n_chains++] = (chain_t){.first = *first, .least_group = least_group};
     return ZR_OK;
 }
 
@@ -229,7 +231,7 @@ static zr_status_t list_recomputation(search_t *search, zr_run_row_t row) {
             continue;
         if (zr_run_row_uses_nvme(ask, &row) && !has_drives(ask))
             continue;
-        ZR_TRY(add_chain(search, &row));
+        ZR_TRY(add_chain(search, &row, 0));
     }
     return ZR_OK;
 }
@@ -258,51 +260,6 @@ static zr_status_t list_placements(search_t *search, zr_run_row_t row) {
                 ZR_TRY(list_recomputation(search, row));
         }
     return ZR_OK;
-}
-
-/* A job of a thread. Of neighbours in the list one often waits for the plan of memory that the
- * other makes, so jobs next to each other are of both halves. */
-static zr_status_t plan_chain(void *context, size_t index, const zr_log_t *log) {
-    const search_t *search = context;
-    size_t half = (search->n_chains + 1) / 2;
-    chain_t *chain = &search->chains[index / 2 + (index % 2 == 0 ? 0 : half)];
-    search_t own = {.ask = search->ask,
-                    .log = log,
-                    .plans = search->plans,
-                    .rows = chain->rows,
-                    .progress = search->progress};
-    own.rows.n = own.rows.n_tried = 0; /* it may be the second time */
-    zr_status_t status = plan_micro_batches(&own, chain->first);
-    chain->rows = own.rows;
-    return status;
-}
-
-/* In the order of the list, whichever was planned first. */
-static zr_status_t join_chains(search_t *search) {
-    for (size_t i = 0; i < search->n_chains; i++) {
-        const zr_run_rows_t *rows = &search->chains[i].rows;
-        for (size_t k = 0; k < rows->n; k++)
-            ZR_TRY(add_row(search, &rows->all[k]));
-        search->rows.n_tried += rows->n_tried;
-    }
-    return ZR_OK;
-}
-
-static zr_status_t plan_chains(search_t *search) {
-    const zr_run_ask_t *ask = search->ask;
-    bool is_recorded = ask->run.spans != NULL || ask->run.trace != NULL;
-    zr_run_jobs_t jobs = {.n = search->n_chains,
-                          .run = plan_chain,
-                          .context = search,
-                          .n_threads = is_recorded ? 1 : ask->n_threads};
-    zr_status_t status = zr_run_jobs(&jobs, search->log);
-    ZR_THEN(status, join_chains(search));
-    for (size_t i = 0; i < search->n_chains; i++)
-        zr_run_rows_free(&search->chains[i].rows);
-    free(search->chains);
-    search->chains = NULL;
-    search->n_chains = search->chains_capacity = 0;
-    return status;
 }
 
 /* ---- the choice ------------------------------------------------------------------------------ */
@@ -449,6 +406,63 @@ static zr_status_t plan_sizes(search_t *search, zr_run_row_t row, int least) {
     return ZR_OK;
 }
 
+/* ---- placements on all cores ----------------------------------------------------------------- */
+
+/* A job of a thread. Of neighbours in the list one often waits for the plan of memory that the
+ * other makes, so jobs next to each other are of both halves. */
+static zr_status_t plan_chain(void *context, size_t index, const zr_log_t *log) {
+    const search_t *search = context;
+    size_t half = (search->n_chains + 1) / 2;
+    chain_t *chain = &search->chains[index / 2 + (index % 2 == 0 ? 0 : half)];
+    search_t own = {.ask = search->ask,
+                    .log = log,
+                    .plans = search->plans,
+                    .rows = chain->rows,
+                    .progress = search->progress};
+    own.rows.n = own.rows.n_tried = 0; /* it may be the second time */
+    zr_status_t status = chain->least_group == 0
+                             ? plan_micro_batches(&own, chain->first)
+                             : plan_sizes(&own, chain->first, chain->least_group);
+    chain->rows = own.rows;
+    return status;
+}
+
+/* In the order of the list, whichever was planned first. */
+static zr_status_t join_chains(search_t *search) {
+    for (size_t i = 0; i < search->n_chains; i++) {
+        const zr_run_rows_t *rows = &search->chains[i].rows;
+        for (size_t k = 0; k < rows->n; k++)
+            ZR_TRY(add_row(search, &rows->all[k]));
+        search->rows.n_tried += rows->n_tried;
+    }
+    return ZR_OK;
+}
+
+static zr_status_t plan_chains(search_t *search) {
+    const zr_run_ask_t *ask = search->ask;
+    bool is_recorded = ask->run.spans != NULL || ask->run.trace != NULL;
+    zr_run_jobs_t jobs = {.n = search->n_chains,
+                          .run = plan_chain,
+                          .context = search,
+                          .n_threads = is_recorded ? 1 : ask->n_threads};
+    zr_status_t status = zr_run_jobs(&jobs, search->log);
+    ZR_THEN(status, join_chains(search));
+    for (size_t i = 0; i < search->n_chains; i++)
+        zr_run_rows_free(&search->chains[i].rows);
+    free(search->chains);
+    search->chains = NULL;
+    search->n_chains = search->chains_capacity = 0;
+    return status;
+}
+
+static zr_status_t plan_and_choose(search_t *search) {
+    ZR_TRY(plan_chains(search));
+    choose(&search->rows);
+    return ZR_OK;
+}
+
+#define GROUPS_AT_ONCE 4 /* placements; whether others are worth it is asked after these */
+
 /* Groups need more memory than all ranks together, and gain no more than what is waited for: a
  * placement that does not fit with all ranks, or could not be worth it, is not planned in groups.
  */
@@ -469,9 +483,13 @@ static zr_status_t plan_groups(search_t *search) {
                             .params = placement.best->params,
                             .recompute = placement.best->recompute,
                             .micro_batch = placement.best->micro_batch};
-        ZR_TRY(plan_sizes(search, row, least_worth(search, &placement, of_one_group)));
-        choose(&search->rows);
+        int least = least_worth(search, &placement, of_one_group);
+        if (least > 0)
+            ZR_TRY(add_chain(search, &row, least));
+        if (search->n_chains == GROUPS_AT_ONCE)
+            ZR_TRY(plan_and_choose(search));
     }
+    ZR_TRY(plan_and_choose(search));
     search->rows.has_groups = search->rows.n > n;
     return ZR_OK;
 }
@@ -554,7 +572,8 @@ static zr_status_t propose_messages(search_t *search) {
     run.config.gather_encoding = run.config.stage > 0 ? ZR_MESSAGE_8BIT : ZR_MESSAGE_PLAIN;
     run.config.reduce_encoding = ZR_MESSAGE_4BIT;
     run.plans = search->plans;
-    ZR_TRY(zr_run_fit(&run, search->log, &one));
+    if (!folds(search) || !zr_run_fold(&run, ask->fold_blocks, &one))
+        ZR_TRY(zr_run_fit(&run, search->log, &one));
     if (one.fits)
         rows->encoded_gain = row->one.plan.step_seconds / one.plan.step_seconds;
     return ZR_OK;
