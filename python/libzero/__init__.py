@@ -54,6 +54,7 @@ __all__ = [
     "close",
     "init",
     "initialize",
+    "load_pretrained",
     "options",
     "plan",
     "rank",
@@ -93,10 +94,18 @@ def initialize(model: Any, config: Any = None, **keywords: Any) -> Engine:
 
 def init() -> Any:
     """A context: modules that are built in it have parameters without values, which take no memory.
-    initialize(..., pretrained=folder) gives them values. Buffers have theirs."""
+    load_pretrained(model, folder), or initialize(..., pretrained=folder), gives them values. Buffers have theirs."""
     from .pretrained import init
 
     return init()
+
+
+def load_pretrained(model: Any, folder: Any) -> Any:
+    """Let initialize(model) take the values of all parameters from a folder or file, as its `pretrained` says: each rank reads
+    the part that it keeps. Names and shapes are compared now. Returns the model."""
+    from .pretrained import load_pretrained
+
+    return load_pretrained(model, folder)
 
 
 def plan(model: Any = None, batch: Any = None, **options: Any) -> Result | ModulePlan:

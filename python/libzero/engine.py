@@ -27,7 +27,7 @@ from .checkpoints import Checkpoints, read_secret
 from .exchange import saved_names
 from .gradients import Gradients, rows_of
 from .hooks import IN_BACKWARD, IN_FORWARD, OUTSIDE, Hooks
-from .pretrained import Weights, give_places
+from .pretrained import Weights, give_places, take_pretrained
 from .stash import UNIT_BYTES, Stash
 from .units import Param, Unit, check_params, plan_units, tensor_at
 from .values import Values
@@ -109,6 +109,8 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
         self._moves = self.stage == 3 and (n_shards > 1 or is_offloaded)
         self._gathers = self.stage == 3 and n_shards > 1  # with other ranks
         self._hooks_saving = self._moves or self._stash_bytes > 0
+        noted = take_pretrained(model)
+        pretrained = noted if pretrained is None else pretrained
         if pretrained is not None:
             give_places(model, self.dtype)
         self._weights = Weights(pretrained, model) if pretrained is not None else None

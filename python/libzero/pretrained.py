@@ -167,6 +167,20 @@ class Weights:
                 buffer.data.copy_(self._where[name].read(name, 0, buffer.numel()).view(buffer.shape))
 
 
+_NOTED = "_libzero_pretrained"  # an attribute of a module: where its values are
+
+
+def load_pretrained(model: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
+    Weights(path, model)  # refuses what does not match
+    setattr(model, _NOTED, os.fspath(path))
+    return model
+
+
+def take_pretrained(model: nn.Module) -> str | None:
+    """What load_pretrained has noted, once."""
+    return model.__dict__.pop(_NOTED, None)
+
+
 def give_places(model: nn.Module, dtype: torch.dtype) -> None:
     """Parameters without values are on the CPU from now on, still without memory."""
     for param in model.parameters():

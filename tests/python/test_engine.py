@@ -1024,10 +1024,12 @@ class Pretrained(unittest.TestCase):
                 self.assertEqual(train_engine(engine, "llama", 3), usual)
         with libzero.init():
             model, other = models.make("llama").model, models.make("gpt2").model
-        with libzero.initialize(model.model, pretrained=base, **HYPER) as engine:
+        with libzero.initialize(libzero.load_pretrained(model.model, base), **HYPER) as engine:
             self.assertTrue(torch.equal(engine.state_dict()["norm.weight"], expected["model.norm.weight"]))
         with self.assertRaisesRegex(libzero.ArgumentError, "no tensor for 1 of"):
             libzero.initialize(model, pretrained=base)
+        with self.assertRaisesRegex(libzero.ArgumentError, "no tensor for 1 of"):
+            libzero.load_pretrained(model, base)
         with self.assertRaisesRegex(libzero.ArgumentError, "no values"):
             libzero.initialize(other)
         with self.assertRaisesRegex(libzero.ArgumentError, "found neither model.safetensors"):
