@@ -78,7 +78,6 @@ static zr_status_t plan_placed(zr_run_largest_t *search, const variant_t *varian
     if (open.optimizer || open.params || open.gradients || open.activations)
         ZR_TRY(
             zr_run_place_and_plan(run, &open, search->log, &search->n_plans, plan_p, &is_planned));
-    is_planned &= run->memory_only || !is_enough;
     search->n_plans += !is_planned;
     *status_p = is_planned ? ZR_OK : zr_run_plan(run, plan_p);
     zr_run_hold_buffers(plan_p, &run->config);

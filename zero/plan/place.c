@@ -675,6 +675,7 @@ zr_status_t zr_run_place_and_plan(zr_run_request_t *run, const zr_run_open_t *op
     search.is_planned &= pinned_bytes == 0 || pinned_bytes >= ZR_RUN_ENOUGH_BYTES;
     ZR_THEN(status, open_buffers(&search, &asked));
     ZR_TRY(status);
+    search.is_planned &= run->memory_only || !open->is_enough; /* with its times */
     *n_plans_p += search.n_plans;
     *is_planned_p = search.is_planned;
     if (search.is_planned)
