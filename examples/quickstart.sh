@@ -4,7 +4,20 @@
 # was planned to need beside what it needed, and draws it.
 # Installs what is missing on Debian 12 and Ubuntu 22.04 or later, builds, which takes some
 # minutes on two cores, and trains for one or two; a second run builds nothing.
+#
+#   bash examples/quickstart.sh
 set -u
+case ${1-} in
+"") ;;
+-h | --help)
+    sed -n '2,/^set /s/^# \{0,1\}//p' "$0"
+    exit 0
+    ;;
+*)
+    echo "quickstart.sh: $1: there are no options but --help" >&2
+    exit 2
+    ;;
+esac
 trap 'exit 130' INT # zero-train ends by itself, with a report, and would only be the first to
 cd "$(dirname "$0")/.." || exit 1
 . cmake/install.sh

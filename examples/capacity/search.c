@@ -112,6 +112,7 @@ zr_status_t capacity_search(capacity_search_t *search) {
         .is_stopped = is_stopped,
         .stop_context = search,
         .n_plans = search->n_plans};
+    largest->open.places.update_on = false; /* half the plans */
     zr_status_t status = zr_run_find_largest(largest);
     if (status == ZR_OK)
         take_results(search, largest);

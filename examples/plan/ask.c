@@ -6,6 +6,7 @@
 /* What `auto` may choose of a run. */
 zr_run_open_t train_plan_open(const train_options_t *options) {
     return (zr_run_open_t){.optimizer = options->auto_optimizer,
+                           .update_on = true,
                            .params = options->auto_params,
                            .gradients = !options->has_gradients,
                            .activations = options->auto_activations,

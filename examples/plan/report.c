@@ -304,7 +304,7 @@ static void print_divided(const plan_options_t *options, const zr_run_row_t *row
     bool optimizer = row->config.offload_optimizer.device != ZR_OFFLOAD_NONE;
     bool params = row->config.offload_param.device != ZR_OFFLOAD_NONE;
     if ((optimizer && options->optimizer_open) || (params && options->params_open))
-        fprintf(file, "  divided over all memories it is often faster: --offload-optimizer auto "
+        fprintf(file, "  divided over all memories it may be faster: --offload-optimizer auto "
                       "--offload-params auto\n");
 }
 

@@ -399,7 +399,8 @@ static zr_status_t check_schedule(const zr_schedule_t *schedule, const zr_log_t 
             &status,
             zr_fail(log, ZR_ERR_ARGUMENT,
                     "configuration: schedule.total_steps (scheduler.params.total_num_steps) is not "
-                    "set, but the schedule ends with the run: set the number of steps"));
+                    "set, or \"auto\", but the schedule ends with the run: set the number of "
+                    "steps"));
     else if (schedule->warmup_steps > schedule->total_steps)
         keep_first(
             &status,

@@ -653,13 +653,10 @@ static zr_status_t open_buffers(search_t *search, const zr_config_t *asked) {
     return ZR_OK;
 }
 
-zr_status_t zr_run_place_and_plan(zr_run_request_t *run, const zr_run_open_t *open,
-                                  const zr_log_t *log, size_t *n_plans_p, zr_run_plan_t *plan_p,
-                                  bool *is_planned_p) {
+/* With updates where the run says. */
+static zr_status_t place(zr_run_request_t *run, const zr_run_open_t *open, const zr_log_t *log,
+                         size_t *n_plans_p, zr_run_plan_t *plan_p, bool *is_planned_p) {
     search_t search = {.run = run, .open = open, .log = log, .memory_only = true};
-    /* Room on the device is for what stays there, not for updates of what does not. */
-    if (open->optimizer && run->config.offload_optimizer.update_on == ZR_UPDATE_ON_FASTER)
-        run->config.offload_optimizer.update_on = ZR_UPDATE_ON_HOST;
     const zr_config_t asked = run->config;
     const size_t pinned_bytes = run->hardware.pinned_bytes;
     if (pinned_bytes != 0)
@@ -681,6 +678,59 @@ zr_status_t zr_run_place_and_plan(zr_run_request_t *run, const zr_run_open_t *op
     if (search.is_planned)
         *plan_p = search.planned;
     return ZR_OK;
+}
+
+static void drop(void *context, zr_log_level_t level, int rank, const char *message) {
+    (void)context, (void)level, (void)rank, (void)message;
+}
+
+static const zr_log_t nowhere = {.sink = drop, .level = ZR_LOG_ERROR, .rank = -1};
+
+/* A placement with updates on the GPU instead, where that is possible and faster. */
+static zr_status_t try_updates_on_device(const zr_run_request_t *asked, const zr_run_open_t *open,
+                                         size_t *n_plans_p, zr_run_request_t *run,
+                                         zr_run_plan_t *plan_p, bool *is_planned_p) {
+    zr_run_request_t other = *asked;
+    zr_run_plan_t plan;
+    bool is_planned = false;
+    other.config.offload_optimizer.update_on = ZR_UPDATE_ON_DEVICE;
+    other.log = nowhere;
+    zr_status_t status = place(&other, open, &nowhere, n_plans_p, &plan, &is_planned);
+    if (status == ZR_OK && !is_planned) { /* with the buffers that it leaves open */
+        status = zr_run_plan(&other, &plan);
+        ++*n_plans_p;
+    }
+    if (status != ZR_OK)
+        return status == ZR_ERR_MEMORY ? status : ZR_OK;
+    if (!*is_planned_p) {
+        zr_run_request_t own = *run;
+        own.log = nowhere;
+        *is_planned_p = zr_run_plan(&own, plan_p) == ZR_OK;
+        ++*n_plans_p;
+    }
+    if (*is_planned_p && plan.step_seconds >= WORTH_IT * plan_p->step_seconds)
+        return ZR_OK;
+    other.log = run->log;
+    *run = other;
+    *plan_p = plan;
+    *is_planned_p = true;
+    return ZR_OK;
+}
+
+zr_status_t zr_run_place_and_plan(zr_run_request_t *run, const zr_run_open_t *open,
+                                  const zr_log_t *log, size_t *n_plans_p, zr_run_plan_t *plan_p,
+                                  bool *is_planned_p) {
+    zr_offload_options_t *state = &run->config.offload_optimizer;
+    const zr_run_request_t asked = *run;
+    bool is_open = open->optimizer && state->update_on == ZR_UPDATE_ON_FASTER;
+    /* Room on the device is for what stays there, and not for updates of what does not, at first. */
+    if (is_open)
+        state->update_on = ZR_UPDATE_ON_HOST;
+    ZR_TRY(place(run, open, log, n_plans_p, plan_p, is_planned_p));
+    bool is_tried = is_open && open->update_on && !open->is_enough &&
+                    run->hardware.kind != ZR_HARDWARE_HOST && state->device != ZR_OFFLOAD_NONE;
+    return is_tried ? try_updates_on_device(&asked, open, n_plans_p, run, plan_p, is_planned_p)
+                    : ZR_OK;
 }
 
 zr_status_t zr_run_place(zr_run_request_t *run, const zr_run_open_t *open, const zr_log_t *log,
