@@ -63,8 +63,8 @@ mib() { awk -v bytes="$1" 'BEGIN { printf "%.1f", bytes / 1048576 }'; }
 row="%-6s %-14s %12s %12s %9s %11s %10s\n"
 zr_say "
 $model, $ranks ranks, fp32, $budget_mib MiB of device memory per rank
-(planned and measured: MiB of a rank's device memory at the peak; of what does not fit, without
-the budget)
+(planned and measured: MiB of a rank's device memory at the peak; where a stage does not fit, what
+it would take without the budget)
 "
 # shellcheck disable=SC2059
 table=$(printf "$row" stage result planned measured "step ms" "first loss" "last loss")
@@ -122,7 +122,7 @@ set yrange [0:*]
 set label 'budget, $budget_mib MiB' at graph 0.98, first $budget_mib right offset 0,0.6
 set key outside below reverse Left samplen 2 maxrows 3
 plot '$work/peaks.txt' using 2:xtic('stage '.strcol(1)) title 'parameters', '' using 3 title 'gradients', \
-    '' using 4 title 'optimizer state', '' using 5 title 'live units', \
+    '' using 4 title 'optimizer state', '' using 5 title 'gathered units and buckets', \
     '' using 6 title 'activations and others', \
     $budget_mib with lines linewidth 2 dashtype 2 linecolor 'black' notitle
 unset label

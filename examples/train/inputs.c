@@ -31,8 +31,8 @@ static void warn_of_padding(const train_options_t *options, const char *option, 
         return;
     zr_log_write(log, ZR_LOG_WARNING,
                  "%s: %.0f%% of the sequences is padding: documents of %s fill %s of %zu; "
-                 "examples/data/make_documents.py --pack %zu finds an order in which more of them "
-                 "fit, where there is one",
+                 "unless they are packed already, examples/data/make_documents.py --pack %zu may "
+                 "find an order in which more of them fit",
                  option, 100 * padding, zr_count_text(data_n_tokens(data), "token").text,
                  zr_count_text(data_n_windows(data), "sequence").text, options->seq, options->seq);
 }

@@ -22,7 +22,7 @@ _REFUSED = {
 }
 
 
-#: Keys of DeepSpeed's that change no result, and have no meaning here: section, key, why. They are ignored with a note.
+#: Keys of DeepSpeed's that change no result, and have no meaning here: section, key, why. They pass with a note.
 _IGNORED = {
     ("zero_optimization", "allgather_bucket_size"): "a bucket is a unit here",
     ("zero_optimization", "reduce_bucket_size"): "a bucket is a unit here",
@@ -98,7 +98,7 @@ def _read(config: _c.Config, source: Any, notes: list[str]) -> dict[str, Any]:
     n_notes = len(notes)
     for (section, key), reason in _IGNORED.items():
         if isinstance(found.get(section), dict) and found[section].get(key, "auto") != "auto":
-            notes.append(f"{section}.{key}={json.dumps(found[section].pop(key))} is ignored: {reason}")
+            notes.append(f"{section}.{key}={json.dumps(found[section].pop(key))} has no effect: {reason}")
     with tempfile.NamedTemporaryFile("w", prefix="config-", suffix=".json") as file:
         file.write(text if len(notes) == n_notes else json.dumps(found))
         file.flush()
@@ -151,7 +151,7 @@ def configure(
     """zr_config_t: the defaults, over them DeepSpeed's JSON, over that the keywords.
 
     uses_drives: options of drives have a meaning, whatever the others say
-    notes: gets what became of "auto", and what is ignored
+    notes: gets what became of "auto", and what has no effect
     """
     config = lib.zr_config_default()
     notes = [] if notes is None else notes
