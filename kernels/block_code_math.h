@@ -168,7 +168,7 @@ static inline ZR_HOST_DEVICE float zr_code_nf4_level(uint32_t code) {
     float level_01 = zr_code_pick(a, -1.0f, -0.69619280f);
     float level_23 = zr_code_pick(a, -0.52507305f, -0.39491749f);
     float level_45 = zr_code_pick(a, -0.28444138f, -0.18477343f);
-    float level_67 = zr_code_pick(a, -0.09105004f, 0.0f);
+    float level_67 = zr_code_pick(a, -0.091050036f, 0.0f);
     float level_89 = zr_code_pick(a, 0.07958030f, 0.16093020f);
     float level_1011 = zr_code_pick(a, 0.24611230f, 0.33791524f);
     float level_1213 = zr_code_pick(a, 0.44070983f, 0.56261700f);

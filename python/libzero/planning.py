@@ -189,11 +189,27 @@ def _undone(model: nn.Module) -> Iterator[None]:
                     buffer.copy_(value)
 
 
+@contextlib.contextmanager
+def _autocast_on_meta() -> Iterator[None]:
+    """PyTorch has no autocast of the meta device; models (transformers 4) turn it off where they are: the CPU's is taken there."""
+    begin = torch.autocast.__init__
+
+    def of_cpu(self: Any, device_type: str, *args: Any, **keywords: Any) -> None:
+        begin(self, "cpu" if device_type == "meta" else device_type, *args, **keywords)
+
+    if not torch.amp.is_autocast_available("meta"):
+        torch.autocast.__init__ = of_cpu  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.autocast.__init__ = begin  # type: ignore[method-assign]
+
+
 def _record(model: nn.Module, batch: Any, make: Callable[[nn.Module], _PlannedEngine], loss: Any) -> dict[str, Any]:
     with _undone(model), make(model) as engine:
         model.train()
         held = [*engine._shown.values(), *model.buffers(), *tensors_of(batch)]
-        with _Recorder(iter(held)) as recorder:
+        with _autocast_on_meta(), _Recorder(iter(held)) as recorder:
             for _ in range(_N_STEPS):
                 recorder.peak, recorder.n_assumed = recorder.live, 0
                 _step(engine, batch, loss)
@@ -331,7 +347,7 @@ def plan_module(
     if record != "real":
         try:
             found = _record(_on_meta(model), _map(batch, lambda t: t.to("meta")), make, loss)
-        except (NotImplementedError, RuntimeError) as error:
+        except (AttributeError, NotImplementedError, RuntimeError) as error:  # torch.utils.checkpoint of PyTorch 2.4 has torch.meta
             if record == "meta" or not has_values or isinstance(error, _c.Error):
                 raise
             why = f"it cannot be recorded on the meta device: {str(error).splitlines()[0]}"

@@ -123,6 +123,21 @@ class Activations(unittest.TestCase):
         self.assertEqual(libzero.plan(empty, batch if name == "conv" else next(models.batches("conv", 0, 1)))["tiers"],
                          libzero.plan(models.make("conv"), next(models.batches("conv", 0, 1)))["tiers"])
 
+    def test_autocast_turned_off(self):
+        """As transformers 4 does in rotary embeddings, where the tensors are: PyTorch has no autocast of the meta device."""
+
+        class Exact(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.linear = torch.nn.Linear(8, 8)
+
+            def forward(self, x):
+                with torch.autocast(device_type=x.device.type, enabled=False):
+                    return self.linear(x).square().mean()
+
+        plan = libzero.plan(Exact(), torch.ones(2, 8), record="meta", loss=lambda output: output)
+        self.assertEqual(plan["activations"]["recorded"], "meta")
+
     def test_recomputation(self):
         """It is seen in what is recorded."""
         def make(is_on):
