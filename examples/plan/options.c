@@ -135,8 +135,7 @@ static const zr_option_t own[] = {
      .choices = exactness,
      .help = "models of 512 equal layers or more; fold: plans that are neither recommended nor the "
              "fastest are told from plans of fewer layers, without holes of memory, and marked ~; "
-             "walk: "
-             "all plans have all layers"},
+             "walk: all plans have all layers"},
     {"top", .offset = offsetof(plan_options_t, n_lines), .type = ZR_OPTION_COUNT,
      .group = PLAN_OUTPUT, .arg = "N",
      .help = "lines of the table: the N fastest placements; 0: all"},

@@ -230,7 +230,8 @@ static const zr_key_section_t sections[] = {
      .names = "persistent_storage_path persistent_time_interval num_of_version_in_retention "
               "enable_nebula_load nebula_load_path",
      .may_be_auto = true},
-    {"flops_profiler", .off = "enabled", .only = "false", .why = "use wall_clock_breakdown: true instead",
+    {"flops_profiler", .off = "enabled", .only = "false",
+     .why = "use wall_clock_breakdown: true instead",
      .names = "recompute_fwd_factor profile_step module_depth top_modules detailed output_file",
      .may_be_auto = true},
     {"timers", .note = "every step is timed"},

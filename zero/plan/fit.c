@@ -153,6 +153,8 @@ static void drop(void *context, zr_log_level_t level, int rank, const char *mess
     (void)context, (void)level, (void)rank, (void)message;
 }
 
+const zr_log_t zr_run_nowhere = {.sink = drop, .level = ZR_LOG_ERROR, .rank = -1};
+
 static bool has_on_drives(const zr_run_request_t *request) {
     const zr_offload_options_t *state = &request->config.offload_optimizer;
     return state->device == ZR_OFFLOAD_NVME || state->gradients == ZR_OFFLOAD_NVME ||
@@ -187,7 +189,7 @@ static bool fits_with(const zr_run_request_t *request, size_t n_buffers, size_t 
                       zr_run_plan_t *plan_p) {
     zr_run_request_t own = *request;
     zr_run_plan_t plan;
-    own.log = (zr_log_t){.sink = drop, .level = ZR_LOG_ERROR};
+    own.log = zr_run_nowhere;
     set_open(&own.config, n_buffers, n_param_buffers);
     if (zr_run_plan_as_asked(&own, &plan) != ZR_OK)
         return false;

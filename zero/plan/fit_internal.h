@@ -5,6 +5,9 @@
 
 #include "zero/plan/run_search.h"
 
+/** A log that drops all messages. */
+extern const zr_log_t zr_run_nowhere;
+
 /** zr_run_plan, with as many buffers as the run itself would choose. */
 ZR_NODISCARD zr_status_t zr_run_plan_as_asked(const zr_run_request_t *request,
                                               zr_run_plan_t *plan_p);

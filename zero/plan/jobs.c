@@ -4,7 +4,7 @@
  * has its message, and the last error of the thread. Should it go well then, as memory has become
  * free, the caller does those behind it as well.
  */
-#include "zero/plan/run_search.h"
+#include "zero/plan/fit_internal.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -23,11 +23,6 @@ typedef struct crew {
     size_t n_told;
     zr_status_t status; /* of `ended` */
 } crew_t;
-
-static void drop_message(void *context, zr_log_level_t level, int rank, const char *message) {
-    (void)context, (void)level, (void)rank;
-    (void)message;
-}
 
 static void note_failure(crew_t *crew, size_t job) {
     size_t first = atomic_load(&crew->first_failed);
@@ -58,10 +53,9 @@ static void do_job(crew_t *crew, size_t job, const zr_log_t *log) {
 
 static void *work(void *context) {
     crew_t *crew = context;
-    const zr_log_t silent = {.sink = drop_message, .level = ZR_LOG_ERROR, .rank = -1};
     size_t job;
     while ((job = atomic_fetch_add(&crew->next, 1)) < atomic_load(&crew->first_failed))
-        do_job(crew, job, &silent);
+        do_job(crew, job, &zr_run_nowhere);
     return NULL;
 }
 

@@ -27,19 +27,13 @@ typedef struct variant {
 
 #define MOST_VARIANTS 9
 
-static void drop_message(void *context, zr_log_level_t level, int rank, const char *message) {
-    (void)context, (void)level, (void)rank, (void)message;
-}
-
-static const zr_log_t nowhere = {.sink = drop_message, .level = ZR_LOG_ERROR, .rank = -1};
-
 /* ---- one size -------------------------------------------------------------------------------- */
 
 /* The run of a size, but for what auto chooses. False: the family has not so many. */
 static zr_status_t make_run(const zr_run_largest_t *search, const variant_t *variant, size_t index,
                             zr_run_request_t *run_p, bool *is_there_p) {
     zr_run_request_t run = search->run;
-    run.log = nowhere;
+    run.log = zr_run_nowhere;
     run.activations = variant->activations;
     run.memory_only = variant->memory_only;
     run.config.offload_optimizer.gradients = variant->gradients;

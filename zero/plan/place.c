@@ -680,12 +680,6 @@ static zr_status_t place(zr_run_request_t *run, const zr_run_open_t *open, const
     return ZR_OK;
 }
 
-static void drop(void *context, zr_log_level_t level, int rank, const char *message) {
-    (void)context, (void)level, (void)rank, (void)message;
-}
-
-static const zr_log_t nowhere = {.sink = drop, .level = ZR_LOG_ERROR, .rank = -1};
-
 /* A placement with updates on the GPU instead, where that is possible and faster. */
 static zr_status_t try_updates_on_device(const zr_run_request_t *asked, const zr_run_open_t *open,
                                          size_t *n_plans_p, zr_run_request_t *run,
@@ -694,8 +688,8 @@ static zr_status_t try_updates_on_device(const zr_run_request_t *asked, const zr
     zr_run_plan_t plan;
     bool is_planned = false;
     other.config.offload_optimizer.update_on = ZR_UPDATE_ON_DEVICE;
-    other.log = nowhere;
-    zr_status_t status = place(&other, open, &nowhere, n_plans_p, &plan, &is_planned);
+    other.log = zr_run_nowhere;
+    zr_status_t status = place(&other, open, &zr_run_nowhere, n_plans_p, &plan, &is_planned);
     if (status == ZR_OK && !is_planned) { /* with the buffers that it leaves open */
         status = zr_run_plan(&other, &plan);
         ++*n_plans_p;
@@ -704,7 +698,7 @@ static zr_status_t try_updates_on_device(const zr_run_request_t *asked, const zr
         return status == ZR_ERR_MEMORY ? status : ZR_OK;
     if (!*is_planned_p) {
         zr_run_request_t own = *run;
-        own.log = nowhere;
+        own.log = zr_run_nowhere;
         *is_planned_p = zr_run_plan(&own, plan_p) == ZR_OK;
         ++*n_plans_p;
     }
@@ -723,7 +717,8 @@ zr_status_t zr_run_place_and_plan(zr_run_request_t *run, const zr_run_open_t *op
     zr_offload_options_t *state = &run->config.offload_optimizer;
     const zr_run_request_t asked = *run;
     bool is_open = open->optimizer && state->update_on == ZR_UPDATE_ON_FASTER;
-    /* Room on the device is for what stays there, and not for updates of what does not, at first. */
+    /* Room on the device is for what stays there, and not for updates of what does not, at first.
+     */
     if (is_open)
         state->update_on = ZR_UPDATE_ON_HOST;
     ZR_TRY(place(run, open, log, n_plans_p, plan_p, is_planned_p));

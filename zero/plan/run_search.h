@@ -12,8 +12,8 @@ ZR_BEGIN_C
 /** Settings that `auto` may choose. */
 typedef struct zr_run_open {
     bool optimizer;   /* where optimizer state is stored, and how much of it */
-    bool update_on;   /* with optimizer: whether offloaded state is updated on a GPU, if the run leaves
-                         that open and it is faster; false: on the host */
+    bool update_on;   /* with optimizer: whether offloaded state is updated on a GPU, if the run
+                         leaves   that open and it is faster; false: on the host */
     bool params;      /* the same for parameters, at stage 3 */
     bool gradients;   /* where gradients of offloaded state wait, and how many */
     bool activations; /* with recomputation: where inputs of blocks wait, and how many */
