@@ -2,10 +2,13 @@
 # Everything that needs a GPU, on a machine that has one: a smoke test, measurements, the suite on cuda,
 # training, races and bad accesses. Ten minutes at most, offline, and one JSON file of results.
 #
-#   bash tests/gpu.sh [--dry-run] [--build FOLDER] [--out FILE] [--packages FOLDER] [--programs FOLDER]
+#   bash tests/gpu.sh [--dry-run] [--only PATTERN] [--seconds N] [--build FOLDER] [--out FILE]
+#                     [--packages FOLDER] [--programs FOLDER]
 #
 #   --dry-run   print the parts, when each is expected to begin and how long it takes, and their commands;
 #               run nothing
+#   --only      run the parts alone whose names match this extended regular expression
+#   --seconds   end by then (default: 550)
 #   --build     where to build (default: build/gpu)
 #   --out       the file of results (default: FOLDER/gpu.json); what parts print lies in FOLDER/gpu/
 #   --packages  a folder of Debian packages that the machine lacks and cannot fetch: they are unpacked
@@ -23,16 +26,19 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 . cmake/install.sh
 
-build=build/gpu out='' packages='' programs='' is_dry=false
+build=build/gpu out='' packages='' programs='' is_dry=false only=''
+total_seconds=550 # ending the last part and writing results take some more
 while [ $# -gt 0 ]; do
     case $1 in
     --dry-run) is_dry=true ;;
+    --only) only=${2:?--only needs a pattern} && shift ;;
+    --seconds) total_seconds=${2:?--seconds needs a number} && shift ;;
     --build) build=${2:?--build needs a folder} && shift ;;
     --out) out=${2:?--out needs a file} && shift ;;
     --packages) packages=${2:?--packages needs a folder} && shift ;;
     --programs) programs=${2:?--programs needs a folder} && shift ;;
     *)
-        echo "gpu.sh: $1 is unknown; --dry-run, --build FOLDER, --out FILE, --packages FOLDER and --programs FOLDER are possible" >&2
+        echo "gpu.sh: $1 is unknown; --dry-run, --only PATTERN, --seconds N, --build FOLDER, --out FILE, --packages FOLDER and --programs FOLDER are possible" >&2
         exit 2
         ;;
     esac
@@ -40,7 +46,6 @@ while [ $# -gt 0 ]; do
 done
 out=${out:-$build/gpu.json}
 logs=$build/gpu
-total_seconds=550 # ending the last part and writing results take some more
 expected=0        # when the next part is expected to begin
 may_be_incomplete=false
 was_ended=false
@@ -98,9 +103,16 @@ note() {
     zr_say "$1: $2 ($3 s)"
 }
 
+# Whether a part is to be run.
+is_wanted() {
+    [ "$1" = build ] || [[ $1 =~ $only ]]
+}
+
 # leave_out NAME REASON
 leave_out() {
-    if $is_dry; then
+    if ! is_wanted "$1"; then
+        return
+    elif $is_dry; then
         zr_say "$1: left out: $2"
     else
         note "$1" "left out: $2" 0 ''
@@ -149,11 +161,12 @@ run_limited() {
 # Ended from outside: the part that runs is ended, and what there is is written.
 trap 'was_ended=true' TERM INT HUP
 
-# part NAME SECONDS COMMAND...: run it. It is expected to take so many seconds, and may take twice as many, and 5 more.
+# part NAME SECONDS COMMAND...: run it, if it is wanted (1 if not). It is expected to take so many seconds, and may take twice as many, and 5 more.
 part() {
     local name=$1 left=$((total_seconds - SECONDS)) began=$SECONDS code late='timed out'
     local seconds=$2 limit=${ZR_GPU_PART_SECONDS:-$((2 * $2 + 5))} # the test of this script has its own
     shift 2
+    is_wanted "$name" || return 1
     if $is_dry; then
         zr_say "$name (at $expected s, about $seconds s, at most $limit s$( ((expected < total_seconds)) || echo ", if time is left")): $*"
         expected=$((expected + seconds))
