@@ -10,7 +10,7 @@
 #include "examples/bench/products.h"
 
 #define HEAD_SIZE 64
-#define FEW 8 /* times as many rows are many */
+#define FEW 8 /* times as many rows of a host's layer are many */
 
 static const zr_dtype_t dtypes[] = {ZR_DTYPE_F32, ZR_DTYPE_BF16};
 
@@ -20,6 +20,8 @@ machine_sizes_t machine_sizes(const machine_options_t *options, bool is_host) {
     if (options->is_quick)
         return (machine_sizes_t){.n_rows = 64,
                                  .channels = 64,
+                                 .large = {64, 128},
+                                 .small = {is_host ? 8 : 64, 64},
                                  .seq = 16,
                                  .vocab = 256,
                                  .update_elems = 4096,
@@ -28,10 +30,12 @@ machine_sizes_t machine_sizes(const machine_options_t *options, bool is_host) {
                                  .pass_bytes = 4 << 20};
     return (machine_sizes_t){.n_rows = is_host ? 512 : 8192,
                              .channels = 768,
+                             .large = {is_host ? 512 : 8192, is_host ? 768 : 2048},
+                             .small = {is_host ? 512 / FEW : 8192, 768},
                              .seq = is_host ? 256 : 1024,
                              .vocab = is_host ? 16384 : 50257,
-                             .update_elems = (size_t)4 << 20,
-                             .comm_bytes = (size_t)28 << 20, /* near those of a layer */
+                             .update_elems = (size_t)16 << 20, /* more than caches hold */
+                             .comm_bytes = (size_t)28 << 20,   /* near those of a layer */
                              .file_bytes = (size_t)256 << 20,
                              .pass_bytes = 512 << 20};
 }
@@ -43,12 +47,12 @@ typedef struct layer_time {
     double operations, bytes, seconds;
 } layer_time_t;
 
-static zr_status_t time_layer(machine_rank_t *rank, on_device_t *on, int dtype, size_t n_rows,
-                              layer_time_t *time_p) {
+static zr_status_t time_layer(machine_rank_t *rank, on_device_t *on, int dtype,
+                              const machine_layer_t *layer, layer_time_t *time_p) {
     products_t *products = calloc(1, sizeof(*products));
     if (products == NULL)
         return zr_fail(&rank->options->log, ZR_ERR_MEMORY, "no memory for a layer's products");
-    zr_status_t status = products_make(on, n_rows, rank->sizes.channels, dtypes[dtype], products);
+    zr_status_t status = products_make(on, layer->n_rows, layer->channels, dtypes[dtype], products);
     ZR_THEN(status, machine_rank_time(rank, products->works, N_PRODUCTS, on->stream));
     for (size_t i = 0; i < N_PRODUCTS; i++) {
         time_p->operations += products->works[i].cost.operations;
@@ -60,30 +64,31 @@ static zr_status_t time_layer(machine_rank_t *rank, on_device_t *on, int dtype, 
     return status;
 }
 
-/* seconds = operations / ops_per_s + bytes / bytes_per_s, of many rows and of few. Where few take
- * no longer for it, all bytes are hidden. */
-static void fit_products(const layer_time_t *many, const layer_time_t *few,
+/* seconds = operations / ops_per_s + bytes / bytes_per_s, of a layer with many operations for each
+ * byte and of one with fewer. Where that takes no longer for it, all bytes are hidden. */
+static void fit_products(const layer_time_t *large, const layer_time_t *small,
                          machine_processor_t *processor, int dtype) {
-    double determinant = many->operations * few->bytes - few->operations * many->bytes;
+    double determinant = large->operations * small->bytes - small->operations * large->bytes;
     double per_byte =
-        (many->operations * few->seconds - few->operations * many->seconds) / determinant;
-    double per_operation = (many->seconds * few->bytes - few->seconds * many->bytes) / determinant;
+        (large->operations * small->seconds - small->operations * large->seconds) / determinant;
+    double per_operation =
+        (large->seconds * small->bytes - small->seconds * large->bytes) / determinant;
     bool is_hidden = per_byte <= 1.0 / MACHINE_HIDDEN || per_operation <= 0.0;
     processor->matrix_bytes_per_s[dtype] = is_hidden ? MACHINE_HIDDEN : 1.0 / per_byte;
     processor->matrix_ops_per_s[dtype] =
-        is_hidden ? many->operations / many->seconds : 1.0 / per_operation;
+        is_hidden ? large->operations / large->seconds : 1.0 / per_operation;
 }
 
 static zr_status_t measure_products(machine_rank_t *rank, on_device_t *on, int dtype,
                                     machine_processor_t *processor) {
-    layer_time_t many = {0}, few = {0};
+    layer_time_t large = {0}, small = {0};
     on_device_t second = {0};
-    ZR_TRY(time_layer(rank, on, dtype, rank->sizes.n_rows, &many));
+    ZR_TRY(time_layer(rank, on, dtype, &rank->sizes.large, &large));
     zr_status_t status = on_device_open(rank->opened, &second);
-    ZR_THEN(status, time_layer(rank, &second, dtype, rank->sizes.n_rows / FEW, &few));
+    ZR_THEN(status, time_layer(rank, &second, dtype, &rank->sizes.small, &small));
     on_device_close(&second);
     if (status == ZR_OK)
-        fit_products(&many, &few, processor, dtype);
+        fit_products(&large, &small, processor, dtype);
     return status;
 }
 
@@ -177,7 +182,10 @@ static zr_status_t make_model(on_device_t *on, model_t *model, const machine_siz
     ZR_TRY(on_device_draw(on, dout, activation, row));
     ZR_TRY(zr_kernel_fill(on->stream, head->loss, ZR_DTYPE_F32, 2, 0.0f));
     ZR_TRY(zr_kernel_fill(on->stream, model->targets, ZR_DTYPE_F32, n_rows, 0.0f)); /* token 0 */
-    return on_device_draw(on, weight, param, table);
+    ZR_TRY(on_device_draw(on, weight, param, table));
+    /* As at the start of a training: of larger logits' softmax most are denormal numbers, which
+     * some processors multiply a hundred times slower. */
+    return zr_kernel_scale(on->stream, weight, param, table, 0.03f);
 }
 
 static double ops_per_s(work_t *work) {

@@ -211,6 +211,7 @@ zr_status_t machine_rank_run(machine_rank_t *rank) {
     if (rank->options->n_ranks > 1)
         ZR_TRY(measure_collectives(rank, &device));
     if (!rank->is_host) {
+        rank->sizes = machine_sizes(rank->options, true);
         ZR_TRY(machine_rank_processor(rank, &host, &rank->figures.host));
         ZR_TRY(measure_link(rank, &device));
     }

@@ -35,9 +35,16 @@ typedef struct machine_figures {
     double disk_core_bytes_per_s; /* of all ranks together, by the time of all processors */
 } machine_figures_t;
 
+/** A layer's products. */
+typedef struct machine_layer {
+    size_t n_rows, channels;
+} machine_layer_t;
+
 /** How much is worked on. */
 typedef struct machine_sizes {
-    size_t n_rows; /* of a micro-batch */
+    machine_layer_t large, small; /* with more and with fewer operations for each byte: of a host by
+                                     rows, of a GPU, which few rows do not fill, by channels */
+    size_t n_rows;                /* of a micro-batch */
     size_t channels;
     size_t seq, vocab;
     size_t update_elems;

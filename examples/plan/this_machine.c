@@ -35,7 +35,7 @@ static zr_status_t describe_device(const train_options_t *options, const zr_log_
     size_t n_on_device = options->use_nccl ? 1 : n_sharing;
     hardware->device_memory_bytes = info->memory_bytes / n_on_device;
     hardware->device_in_use_bytes = info->in_use_bytes / n_on_device;
-    hardware->n_threads = info->n_threads > 0 ? info->n_threads : 1;
+    hardware->n_threads = device_options.n_threads;
     if (info->cuda_major > 0)
         hardware->cuda_major = info->cuda_major;
     size_t memory = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
