@@ -48,12 +48,6 @@ static zr_nn_matmul_t forward(const products_t *p, size_t layer) {
     return args;
 }
 
-static void add_bias_grad(const products_t *p, zr_nn_dbias_t of, zr_nn_matmul_t *args) {
-    args->dbias_of = of;
-    args->dbias.data = p->bias_grad;
-    args->bias_dtype = p->param_dtype;
-}
-
 /* dx = dy weight^T */
 static zr_nn_matmul_t input_gradient(const products_t *p, size_t layer) {
     zr_nn_matmul_t args = {.m = p->n_rows,
@@ -69,8 +63,6 @@ static zr_nn_matmul_t input_gradient(const products_t *p, size_t layer) {
     if (layers[layer].after_gelu) {
         args.epilogue = ZR_NN_EPILOGUE_GELU_BACKWARD;
         args.pre_gelu = p->pre_gelu;
-        if (p->makes_bias_grad) /* of the layer before */
-            add_bias_grad(p, ZR_NN_DBIAS_OF_C, &args);
     }
     return args;
 }
@@ -87,8 +79,6 @@ static zr_nn_matmul_t weight_gradient(const products_t *p, size_t layer) {
                            .b_dtype = p->activation_dtype,
                            .c_dtype = p->param_dtype,
                            .transpose_a = true};
-    if (p->makes_bias_grad && !layers[layer].has_gelu)
-        add_bias_grad(p, ZR_NN_DBIAS_OF_B, &args);
     return args;
 }
 
@@ -122,8 +112,7 @@ static zr_status_t make_arrays(products_t *p) {
     zr_nn_workspace_t workspace = {0};
     ZR_TRY(ON_DEVICE_TAKE(on, {&p->x, rows_bytes}, {&p->dy, rows_bytes}, {&p->y, rows_bytes},
                           {&p->pre_gelu, rows_bytes}, {&p->weight, n_weight * param},
-                          {&p->weight_grad, n_weight * param}, {&p->bias, n_bias * param},
-                          {&p->bias_grad, n_bias * param}));
+                          {&p->weight_grad, n_weight * param}, {&p->bias, n_bias * param}));
     make_products(p, workspace);
     workspace.size_bytes = workspace_bytes(p);
     ZR_TRY(ON_DEVICE_TAKE(on, {&workspace.data, workspace.size_bytes}));
@@ -140,7 +129,6 @@ zr_status_t products_make(on_device_t *on, size_t n_rows, size_t channels, zr_dt
     *products =
         (products_t){.on = on, .n_rows = n_rows, .channels = channels, .param_dtype = dtype};
     ZR_TRY(zr_nn_activation_dtype(on->device, dtype, &products->activation_dtype));
-    products->makes_bias_grad = !on_device_is_host(on) && dtype == ZR_DTYPE_BF16;
     return make_arrays(products);
 }
 

@@ -23,9 +23,7 @@ typedef struct products {
     zr_dtype_t activation_dtype, param_dtype;
     void *x, *dy, *y, *pre_gelu; /* [n_rows, 4 channels] */
     void *weight, *weight_grad;  /* [4 channels, channels] */
-    void *bias, *bias_grad;      /* [4 channels] */
-    bool makes_bias_grad; /* the device may make it with a product; else it is a kernel of its own,
-                             which is not measured */
+    void *bias;                  /* [4 channels] */
     product_t products[N_PRODUCTS];
     work_t works[N_PRODUCTS];
 } products_t;

@@ -139,11 +139,6 @@ zr_status_t zr_part_linear_forward(zr_visit_t *visit, const zr_part_linear_t *li
                     : ZR_OK;
 }
 
-/* A GELU comes behind the adapter, and the gradient of what is before it then as well. */
-static bool trains_bias_before(const zr_part_linear_t *linear) {
-    return linear->adapter == NULL;
-}
-
 static zr_status_t train_bias(zr_visit_t *visit, const zr_part_linear_t *linear, const void *dy,
                               const zr_nn_gradient_t *dbias, void **field) {
     zr_nn_bias_grad_t sum = {.n_rows = visit->batch->rows,
@@ -161,15 +156,16 @@ static zr_status_t train_bias(zr_visit_t *visit, const zr_part_linear_t *linear,
     return ZR_OK;
 }
 
-/* The gradients of weight and bias: with one product where both are trained. */
+/* The gradients of weight and bias. */
 static zr_status_t train(zr_visit_t *visit, const zr_part_linear_t *linear, const void *x,
-                         const void *dy, const zr_part_product_t *more, void **workspace) {
-    zr_nn_gradient_t dweight, dbias = {NULL, false};
+                         const void *dy, void **workspace) {
+    zr_nn_gradient_t dweight, dbias;
     ZR_TRY(zr_part_gradient(linear->weight, &dweight));
-    if (more->after == NULL || !trains_bias_before(more->after))
-        ZR_TRY(zr_part_gradient(linear->bias, &dbias));
+    ZR_TRY(zr_part_gradient(linear->bias, &dbias));
+    if (dbias.data != NULL)
+        ZR_TRY(train_bias(visit, linear, dy, &dbias, workspace));
     if (dweight.data == NULL)
-        return dbias.data == NULL ? ZR_OK : train_bias(visit, linear, dy, &dbias, workspace);
+        return ZR_OK;
     bool is_out_first = linear->is_out_first;
     zr_nn_matmul_t product = {.m = is_out_first ? linear->n_out : linear->n_in,
                               .n = is_out_first ? linear->n_in : linear->n_out,
@@ -183,11 +179,6 @@ static zr_status_t train(zr_visit_t *visit, const zr_part_linear_t *linear, cons
                               .b_dtype = linear->types.activation_dtype,
                               .c_dtype = linear->types.param_dtype,
                               .accumulate = dweight.accumulate};
-    if (dbias.data != NULL) {
-        product.dbias_of = is_out_first ? ZR_NN_DBIAS_OF_A : ZR_NN_DBIAS_OF_B;
-        product.dbias = dbias;
-        product.bias_dtype = linear->types.param_dtype;
-    }
     return zr_part_multiply(visit, &product, workspace);
 }
 
@@ -196,7 +187,7 @@ zr_status_t zr_part_linear_backward(zr_visit_t *visit, const zr_part_linear_t *l
                                     zr_part_scratch_t *scratch, void **dx) {
     const zr_part_adapter_t *adapter = linear->adapter;
     bool is_split = adapter != NULL && more->epilogue == ZR_NN_EPILOGUE_GELU_BACKWARD;
-    ZR_TRY(train(visit, linear, *x, dy, more, &scratch->workspace));
+    ZR_TRY(train(visit, linear, *x, dy, &scratch->workspace));
     if (adapter == NULL && !more->keeps_x)
         zr_visit_drop(visit, x);
     bool is_added = *dx != NULL;
@@ -207,11 +198,6 @@ zr_status_t zr_part_linear_backward(zr_visit_t *visit, const zr_part_linear_t *l
     if (!is_split) {
         product.epilogue = more->epilogue;
         product.pre_gelu = more->pre_gelu;
-    }
-    if (more->before != NULL && trains_bias_before(linear)) {
-        ZR_TRY(zr_part_gradient(more->before->bias, &product.dbias));
-        product.dbias_of = product.dbias.data != NULL ? ZR_NN_DBIAS_OF_C : ZR_NN_DBIAS_NONE;
-        product.bias_dtype = linear->types.param_dtype;
     }
     ZR_TRY(zr_part_multiply(visit, &product, &scratch->workspace));
     if (adapter == NULL)

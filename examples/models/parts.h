@@ -64,10 +64,7 @@ typedef struct zr_part_product {
     const void *addend;        /* forward: a residual stream, added; NULL: none */
     zr_nn_epilogue_t epilogue; /* GELU forward, GELU_BACKWARD for the input's gradient */
     void *pre_gelu;
-    bool keeps_x;                   /* backward: do not free x, because it is still needed */
-    const zr_part_linear_t *before; /* backward with GELU_BACKWARD: the layer before the GELU, whose
-                                       bias' gradient is made with dx; NULL: none */
-    const zr_part_linear_t *after;  /* backward: the layer that had this one as `before` */
+    bool keeps_x; /* backward: do not free x, because it is still needed */
 } zr_part_product_t;
 
 /** Fields of a block's tensors that linear layers use during a visit; NULL before and after. */

@@ -197,37 +197,8 @@ size_t zr_nn_matmul_ldc(const zr_nn_matmul_t *args) {
     return args->ldc != 0 ? args->ldc : args->n;
 }
 
-/* The gradient of a bias as a kernel of its own. */
-zr_nn_bias_grad_t zr_nn_matmul_bias_grad(const zr_nn_matmul_t *args) {
-    bool is_of_a = args->dbias_of == ZR_NN_DBIAS_OF_A, is_of_c = args->dbias_of == ZR_NN_DBIAS_OF_C;
-    return (zr_nn_bias_grad_t){.n_rows = is_of_c ? args->m : args->k,
-                               .n_columns = is_of_a ? args->m : args->n,
-                               .ld_dy = is_of_a ? args->lda : 0,
-                               .dy = is_of_a   ? args->a
-                                     : is_of_c ? args->c
-                                               : args->b,
-                               .dbias = args->dbias,
-                               .activation_dtype = is_of_c   ? args->c_dtype
-                                                   : is_of_a ? args->a_dtype
-                                                             : args->b_dtype,
-                               .param_dtype = args->bias_dtype};
-}
-
-/* Whether the device may make it within the product. With fp32 a gradient has the same bits whether
- * products accumulate it or sums of them are added, which must hold for biases, too. */
-static bool has_dbias_within(const zr_device_t *device, const zr_nn_matmul_t *args) {
-    return device->info.cuda_major > 0 && args->a_dtype == ZR_DTYPE_BF16 &&
-           args->b_dtype == ZR_DTYPE_BF16 && args->c_dtype == ZR_DTYPE_BF16 &&
-           args->bias_dtype == ZR_DTYPE_BF16 && !args->dbias.accumulate && args->k > 0;
-}
-
 size_t zr_nn_matmul_workspace_bytes(const zr_device_t *device, const zr_nn_matmul_t *args) {
-    size_t bytes = workspace_bytes(device, ZR_NN_MATMUL, args);
-    if (args->dbias_of == ZR_NN_DBIAS_NONE)
-        return bytes;
-    zr_nn_bias_grad_t dbias = zr_nn_matmul_bias_grad(args);
-    size_t dbias_bytes = zr_nn_bias_grad_workspace_bytes(device, &dbias);
-    return bytes > dbias_bytes ? bytes : dbias_bytes;
+    return workspace_bytes(device, ZR_NN_MATMUL, args);
 }
 
 static zr_status_t check_matmul_epilogue(nn_call_t call, const zr_nn_matmul_t *args) {
@@ -255,25 +226,6 @@ static zr_status_t check_matmul_epilogue(nn_call_t call, const zr_nn_matmul_t *a
                    (int)args->epilogue);
 }
 
-static zr_status_t check_dbias(nn_call_t call, const zr_nn_matmul_t *args) {
-    bool is_valid = args->dbias_of == ZR_NN_DBIAS_OF_A   ? args->transpose_a
-                    : args->dbias_of == ZR_NN_DBIAS_OF_B ? !args->transpose_b
-                    : args->dbias_of == ZR_NN_DBIAS_OF_C
-                        ? args->epilogue == ZR_NN_EPILOGUE_GELU_BACKWARD
-                        : args->dbias_of == ZR_NN_DBIAS_NONE;
-    if (!is_valid || (args->dbias_of != ZR_NN_DBIAS_NONE && args->bias != NULL))
-        return zr_fail(
-            call.log, ZR_ERR_ARGUMENT,
-            "%s: dbias_of is %d: OF_A requires a transposed, OF_B b not transposed, OF_C "
-            "gelu backward; all exclude a bias",
-            call.name, (int)args->dbias_of);
-    if (args->dbias_of == ZR_NN_DBIAS_NONE)
-        return ZR_OK;
-    ZR_TRY(check_dtype(call, "elements of dbias", args->bias_dtype));
-    CHECK_OPERANDS(call, {"dbias", args->dbias.data});
-    return ZR_OK;
-}
-
 static zr_status_t check_matmul(nn_call_t call, const zr_nn_matmul_t *args) {
     ZR_TRY(check_dtype(call, "elements of a", args->a_dtype));
     ZR_TRY(check_dtype(call, "elements of b", args->b_dtype));
@@ -285,7 +237,6 @@ static zr_status_t check_matmul(nn_call_t call, const zr_nn_matmul_t *args) {
     ZR_TRY(check_product(call, "b", args->k, args->n));
     ZR_TRY(check_rows(call, "c", args->m, args->n, zr_nn_matmul_ldc(args)));
     ZR_TRY(check_matmul_epilogue(call, args));
-    ZR_TRY(check_dbias(call, args));
     if (args->m == 0 || args->n == 0)
         return ZR_OK;
     if (args->k != 0)
@@ -294,36 +245,15 @@ static zr_status_t check_matmul(nn_call_t call, const zr_nn_matmul_t *args) {
     return ZR_OK;
 }
 
-static zr_status_t multiply(nn_call_t call, const zr_nn_matmul_t *args,
-                            zr_nn_workspace_t workspace) {
-    if (args->m == 0 || args->n == 0)
-        return ZR_OK;
-    call.args = args;
-    return run(call, &workspace, zr_nn_matmul_cost(args),
-               args->a_dtype == ZR_DTYPE_BF16 || args->b_dtype == ZR_DTYPE_BF16 ||
-                   args->c_dtype == ZR_DTYPE_BF16);
-}
-
-static zr_status_t multiply_with_dbias(nn_call_t call, const zr_nn_matmul_t *args,
-                                       zr_nn_workspace_t workspace) {
-    const zr_device_t *device = call.stream->device;
-    ZR_TRY(check_workspace(call, workspace, zr_nn_matmul_workspace_bytes(device, args)));
-    if (has_dbias_within(device, args) && args->m > 0 && args->n > 0)
-        return multiply(call, args, workspace);
-    zr_nn_matmul_t product = *args;
-    zr_nn_bias_grad_t dbias = zr_nn_matmul_bias_grad(args);
-    product.dbias_of = ZR_NN_DBIAS_NONE;
-    ZR_TRY(multiply(call, &product, workspace));
-    return zr_nn_bias_grad(call.stream, &dbias, workspace);
-}
-
 zr_status_t zr_nn_matmul(zr_stream_t *stream, const zr_nn_matmul_t *args,
                          zr_nn_workspace_t workspace) {
     nn_call_t call = call_of(stream, ZR_NN_MATMUL, args);
     ZR_TRY(check_matmul(call, args));
-    if (args->dbias_of != ZR_NN_DBIAS_NONE)
-        return multiply_with_dbias(call, args, workspace);
-    return multiply(call, args, workspace);
+    if (args->m == 0 || args->n == 0)
+        return ZR_OK;
+    return run(call, &workspace, zr_nn_matmul_cost(args),
+               args->a_dtype == ZR_DTYPE_BF16 || args->b_dtype == ZR_DTYPE_BF16 ||
+                   args->c_dtype == ZR_DTYPE_BF16);
 }
 
 zr_cost_t zr_nn_bias_grad_cost(const zr_nn_bias_grad_t *args) {

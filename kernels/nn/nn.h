@@ -63,14 +63,6 @@ typedef enum zr_nn_epilogue {
     ZR_NN_EPILOGUE_GELU_BACKWARD = 2 /* c = y * gelu'(pre_gelu) */
 } zr_nn_epilogue_t;
 
-/** The operand whose sum over rows a product makes as well: the gradient of a bias. */
-typedef enum zr_nn_dbias {
-    ZR_NN_DBIAS_NONE = 0,
-    ZR_NN_DBIAS_OF_A = 1, /* a is transposed: over its k rows, [m] */
-    ZR_NN_DBIAS_OF_B = 2, /* b is not transposed: over its k rows, [n] */
-    ZR_NN_DBIAS_OF_C = 3  /* with the epilogue GELU_BACKWARD: over the m rows of c, [n] */
-} zr_nn_dbias_t;
-
 /**
  * y = op(a) op(b) + bias + addend;  c = epilogue(y), or c += y.
  *
@@ -100,10 +92,7 @@ typedef struct zr_nn_matmul {
     zr_dtype_t bias_dtype;
     const void *addend; /* NULL: none; a residual stream, with the epilogue NONE */
     zr_nn_epilogue_t epilogue;
-    void *pre_gelu;         /* GELU: out, NULL if not needed; GELU_BACKWARD: in */
-    zr_nn_dbias_t dbias_of; /* as zr_nn_bias_grad would do it. CUDA makes it within the product
-                               where cuBLASLt can, in bf16 and unless it is accumulated */
-    zr_nn_gradient_t dbias; /* of bias_dtype; data is required with a dbias_of */
+    void *pre_gelu; /* GELU: out, NULL if not needed; GELU_BACKWARD: in */
 } zr_nn_matmul_t;
 ZR_NODISCARD zr_status_t zr_nn_matmul(zr_stream_t *stream, const zr_nn_matmul_t *args,
                                       zr_nn_workspace_t workspace);
@@ -206,8 +195,6 @@ typedef struct zr_nn_bias_grad {
 ZR_NODISCARD zr_status_t zr_nn_bias_grad(zr_stream_t *stream, const zr_nn_bias_grad_t *args,
                                          zr_nn_workspace_t workspace);
 size_t zr_nn_bias_grad_workspace_bytes(const zr_device_t *device, const zr_nn_bias_grad_t *args);
-/** The gradient of a bias that a product with dbias_of makes, as a kernel of its own. */
-zr_nn_bias_grad_t zr_nn_matmul_bias_grad(const zr_nn_matmul_t *args);
 
 /* ---- layer normalisation ---------------------------------------------------- */
 
@@ -411,8 +398,8 @@ typedef struct zr_nn_engine_info {
  * Load an engine for a device before it is first used, and tell its version. Ranks that should
  * compute the same bits must have the same. Later calls tell what it has computed since.
  *
- * @return ZR_OK; ZR_ERR_UNSUPPORTED if the device does not have it, or it is too old; ZR_ERR_MEMORY;
- *         ZR_ERR_DEVICE
+ * @return ZR_OK; ZR_ERR_UNSUPPORTED if the device does not have it, or it is too old;
+ * ZR_ERR_MEMORY; ZR_ERR_DEVICE
  *
  * Threads: the device's own. Until it is closed the device keeps what was loaded.
  */

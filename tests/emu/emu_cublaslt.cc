@@ -120,17 +120,6 @@ bool has(const emu_product &product, unsigned part) {
     return (product.epilogue & part) == part;
 }
 
-/* Gradients of biases: of the rows of D, of those of A, or of the columns of B. */
-enum { OF_D = 16, OF_A = CUBLASLT_EPILOGUE_BGRADA, OF_B = CUBLASLT_EPILOGUE_BGRADB };
-
-bool has_dbias(const emu_product &product) {
-    return (product.epilogue & (OF_D | OF_A | OF_B)) != 0;
-}
-
-bool has_bias(const emu_product &product) {
-    return has(product, CUBLASLT_EPILOGUE_BIAS) || has_dbias(product);
-}
-
 bool fits(const emu_layout &layout, int32_t turn, uint64_t rows, uint64_t columns) {
     if (layout.ld < (int64_t)layout.rows)
         return false;
@@ -150,8 +139,6 @@ bool has_dtypes(const emu_product &product, const emu_layout &a, const emu_layou
                 const emu_layout &c, const emu_layout &d) {
     if (a.type != b.type || c.type != d.type || (a.type == CUDA_R_32F && d.type != CUDA_R_32F))
         return false;
-    if (has_dbias(product)) /* of some shapes */
-        return d.type == CUDA_R_16BF && d.rows % 8 == 0 && product.bias_type == -1;
     return !has(product, CUBLASLT_EPILOGUE_BIAS) || product.bias_type == (int32_t)d.type;
 }
 
@@ -227,12 +214,6 @@ double gelu(double x) {
     return 0.5 * x * (1.0 + hardware_tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
 }
 
-double gelu_slope(double x) {
-    double t = hardware_tanh(0.7978845608028654 * (x + 0.044715 * x * x * x));
-    double du = 0.7978845608028654 * (1.0 + 3.0 * 0.044715 * x * x);
-    return 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * du;
-}
-
 float finish(const job_t &job, size_t row, size_t column, float y) {
     const emu_product &product = job.product;
     cudaDataType_t type = job.d_layout.type;
@@ -242,8 +223,6 @@ float finish(const job_t &job, size_t row, size_t column, float y) {
         y += job.beta * element(job.c, type, column * (size_t)job.d_layout.ld + row);
     if (has(product, CUBLASLT_EPILOGUE_BIAS))
         y += element(product.bias, type, row);
-    if (has(product, CUBLASLT_EPILOGUE_DGELU))
-        return (float)((double)y * gelu_slope((double)element(product.aux, type, at)));
     if (!has(product, CUBLASLT_EPILOGUE_GELU))
         return y;
     if (has(product, CUBLASLT_EPILOGUE_GELU_AUX))
@@ -256,12 +235,7 @@ void multiply(const job_t &job) {
     std::vector<float> a = widen(job.a, job.a_layout, job.product.turn_a);
     std::vector<float> b = widen(job.b, job.b_layout, job.product.turn_b);
     size_t m = job.d_layout.rows, n = job.d_layout.columns, k = a.size() / m;
-    std::vector<float> y(m), part(m), dbias(has(job.product, OF_B) ? n : m);
-    for (size_t i = 0; i < k && has(job.product, OF_A); i++)
-        for (size_t row = 0; row < m; row++)
-            dbias[row] += a[i * m + row];
-    for (size_t i = 0; i < n * k && has(job.product, OF_B); i++)
-        dbias[i / k] += b[i];
+    std::vector<float> y(m), part(m);
     for (size_t column = 0; column < n; column++) {
         std::fill(y.begin(), y.end(), 0.0f);
         for (size_t split = 0; split < job.n_splits; split++) {
@@ -275,12 +249,8 @@ void multiply(const job_t &job) {
         for (size_t row = 0; row < m; row++) {
             float value = finish(job, row, column, y[row]);
             put(job.d, job.d_layout.type, column * (size_t)job.d_layout.ld + row, value);
-            if (has(job.product, OF_D))
-                dbias[row] += value;
         }
     }
-    for (size_t i = 0; i < dbias.size() && has_dbias(job.product); i++)
-        put(const_cast<void *>(job.product.bias), job.d_layout.type, i, dbias[i]);
 }
 
 bool may_use(int device, const void *data, const emu_layout &layout) {
@@ -290,14 +260,14 @@ bool may_use(int device, const void *data, const emu_layout &layout) {
 
 bool may_run(int device, const job_t &job) {
     const emu_product &product = job.product;
-    uint64_t n_bias = has(product, OF_B) ? job.d_layout.columns : job.d_layout.rows;
+    uint64_t n_bias = job.d_layout.rows;
     emu_layout bias = {{}, job.d_layout.type, n_bias, 1, (int64_t)n_bias};
     emu_layout aux = job.d_layout;
     aux.ld = product.aux_ld;
     return may_use(device, job.a, job.a_layout) && may_use(device, job.b, job.b_layout) &&
            may_use(device, job.d, job.d_layout) &&
            (job.beta == 0 || may_use(device, job.c, job.d_layout)) &&
-           (!has_bias(product) || may_use(device, product.bias, bias)) &&
+           (!has(product, CUBLASLT_EPILOGUE_BIAS) || may_use(device, product.bias, bias)) &&
            (!has(product, 128) || may_use(device, product.aux, aux)) &&
            (job.workspace_bytes == 0 ||
             emu::may_access(device, job.workspace, job.workspace_bytes, false));
@@ -556,7 +526,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
         workspace_bytes < choice.workspace_bytes || !is_aligned(a, choice.alignment[0]) ||
         !is_aligned(b, choice.alignment[1]) || !is_aligned(c, choice.alignment[2]) ||
         !is_aligned(d, choice.alignment[3]) ||
-        (has_bias(*product) && !is_aligned(product->bias, choice.alignment[4])) ||
+        (has(*product, CUBLASLT_EPILOGUE_BIAS) && !is_aligned(product->bias, choice.alignment[4])) ||
         (has(*product, 128) && !is_aligned(product->aux, choice.alignment[5])) ||
         (choice.workspace_bytes > 0 && !is_aligned(workspace, 256)))
         return CUBLAS_STATUS_INVALID_VALUE;

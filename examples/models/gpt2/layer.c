@@ -160,16 +160,15 @@ static zr_status_t mlp_backward(zr_visit_t *visit) {
                           visit->batch->rows * wide));
     }
     zr_part_product_t gelu = {.epilogue = ZR_NN_EPILOGUE_GELU_BACKWARD,
-                              .pre_gelu = tensors->pre_gelu,
-                              .before = &layer->mlp_in};
+                              .pre_gelu = tensors->pre_gelu};
     ZR_TRY(zr_part_linear_backward(visit, &layer->mlp_out, &tensors->gelu, visit->gradient, &gelu,
                                    &tensors->scratch, &tensors->dwide));
     zr_visit_drop(visit, &tensors->pre_gelu);
 
     ZR_TRY(zr_part_norm_again(visit, types, &layer->ln_2, tensors->middle, &tensors->of_mlp,
                               &tensors->statistics, &tensors->normed));
-    zr_part_product_t behind = {.after = &layer->mlp_out};
-    ZR_TRY(zr_part_linear_backward(visit, &layer->mlp_in, &tensors->normed, tensors->dwide, &behind,
+    zr_part_product_t plain = {0};
+    ZR_TRY(zr_part_linear_backward(visit, &layer->mlp_in, &tensors->normed, tensors->dwide, &plain,
                                    &tensors->scratch, &tensors->dnarrow));
     zr_visit_drop(visit, &tensors->dwide);
     ZR_TRY(zr_part_norm_backward(visit, types, &layer->ln_2, tensors->middle, tensors->statistics,

@@ -14,16 +14,14 @@
 
 static zr_nn_algorithm_text_t product_text(const zr_matmul_key_t *key) {
     static const char *const epilogues[] = {"", ", gelu", ", gelu backward"};
-    static const char *const dbias[] = {"", ", dbias of a", ", dbias of b", ", dbias of c"};
     zr_nn_algorithm_text_t text;
     snprintf(text.text, sizeof(text.text),
-             "%zu x %zu x %zu%s%s, rows of %zu and %zu, %s to %s%s%s%s%s%s%s", key->m, key->n,
-             key->k, key->transpose_a ? ", a transposed" : "",
-             key->transpose_b ? ", b transposed" : "", key->lda, key->ldc,
-             zr_dtype_name((zr_dtype_t)key->dtype), zr_dtype_name((zr_dtype_t)key->c_dtype),
-             key->has_bias ? ", bias " : "",
+             "%zu x %zu x %zu%s%s, rows of %zu and %zu, %s to %s%s%s%s%s%s", key->m, key->n, key->k,
+             key->transpose_a ? ", a transposed" : "", key->transpose_b ? ", b transposed" : "",
+             key->lda, key->ldc, zr_dtype_name((zr_dtype_t)key->dtype),
+             zr_dtype_name((zr_dtype_t)key->c_dtype), key->has_bias ? ", bias " : "",
              key->has_bias ? zr_dtype_name((zr_dtype_t)key->bias_dtype) : "",
-             epilogues[key->epilogue], key->has_pre_gelu ? ", pre_gelu" : "", dbias[key->dbias_of],
+             epilogues[key->epilogue], key->has_pre_gelu ? ", pre_gelu" : "",
              key->is_aligned ? "" : ", not aligned");
     return text;
 }

@@ -29,8 +29,7 @@ static zr_status_t multiply(zr_stream_t *stream, zr_cuda_blas_t *blas, const zr_
     const float one = 1.0f, zero = 0.0f;
     void *target = product_target(args, plan);
     const void *addend = args->accumulate ? target : args->addend;
-    cublasStatus_t status = zr_matmul_set_pointers(
-        &blas->lt, plan, plan->sums_dbias ? args->dbias.data : args->bias, args->pre_gelu);
+    cublasStatus_t status = zr_matmul_set_pointers(&blas->lt, plan, args->bias, args->pre_gelu);
     if (status != CUBLAS_STATUS_SUCCESS)
         return zr_matmul_fail(stream->device, blas, args, "cublasLtMatmulDescSetAttribute", status);
     status = blas->lt.cublasLtMatmul_p(
@@ -85,10 +84,6 @@ zr_status_t zr_cuda_nn_matmul(zr_stream_t *stream, const void *arguments, void *
     ZR_TRY(zr_matmul_plan(stream->device, blas, args, &plan));
     zr_matmul_choices_count(stream->device, blas, plan);
     ZR_TRY(multiply(stream, blas, args, plan, workspace));
-    ZR_TRY(
-        finish(stream, args, product_target(args, plan), plan->adds_bias, plan->applies_epilogue));
-    if (args->dbias_of == ZR_NN_DBIAS_NONE || plan->sums_dbias)
-        return ZR_OK;
-    const zr_nn_bias_grad_t dbias = zr_nn_matmul_bias_grad(args);
-    return zr_cuda_nn_bias_grad(stream, &dbias, workspace);
+    return finish(stream, args, product_target(args, plan), plan->adds_bias,
+                  plan->applies_epilogue);
 }

@@ -119,10 +119,9 @@ zr_matmul_key_t zr_matmul_key(const zr_nn_matmul_t *args) {
     key.epilogue = (uint8_t)args->epilogue;
     key.has_bias = args->bias != NULL;
     key.has_pre_gelu = args->pre_gelu != NULL;
-    key.dbias_of = (uint8_t)args->dbias_of;
     key.is_aligned = is_aligned(args->a) && is_aligned(args->b) && is_aligned(args->c) &&
                      is_aligned(args->addend) && is_aligned(args->bias) &&
-                     is_aligned(args->pre_gelu) && is_aligned(args->dbias.data);
+                     is_aligned(args->pre_gelu);
     return key;
 }
 
@@ -140,12 +139,6 @@ static uint32_t alignment_bytes(const zr_matmul_key_t *key, uint8_t dtype) {
 static cublasLtEpilogue_t epilogue_of(const zr_matmul_plan_t *plan) {
     const zr_matmul_key_t *key = &plan->key;
     bool bias = plan->adds_bias;
-    if (plan->sums_dbias) /* the first operand is b */
-        return key->dbias_of == ZR_NN_DBIAS_OF_C   ? CUBLASLT_EPILOGUE_DGELU_BGRAD
-               : key->dbias_of == ZR_NN_DBIAS_OF_B ? CUBLASLT_EPILOGUE_BGRADA
-                                                   : CUBLASLT_EPILOGUE_BGRADB;
-    if (plan->applies_epilogue && key->epilogue == ZR_NN_EPILOGUE_GELU_BACKWARD)
-        return CUBLASLT_EPILOGUE_DGELU;
     if (plan->applies_epilogue && key->has_pre_gelu)
         return bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
     if (plan->applies_epilogue)
@@ -172,7 +165,7 @@ cublasStatus_t zr_matmul_set_pointers(const zr_cublaslt_t *lt, const zr_matmul_p
                                       const void *bias, const void *pre_gelu) {
     attribute_t attributes[2];
     size_t n = 0;
-    if (plan->adds_bias || plan->sums_dbias)
+    if (plan->adds_bias)
         attributes[n++] = (attribute_t){CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof(bias)};
     if (plan->applies_epilogue && plan->key.has_pre_gelu)
         attributes[n++] =
@@ -203,11 +196,9 @@ static cublasStatus_t describe_product(const zr_cublaslt_t *lt, zr_matmul_plan_t
     if (status != CUBLAS_STATUS_SUCCESS)
         return status;
     uintptr_t page = 4096;
-    return zr_matmul_set_pointers(
-        lt, plan,
-        (const void *)(page +
-                       alignment_bytes(key, plan->sums_dbias ? key->c_dtype : key->bias_dtype)),
-        (const void *)(page + alignment_bytes(key, key->c_dtype)));
+    return zr_matmul_set_pointers(lt, plan,
+                                  (const void *)(page + alignment_bytes(key, key->bias_dtype)),
+                                  (const void *)(page + alignment_bytes(key, key->c_dtype)));
 }
 
 cublasStatus_t zr_matmul_describe(const zr_cublaslt_t *lt, zr_matmul_plan_t *plan) {
@@ -341,11 +332,11 @@ static bool may_add_bias(const zr_matmul_key_t *key) {
 }
 
 /* How exact its GELU is, is not documented. The hardware's tanh is right to 2^-11: a rounding of
- * bf16, far from one of fp32. */
+ * bf16, far from one of fp32. Its gradient within a product takes more than twice the time of both
+ * apart on an H200 (docs/internals/gpu.md). */
 static bool may_apply_epilogue(const zr_matmul_key_t *key) {
-    bool is_backward = key->epilogue == ZR_NN_EPILOGUE_GELU_BACKWARD;
-    if (key->epilogue == ZR_NN_EPILOGUE_NONE || key->c_dtype != ZR_DTYPE_BF16 ||
-        key->has_bias != may_add_bias(key) || (is_backward && key->has_bias))
+    if (key->epilogue != ZR_NN_EPILOGUE_GELU || key->c_dtype != ZR_DTYPE_BF16 ||
+        key->has_bias != may_add_bias(key))
         return false;
     return !key->has_pre_gelu || (key->ldc % 8 == 0 && key->is_aligned);
 }
@@ -376,7 +367,7 @@ static zr_status_t try_plan(zr_device_t *device, zr_cuda_blas_t *blas, const zr_
         }
     }
     zr_matmul_plan_free(&blas->lt, plan);
-    bool is_last = !wanted->adds_bias && !wanted->applies_epilogue && !wanted->sums_dbias;
+    bool is_last = !wanted->adds_bias && !wanted->applies_epilogue;
     bool is_named = wanted->choice != NULL && wanted->choice->algorithm != NULL;
     if (is_missing || (is_last && is_named && status == CUBLAS_STATUS_NOT_SUPPORTED))
         return zr_fail(&device->log, ZR_ERR_UNSUPPORTED,
@@ -394,15 +385,11 @@ static zr_status_t make_plan(zr_device_t *device, zr_cuda_blas_t *blas, const zr
     zr_matmul_plan_t wanted = {
         .key = *key, .adds_bias = may_add_bias(key), .choice = zr_matmul_choice_of(blas, key)};
     wanted.applies_epilogue = may_apply_epilogue(key);
-    wanted.sums_dbias = key->dbias_of == ZR_NN_DBIAS_OF_C ? wanted.applies_epilogue
-                                                          : key->dbias_of != ZR_NN_DBIAS_NONE;
     for (;;) {
         ZR_TRY(try_plan(device, blas, args, &wanted, plan_p));
         if (*plan_p != NULL)
             return ZR_OK;
-        if (wanted.sums_dbias)
-            wanted.sums_dbias = false;
-        else if (wanted.applies_epilogue)
+        if (wanted.applies_epilogue)
             wanted.applies_epilogue = false;
         else
             wanted.adds_bias = false;

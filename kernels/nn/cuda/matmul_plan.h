@@ -26,14 +26,13 @@ typedef struct zr_matmul_key {
     uint8_t transpose_a, transpose_b;
     uint8_t epilogue;
     uint8_t has_bias, has_pre_gelu;
-    uint8_t dbias_of;
     uint8_t is_aligned; /* all addresses to 16 bytes; otherwise to their element */
 } zr_matmul_key_t;
 
 typedef struct zr_matmul_plan {
     zr_matmul_key_t key;
     /* In the product; otherwise kernels behind it do. */
-    bool adds_bias, applies_epilogue, sums_dbias;
+    bool adds_bias, applies_epilogue;
     const zr_nn_matmul_choice_t *choice; /* the device's; NULL: none was made for it */
     cublasLtMatmulDesc_t product;
     cublasLtMatrixLayout_t a, b, c; /* of args a, b, c; addend has c's */

@@ -98,18 +98,29 @@ static bool has_epilogues(void) {
 #endif
 }
 
-/* Whether y is rounded on its way to the result, because something is done behind the product. */
+/* Of a GPU's products every seventh: for a new shape, cuBLASLt chooses and loads a kernel, which
+ * takes tens of milliseconds. */
+static bool is_left_out(const nn_device_t *device, size_t *n_p) {
+    bool is_gpu = !has_epilogues() && zr_device_info(device->device)->cuda_major > 0;
+    return (*n_p)++ % 7 != 0 && is_gpu;
+}
+
+/* Whether y may be rounded on its way to the result, because something is done behind the product:
+ * on a GPU also what it is added to in place (seen of cuBLASLt 13 on an H200). */
 static bool is_rounded(const product_t *p) {
     const zr_nn_matmul_t *args = &p->args;
+    bool is_in_place = args->accumulate || (args->addend != NULL && args->addend == args->c);
     if (args->c_dtype == ZR_DTYPE_F32)
         return false;
+    if (is_in_place && !has_epilogues() && zr_device_info(p->device->device)->cuda_major > 0)
+        return true;
     if (args->bias != NULL && (!has_epilogues() || args->k == 0))
         return true;
     if (args->epilogue == ZR_NN_EPILOGUE_NONE)
         return false;
     bool is_fit = args->pre_gelu == NULL || (args->n % 8 == 0 && !p->is_off);
     return !has_epilogues() || !is_fit || args->k == 0 ||
-           (args->epilogue == ZR_NN_EPILOGUE_GELU_BACKWARD && args->bias != NULL);
+           args->epilogue == ZR_NN_EPILOGUE_GELU_BACKWARD;
 }
 
 /* Whether the result may have the errors of the hardware's tanh. */
@@ -204,13 +215,14 @@ static void check_product(nn_device_t *device, const size_t shape[3], mix_t mix,
 }
 
 NN_TEST(test_products) {
+    size_t n = 0;
     for (size_t s = 0; s < N_SHAPES; s++)
         for (int variant = 0; variant < 4 * N_MIXES; variant++) {
             mix_t mix = mix_at(device, variant / 4);
             /* On the host, a result in bf16 is a gradient, which goes with nothing else. */
             int n_kinds = mix.c == ZR_DTYPE_BF16 && mix.b == ZR_DTYPE_F32 ? 1 : 2 * N_KINDS;
             for (int kind = 0; kind < n_kinds; kind++)
-                if (ONE_OF(1, 7))
+                if (ONE_OF(1, 7) && !is_left_out(device, &n))
                     check_product(device, shapes[s], mix, variant % 4, kind / 2, kind % 2);
         }
 }
@@ -317,62 +329,17 @@ static void check_apart(product_t *p, bool accumulate) {
 }
 
 NN_TEST(test_rows_apart) {
+    size_t n = 0;
     for (size_t s = 0; s < N_SHAPES; s++)
         for (int variant = 0; variant < 4 * N_MIXES && shapes[s][2] > 0; variant++)
             for (int kind = 0; kind < 3; kind++) { /* alone, accumulated, with a bias */
                 mix_t mix = mix_at(device, variant / 4);
-                if ((kind == 2 && mix.c == ZR_DTYPE_BF16 && mix.b == ZR_DTYPE_F32) || !ONE_OF(1, 5))
+                if ((kind == 2 && mix.c == ZR_DTYPE_BF16 && mix.b == ZR_DTYPE_F32) ||
+                    !ONE_OF(1, 5) || is_left_out(device, &n))
                     continue;
                 product_t p = make_product(device, shapes[s], mix, variant % 4, -1);
                 p.args.bias = kind == 2 ? p.bias.data : NULL;
                 check_apart(&p, kind == 1);
                 free_product(&p);
             }
-}
-
-/* ---- gradients of biases ----------------------------------------------------------------------
- */
-
-/* The sum over the rows of dy, in an array that holds something before. Where a product makes it,
- * it sums what was not rounded yet; a kernel of its own sums rounded elements of c. */
-static void check_dbias(product_t *p, zr_nn_dbias_t of, bool accumulate) {
-    zr_nn_matmul_t *args = &p->args;
-    size_t n = of == ZR_NN_DBIAS_OF_A ? args->m : args->n;
-    size_t n_rows = of == ZR_NN_DBIAS_OF_C ? args->m : args->k;
-    nn_array_t dbias = nn_array_random(n, args->bias_dtype, 1.0, 21);
-    const double *dy = of == ZR_NN_DBIAS_OF_A   ? p->a.ref
-                       : of == ZR_NN_DBIAS_OF_B ? p->b.ref
-                                                : p->c.ref;
-    args->dbias_of = of;
-    args->dbias = (zr_nn_gradient_t){dbias.data, accumulate};
-    if (of == ZR_NN_DBIAS_OF_C)
-        check_gelu_backward(p);
-    else
-        run_and_check(p, "product with a bias' gradient");
-    for (size_t i = 0; i < n; i++) {
-        double sum = accumulate ? dbias.ref[i] : 0.0;
-        for (size_t row = 0; row < n_rows; row++)
-            sum += dy[row * n + i];
-        dbias.ref[i] = sum;
-    }
-    bool is_rounded_c = of == ZR_NN_DBIAS_OF_C && args->c_dtype == ZR_DTYPE_BF16;
-    nn_assert_close("a bias' gradient", &dbias, is_rounded_c ? 2e-2 : 1e-5);
-    nn_array_free(&dbias);
-}
-
-NN_TEST(test_bias_gradients_of_products) {
-    for (size_t s = 0; s < N_SHAPES; s++)
-        for (int variant = 0; variant < 3 * 2 * N_MIXES; variant++) {
-            zr_nn_dbias_t of = (zr_nn_dbias_t)(1 + variant % 3);
-            mix_t mix = mix_at(device, variant / 6);
-            /* dy is made of activations. */
-            bool is_possible = of == ZR_NN_DBIAS_OF_A   ? true
-                               : of == ZR_NN_DBIAS_OF_B ? mix.b == mix.a
-                                                        : mix.c == mix.a;
-            if (!ONE_OF(1, 3) || !is_possible)
-                continue;
-            product_t p = make_product(device, shapes[s], mix, of == ZR_NN_DBIAS_OF_C ? 2 : 1, -1);
-            check_dbias(&p, of, variant / 3 % 2);
-            free_product(&p);
-        }
 }
