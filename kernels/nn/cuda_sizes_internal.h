@@ -33,11 +33,12 @@ zr_cuda_layernorm_plan_t zr_cuda_layernorm_plan(size_t n_rows, size_t channels);
 size_t zr_cuda_rotary_part(size_t n_tokens);
 
 /** The chunks of a language model head, and its workspace: parts one behind the other. */
-enum { ZR_CUDA_LM_HEAD_PARTS = 5 };
+enum { ZR_CUDA_LM_HEAD_PARTS = 6 };
 typedef struct zr_cuda_lm_head_plan {
-    size_t chunk_rows, stride;                /* elements from row to row of the logits */
-    size_t part_bytes[ZR_CUDA_LM_HEAD_PARTS]; /* logits, target logits, log sums, dweight in fp32, a
-                                                 product's workspace */
+    size_t chunk_rows, stride; /* elements from row to row of the logits */
+    /* logits, target logits, log sums, dweight in fp32, a product's workspace, the weight with rows
+       of zeros behind it. What is not needed has none. */
+    size_t part_bytes[ZR_CUDA_LM_HEAD_PARTS];
     size_t part_offset[ZR_CUDA_LM_HEAD_PARTS]; /* multiples of 256 */
     size_t size_bytes;
 } zr_cuda_lm_head_plan_t;

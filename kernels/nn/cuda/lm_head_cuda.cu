@@ -3,7 +3,9 @@
  * kernel that takes from each row what the loss needs and leaves its gradient in its place, and the
  * two products that follow from it. So each logit is computed once.
  *
- * Logits have the activations' dtype; their rows begin at multiples of 128 elements. Everything
+ * Logits have the activations' dtype; their rows begin at multiples of 128 elements. Where products
+ * of the vocabulary's size would be slow, they are of as many columns as a row has room for, by a
+ * copy of the weight with rows of zeros behind it. Everything
  * that is summed is so in fp32, the loss in double, in an order that depends on the sizes alone.
  * The gradient of a bf16 weight is added up in fp32 where there are several chunks of rows.
  */
@@ -141,8 +143,11 @@ typedef struct lm_head_job {
     char *logits;         /* [chunk_rows, stride] */
     float *target_logits; /* [n_rows] */
     float *log_sums;      /* [n_rows] */
-    float *dweight; /* [vocab, channels]: dweight in fp32 while chunks are added to it, or NULL */
-    void *product;  /* the workspace of a product */
+    float
+        *dweight; /* [n_columns, channels]: dweight in fp32 while chunks are added to it, or NULL */
+    void *product;      /* the workspace of a product */
+    size_t n_columns;   /* that are multiplied: the vocabulary, or the stride */
+    const void *weight; /* [n_columns, channels] */
 } lm_head_job_t;
 
 /* Lay the workspace out from `base`. */
@@ -160,6 +165,23 @@ static void lay_out(lm_head_job_t *job, const zr_device_t *device, const zr_nn_l
     job->log_sums = reinterpret_cast<float *>(parts[2]);
     job->dweight = plan.part_bytes[3] > 0 ? reinterpret_cast<float *>(parts[3]) : NULL;
     job->product = parts[4];
+    bool is_widened = plan.part_bytes[5] > 0;
+    job->n_columns = is_widened ? plan.stride : args->vocab;
+    job->weight = is_widened ? parts[5] : args->weight;
+}
+
+/* The weight's copy, where there is one. */
+static zr_status_t widen_weight(const lm_head_job_t *job) {
+    const zr_nn_lm_head_t *args = job->args;
+    size_t n_elems = args->vocab * args->channels,
+           n_zeros = job->n_columns * args->channels - n_elems;
+    char *copy = static_cast<char *>(const_cast<void *>(job->weight));
+    if (job->weight == args->weight)
+        return ZR_OK;
+    ZR_TRY(zr_cuda_cast(job->stream, copy, args->param_dtype, args->weight, args->param_dtype,
+                        n_elems));
+    return zr_cuda_fill(job->stream, copy + n_elems * zr_dtype_size(args->param_dtype),
+                        args->param_dtype, n_zeros, 0.0f);
 }
 
 /* ---- a chunk ---- */
@@ -186,11 +208,11 @@ static zr_nn_matmul_t product_of(const lm_head_job_t *job, size_t m, size_t n, s
     return product;
 }
 
-/* logits = x weight^T */
+/* logits = x weight^T: 0 in columns behind the vocabulary, which stays so in their gradient. */
 static zr_status_t compute_logits(const lm_head_job_t *job, const chunk_t &chunk) {
-    zr_nn_matmul_t product = product_of(job, chunk.n_rows, chunk.vocab, job->args->channels);
+    zr_nn_matmul_t product = product_of(job, chunk.n_rows, job->n_columns, job->args->channels);
     product.a = rows_at(job, job->args->x, chunk.first);
-    product.b = job->args->weight;
+    product.b = job->weight;
     product.transpose_b = true;
     product.c = job->logits;
     product.ldc = chunk.stride;
@@ -199,18 +221,19 @@ static zr_status_t compute_logits(const lm_head_job_t *job, const chunk_t &chunk
 
 /* dx = dlogits weight */
 static zr_status_t compute_dx(const lm_head_job_t *job, const chunk_t &chunk) {
-    zr_nn_matmul_t product = product_of(job, chunk.n_rows, job->args->channels, chunk.vocab);
+    zr_nn_matmul_t product = product_of(job, chunk.n_rows, job->args->channels, job->n_columns);
     product.a = job->logits;
     product.lda = chunk.stride;
-    product.b = job->args->weight;
+    product.b = job->weight;
     product.c = rows_at(job, job->args->dx, chunk.first);
     return zr_cuda_nn_matmul(job->stream, &product, job->product);
 }
 
-/* dweight (+)= dlogits^T x */
+/* dweight (+)= dlogits^T x: what has no room behind the vocabulary ends there. */
 static zr_status_t add_to_dweight(const lm_head_job_t *job, const chunk_t &chunk) {
     const zr_nn_lm_head_t *args = job->args;
-    zr_nn_matmul_t product = product_of(job, chunk.vocab, args->channels, chunk.n_rows);
+    size_t n_columns = job->dweight != NULL ? job->n_columns : args->vocab;
+    zr_nn_matmul_t product = product_of(job, n_columns, args->channels, chunk.n_rows);
     product.a = job->logits;
     product.transpose_a = true;
     product.lda = chunk.stride;
@@ -285,6 +308,7 @@ zr_status_t zr_cuda_nn_lm_head(zr_stream_t *stream, const void *arguments, void 
     lm_head_job_t job = {};
     job.stream = stream;
     lay_out(&job, stream->device, args, workspace);
+    ZR_TRY(widen_weight(&job));
     ZR_TRY(run_chunks(&job));
     return job.dweight != NULL ? round_dweight(&job) : ZR_OK;
 }

@@ -198,7 +198,8 @@ NN_TEST(test_many_words_that_are_unlikely) {
 }
 
 /* By columns: the workspace grows with the chunk, not with the vocabulary. By rows: with the rows
- * of a chunk, and there is room for a bf16 weight's gradient in fp32, which is added up. */
+ * of a chunk, and there is room for a bf16 weight's gradient in fp32, which is added up, and for a
+ * copy of the weight that is filled up to a multiple of 128 rows. */
 NN_TEST(test_workspace) {
     const bool by_rows = zr_device_info(device->device)->cuda_major > 0;
     const size_t vocab = 50257, channels = 768, stride = 50304;
@@ -215,7 +216,7 @@ NN_TEST(test_workspace) {
         product.a_dtype = product.c_dtype = args.activation_dtype;
         product.b_dtype = args.param_dtype;
         size_t elem = zr_dtype_size(args.activation_dtype);
-        size_t wide = elem == 2 ? vocab * channels * 4 : 0;
+        size_t wide = elem == 2 ? stride * channels * (4 + 2) : 0;
         size_t bytes = zr_nn_lm_head_workspace_bytes(device->device, &args) -
                        zr_nn_matmul_workspace_bytes(device->device, &product);
         if (by_rows)
