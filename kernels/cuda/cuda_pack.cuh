@@ -11,11 +11,27 @@
 #include "kernels/cuda/cuda_launch.cuh"
 #include "kernels/master_math.h"
 
+#ifdef __CUDACC__
+#include <cuda_bf16.h>
+#endif
+
 #define ZR_PACK_ELEMS 8
 
 struct zr_pack_t {
     float value[ZR_PACK_ELEMS];
 };
+
+/** Two values, rounded to nearest even, as one register: `low` in the lower half. */
+static __device__ inline uint32_t zr_pair_of_bf16(float low, float high) {
+#ifdef __CUDACC__
+    __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    uint32_t bits;
+    memcpy(&bits, &pair, sizeof(bits));
+    return bits;
+#else
+    return (uint32_t)zr_bf16_from_f32(low) | (uint32_t)zr_bf16_from_f32(high) << 16;
+#endif
+}
 
 /* Elements as they lie in memory, of one access. */
 template <typename T, int N = 16 / (int)sizeof(T)> struct __align__(N * sizeof(T)) zr_words_t {
@@ -70,6 +86,13 @@ static __device__ inline void zr_store_words(T *x, const float *values) {
     for (int i = 0; i < N; i++)
         zr_narrow(values[i], &words.word[i]);
     *zr_access<zr_words_t<T, N>>(x) = words;
+}
+template <int N> static __device__ inline void zr_store_words(zr_bf16_t *x, const float *values) {
+    zr_words_t<uint32_t, N / 2> pairs; /* an instruction for two, where zr_narrow takes several */
+#pragma unroll
+    for (int i = 0; i < N / 2; i++)
+        pairs.word[i] = zr_pair_of_bf16(values[2 * i], values[2 * i + 1]);
+    *zr_access<zr_words_t<uint32_t, N / 2>>(x) = pairs;
 }
 
 /* ---- eight elements side by side ------------------------------------------------------------ */

@@ -35,12 +35,14 @@ static __device__ inline void add_pack(const zr_raw_pack_t<T> &pack, float *sum)
         *sum += zr_raw_value(pack, i);
 }
 
-template <typename T>
+template <typename T, bool WIDE>
 static __device__ inline void add_squares(const zr_raw_pack_t<T> &pack, int n, float mean,
                                           float *sum) {
+    if (WIDE && n == 0)
+        return;
 #pragma unroll
     for (int i = 0; i < ZR_PACK_ELEMS; i++) {
-        float d = i < n ? zr_raw_value(pack, i) - mean : 0.0f;
+        float d = WIDE || i < n ? zr_raw_value(pack, i) - mean : 0.0f;
         *sum += d * d;
     }
 }
@@ -98,7 +100,8 @@ static __global__ void __launch_bounds__(ZR_CUDA_THREADS, HELD > 4 ? 2 : 3)
         if (!args.is_rms)
             row.visit_packs([&](size_t, int, pack_t pack) { add_pack(pack, &sum); });
         float mean = args.is_rms ? 0.0f : zr_warp_sum(sum) / n_channels;
-        row.visit_packs([&](size_t, int n, pack_t pack) { add_squares(pack, n, mean, &squares); });
+        row.visit_packs(
+            [&](size_t, int n, pack_t pack) { add_squares<T, WIDE>(pack, n, mean, &squares); });
         float rstd = 1.0f / sqrtf(zr_warp_sum(squares) / n_channels + args.epsilon);
         row.visit_packs(
             [&](size_t first, int n, pack_t pack) { row.store(first, n, pack, mean, rstd); });

@@ -17,12 +17,9 @@
 
 #include <stdint.h>
 
-#include "kernels/cuda/cuda_launch.cuh"
-#include "kernels/dtype.h"
+#include "kernels/cuda/cuda_pack.cuh"
 
-#ifdef __CUDACC__
-#include <cuda_bf16.h>
-#else
+#ifndef __CUDACC__
 #include <emu_matrix.h>
 #endif
 
@@ -61,18 +58,6 @@ static __device__ inline void zr_ldmatrix(uint32_t (&r)[4], const unsigned char 
                      : "memory");
 #else
     emu_ldmatrix(r, row, TRANSPOSE, EMU_HERE);
-#endif
-}
-
-/** Two values, rounded to nearest even, as one register: `low` in the lower half. */
-static __device__ inline uint32_t zr_pair_of_bf16(float low, float high) {
-#ifdef __CUDACC__
-    __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-    uint32_t bits;
-    memcpy(&bits, &pair, sizeof(bits));
-    return bits;
-#else
-    return (uint32_t)zr_bf16_from_f32(low) | (uint32_t)zr_bf16_from_f32(high) << 16;
 #endif
 }
 
