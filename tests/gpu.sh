@@ -56,6 +56,7 @@ parts='' # JSON objects, with commas between them
 # What is trained and measured. ZR_GPU_TINY: so little that the emulation does it (tests/test_gpu_emu.sh).
 small=gpt2 small_batch=16 large=gpt2-xl large_batch=12 most_batch=256 seq=1024 vocab=50257
 elems=200000003 rows='--channels 1600 --tokens 65536' products='--channels 1600 --tokens 16384' steps='' brief='' rounds='--steps 6 --micro-batch 4' many_ranks=8 channels=128 few=4
+most_memory='--attention cudnn --recompute never'
 if [ -n "${ZR_GPU_TINY:-}" ]; then
     small='layers=2,channels=16,heads=2,seq=16,vocab=256' large='layers=3,channels=16,heads=2,seq=16,vocab=256'
     small_batch=2 large_batch=2 most_batch=4 seq=16 vocab=256 elems=5003 rows='--channels 24 --tokens 33'
@@ -280,10 +281,9 @@ train_on_gpu() {
 
 # Whether anything works at all: the device, products, attention, one training step.
 smoke() {
-    part smoke-device 5 "$build/tests/test_device" cuda
-    part smoke-products 8 "$build/tests/test_nn_matmul" cuda
-    part smoke-attention 12 "$build/tests/test_nn_attention" cuda
-    train_on_gpu smoke-step 10 --model "$small" --steps 1 --micro-batch 4
+    part smoke-device 8 "$build/tests/test_device" cuda
+    part smoke-attention 4 "$build/tests/test_nn_attention" cuda
+    train_on_gpu smoke-step 5 --model "$small" --steps 1 --micro-batch 4
 }
 
 # Kernels under compute-sanitizer: errors end with 1.
@@ -424,13 +424,17 @@ try_cudnn() {
 measure() {
     local micro_batch=64
     bench hardware 25 hardware --save-hardware "$logs/hardware.json" --path "$logs" ${ZR_GPU_TINY:+--quick}
-    bench_step step-124m 10 "$small" "$small_batch" 1
-    bench_step step-1.5b 25 "$large" "$large_batch" 1
-    bench matmul-bf16 6 matmul --dtype bf16 $products $brief
-    bench kernels-bf16 6 kernels --dtype bf16 $rows $brief
-    bench adam-bf16 5 adam --dtype bf16 --elems "$elems" $brief
-    trace 124m 12 "$small" "$small_batch"
-    part_of cudnn-step 5 try_cudnn && trace 124m-cudnn 10 "$small" "$small_batch" --attention cudnn
+    bench_step step-124m 5 "$small" "$small_batch" 1
+    bench_step step-1.5b 16 "$large" "$large_batch" 1
+    bench matmul-bf16 4 matmul --dtype bf16 $products $brief
+    bench kernels-bf16 4 kernels --dtype bf16 $rows $brief
+    bench adam-bf16 4 adam --dtype bf16 --elems "$elems" $brief
+    trace 124m 5 "$small" "$small_batch"
+    part_of cudnn-step 5 try_cudnn && {
+        bench step-124m-cudnn 5 step --dtype bf16 --model "$small" --seq "$seq" --micro-batch "$small_batch" $steps $most_memory
+        bench step-1.5b-cudnn 15 step --dtype bf16 --model "$large" --seq "$seq" --micro-batch "$large_batch" $steps $most_memory
+        trace 124m-cudnn 5 "$small" "$small_batch" --attention cudnn
+    }
     trace 1.5b 20 "$large" "$large_batch"
     bench_step step-1.5b-accumulated 30 "$large" "$large_batch" 8
     $is_dry || micro_batch=$(largest_micro_batch "$large")
@@ -525,6 +529,44 @@ train() {
     done
 }
 
+# A small Llama, as Hugging Face describes one.
+write_llama() {
+    printf '{"model_type": "llama", "hidden_act": "silu", "hidden_size": %d, "intermediate_size": %d, "num_hidden_layers": 3,
+  "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": %d, "max_position_embeddings": %d, "rms_norm_eps": 1e-5,
+  "rope_theta": 10000.0, "tie_word_embeddings": false}\n' $((2 * channels)) $((4 * channels)) "$vocab" "$seq"
+}
+
+# place_everywhere NAME MODEL: the same training by two ranks, wherever its tensors lie and in either order, ends
+# with one hash.
+# shellcheck disable=SC2086
+place_everywhere() {
+    local place hash hashes='' n=0
+    for place in '--stage 0' '--stage 1 --offload-optimizer cpu --update-on host' \
+        '--stage 2 --offload-optimizer cpu --update-on device --order block' \
+        '--stage 2 --offload-optimizer nvme --offload-gradients nvme --update-at backward' \
+        '--stage 3 --offload-optimizer nvme --offload-params cpu' \
+        '--stage 3 --offload-optimizer nvme --offload-params nvme --offload-activations nvme --order block'; do
+        n=$((n + 1))
+        [[ $place != *nvme* ]] || place+=" --nvme-path $logs/drive"
+        train_on_gpu "place-$1-$n" 2 --model "$2" --ranks 2 --seq "$((seq < 128 ? seq : 128))" --micro-batch 2 \
+            --grad-accum 2 --reduce every-micro-batch --recompute unit --steps 3 --clip 0.5 $place || continue
+        $is_dry && continue
+        hash=$(value_of "place-$1-$n" weights_xxh3)
+        case " $hashes " in *" $hash "*) ;; *) hashes+=" $hash" ;; esac
+    done
+    [ -z "$hashes" ] || check "place-$1-hashes" "placements end with different weights:$hashes" test "$(wc -w <<<"$hashes")" -eq 1
+}
+
+place_models() {
+    if ! $is_dry; then
+        mkdir -p "$logs/drive"
+        write_llama >"$logs/llama.json"
+    fi
+    place_everywhere gpt2 "layers=3,channels=$((2 * channels)),heads=4,seq=$seq,vocab=$vocab"
+    place_everywhere llama "$logs/llama.json"
+    rm -rf "$logs/drive"
+}
+
 # The losses of 20 steps in the logs of two parts differ by at most 0.01.
 losses_agree() {
     paste "$logs/$1.log" "$logs/$2.log" | awk '
@@ -590,9 +632,10 @@ export build architecture logs
 if $is_built || part_of build 80 build_all; then
     smoke
     measure
-    part_of suite 45 run_suite
+    part_of suite 50 run_suite
     train
     compare_with_host
+    place_models
     may_be_incomplete=true
     measure_peers
     offload

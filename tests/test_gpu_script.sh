@@ -73,7 +73,7 @@ printf '{\n "fits": %s,\n  "reserved": %s,\n  "step_ms": 11.0,\n}\n' $fits $peak
 END
 fake ninja-built/zero-capacity </dev/null
 mkdir "$work/bin/ninja-tests"
-for name in test_device test_nn_matmul test_nn_attention; do
+for name in test_device test_nn_attention; do
     fake ninja-tests/$name <<'END'
 ! is smokeless
 END
@@ -130,7 +130,7 @@ export ZR_GPU_SELF_TEST=1 # what the script does without a GPU is to run this te
 run none
 expect "no GPU: 77" test $code -eq 77
 expect "no GPU: says so" grep -q '^no GPU here' "$work/said"
-expect "no GPU: says what it would do" grep -q '^smoke-device (at [0-9]* s, about 5 s, ' "$work/said"
+expect "no GPU: says what it would do" grep -q '^smoke-device (at [0-9]* s, about 8 s, ' "$work/said"
 expect "no GPU: no results" test ! -e "$work/out.json"
 
 FAKE=none PATH=$work/bin:$PATH bash "$script" --dry-run --build "$work/build" >"$work/said" 2>&1
@@ -155,9 +155,9 @@ expect "what measures and compares is expected to be done by then" test "$first_
 expect "the smoke test takes a minute at most" test $((after_smoke - first_smoke)) -le 60
 
 # With all that it needs: build, 4 of smoke, the hardware, 4 steps with their plans, 3 other benchmarks, 3 traces with
-# what is in use, their kernels and cuBLASLt's choices, a step with cuDNN, suite, 6 runs with their losses and peaks, 2 comparisons, 2 runs
+# what is in use, their kernels and cuBLASLt's choices, a step with cuDNN, suite, 6 runs with their losses and peaks, 2 comparisons, 12 placements with 2 comparisons, 2 runs
 # and their losses, 2 of PyTorch, 2 of offload with their plans, capacity, 3 further benchmarks, 6 of compute-sanitizer.
-n_all=70
+n_all=85
 run well
 expect "all passes" test $code -eq 0
 expect "$n_all parts pass" counts $n_all 0
@@ -172,13 +172,13 @@ fi
 # What goes wrong in a part fails that part, and the rest is run.
 run "smokeless torchless dnnless unplanned crowded peaks differ race skips apart"
 expect "without PyTorch and cuDNN their three parts are left out" grep -q '"left_out": 3,$' "$work/out.json"
-expect "a part fails for each" counts $((n_all - 28)) 21
+expect "a part fails for each" counts $((n_all - 31)) 22
 expect "different weights end with 1" test $code -eq 1
 failed() { sed -n 's/^\([^ ]*\): failed.*/\1/p' "$work/said" | tr '\n' ' '; }
 expect "which parts: smoke, plans, the suite, hashes, peaks, sanitizers" test "$(failed)" = "$(echo \
-    smoke-device smoke-products smoke-attention planned-step-124m planned-step-1.5b trace-124m-in-use trace-1.5b-in-use \
+    smoke-device smoke-attention planned-step-124m planned-step-1.5b trace-124m-in-use trace-1.5b-in-use \
     planned-step-1.5b-accumulated planned-step-1.5b-largest suite train-ranks2-hashes train-ranks8-stage3-peaks \
-    train-host-losses planned-offload-1.5b-cpu planned-offload-1.5b-nvme memcheck-test_kernels memcheck-test_nn_rows memcheck-test_nn_attention racecheck-test_kernels racecheck-test_nn_rows racecheck-test_nn_attention) "
+    train-host-losses place-gpt2-hashes place-llama-hashes planned-offload-1.5b-cpu planned-offload-1.5b-nvme memcheck-test_kernels memcheck-test_nn_rows memcheck-test_nn_attention racecheck-test_kernels racecheck-test_nn_rows racecheck-test_nn_attention) "
 expect "and why" grep -q 'train-ranks2-hashes: failed: .* abc2 def' "$work/said"
 expect "what a sanitizer says is in the results" grep -Fq '"output": "a \"hazard\" \\ at [0m\nthe end"}' "$work/out.json"
 if command -v python3 >/dev/null; then
