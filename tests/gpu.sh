@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Everything that needs a GPU, on a machine that has one: a smoke test, measurements, the suite on cuda,
-# training, races and bad accesses. Ten minutes at most, offline, and one JSON file of results.
+# training, races and bad accesses. Takes at most ten minutes, needs no network, and writes one JSON file of results.
 #
 #   bash tests/gpu.sh [--dry-run] [--only PATTERN] [--seconds N] [--build FOLDER] [--out FILE]
 #                     [--packages FOLDER] [--programs FOLDER]
 #
 #   --dry-run   print the parts, when each is expected to begin and how long it takes, and their commands;
 #               run nothing
-#   --only      run the parts alone whose names match this extended regular expression
-#   --seconds   end by then (default: 550)
+#   --only      run only the parts whose names match this extended regular expression (and the build)
+#   --seconds   stop after this many seconds (default: 550)
 #   --build     where to build (default: build/gpu)
 #   --out       the file of results (default: FOLDER/gpu.json); what parts print lies in FOLDER/gpu/
 #   --packages  a folder of Debian packages that the machine lacks and cannot fetch: they are unpacked
@@ -19,9 +19,9 @@
 # Exit code: 0 when all that could be run passed, 1 when something failed, 2 for bad usage. Without a GPU it prints
 # what --dry-run prints, runs its own test, and ends with 77, or with 1 when that test fails.
 #
-# Parts come in the order of what they are worth. A part may take twice as long as expected, and never longer
-# than to the end. Those that only add to what is known, such as compute-sanitizer, are "incomplete" when their time
-# has passed, which is no failure. The file of results is written anew behind each part, and when the script is ended.
+# Parts run in order of importance. A part is stopped after twice its expected time plus 5 s, or when --seconds have
+# passed. If an optional part (compute-sanitizer, the comparison with PyTorch) runs out of time, it is reported as
+# "incomplete", not as failed. The results file is rewritten after each part, and when the script is terminated.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 . cmake/install.sh
@@ -31,6 +31,10 @@ total_seconds=550 # ending the last part and writing results take some more
 while [ $# -gt 0 ]; do
     case $1 in
     --dry-run) is_dry=true ;;
+    -h | --help)
+        sed -n '2,/^set /s/^# \{0,1\}//p' "$0"
+        exit 0
+        ;;
     --only) only=${2:?--only needs a pattern} && shift ;;
     --seconds) total_seconds=${2:?--seconds needs a number} && shift ;;
     --build) build=${2:?--build needs a folder} && shift ;;
@@ -38,7 +42,8 @@ while [ $# -gt 0 ]; do
     --packages) packages=${2:?--packages needs a folder} && shift ;;
     --programs) programs=${2:?--programs needs a folder} && shift ;;
     *)
-        echo "gpu.sh: $1 is unknown; --dry-run, --only PATTERN, --seconds N, --build FOLDER, --out FILE, --packages FOLDER and --programs FOLDER are possible" >&2
+        echo "gpu.sh: unknown option: $1; allowed: --dry-run, --only PATTERN, --seconds N, --build FOLDER," >&2
+        echo "--out FILE, --packages FOLDER, --programs FOLDER, --help" >&2
         exit 2
         ;;
     esac
@@ -181,12 +186,12 @@ part() {
     $may_be_incomplete && late=incomplete
     run_limited "$limit" "$@" >"$logs/$name.out" 2>"$logs/$name.err"
     code=$?
-    $was_ended && late='was ended from outside'
+    $was_ended && late='stopped by a signal'
     case $code in
     0) note "$name" passed $((SECONDS - began)) "$*" "$limit" ;;
     77) leave_out "$name" "skipped: $(tail -n 1 "$logs/$name.out")" ;;
     124) note "$name" "$late" $((SECONDS - began)) "$*" "$limit" ;;
-    125) note "$name" "$late, and cannot be ended" $((SECONDS - began)) "$*" "$limit" ;;
+    125) note "$name" "$late, and its processes could not be killed" $((SECONDS - began)) "$*" "$limit" ;;
     *)
         note "$name" "failed with $code" $((SECONDS - began)) "$*" "$limit"
         tail -n 15 "$logs/$name.err" "$logs/$name.out" >&2
@@ -245,7 +250,7 @@ use_programs() {
     local lib
     lib=$(realpath -m "$programs/lib")
     LD_LIBRARY_PATH=$lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "$programs/bin/zero-train" --version >/dev/null || {
-        zr_say "the programs in $programs do not start here, and are built anew"
+        zr_say "the programs in $programs do not start on this machine; building them instead"
         return 1
     }
     export LD_LIBRARY_PATH=$lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
@@ -268,7 +273,7 @@ run_suite() {
     ctest --test-dir "$build" -R '_cuda$' -j4 --output-on-failure --no-tests=error | tee "$logs/suite.tests"
     code=${PIPESTATUS[0]}
     grep -v nccl "$logs/suite.tests" | grep -q '\*\*\*Skipped' || return "$code"
-    echo "a test was skipped on a machine with a GPU" >&2
+    echo "a *_cuda test was skipped although there is a GPU; see $logs/suite.tests" >&2
     return 1
 }
 
@@ -295,7 +300,7 @@ sanitize() {
                 part "$tool-$test" 15 compute-sanitizer --tool "$tool" --error-exitcode 1 \
                     "$build/tests/$test" cuda
             else
-                leave_out "$tool-$test" "no compute-sanitizer here"
+                leave_out "$tool-$test" "compute-sanitizer is not installed"
             fi
         done
     done
@@ -402,7 +407,7 @@ trace() {
     unset CUBLASLT_LOG_LEVEL CUBLASLT_LOG_FILE
     $is_dry && return
     [ $code -eq 0 ] || return
-    check "trace-$1-in-use" "the device's memory in use is not what was planned, to 2% or 64 MiB" in_use_is_planned "trace-$1"
+    check "trace-$1-in-use" "device memory in use differs from the plan by more than 2% and more than 64 MiB" in_use_is_planned "trace-$1"
     part_of "kernels-$1" 2 sum_kernels "$logs/trace-$1.json"
     part_of "cublaslt-$1" 2 sum_choices "$logs/cublaslt-$1.log"
 }
@@ -449,7 +454,7 @@ measure_peers() {
             part "pytorch-$model" $([ $model = gpt2 ] && echo 25 || echo 30) python3 tests/gpu_peer.py --model $model \
                 --micro-batch $([ $model = gpt2 ] && echo 16 || echo 12)
         else
-            leave_out "pytorch-$model" "no PyTorch here"
+            leave_out "pytorch-$model" "PyTorch is not installed"
         fi
     done
 }
@@ -517,13 +522,13 @@ train() {
             name=train-ranks$ranks-stage$stage
             train_on_gpu "$name" 4 --model "$small" --ranks "$ranks" --stage "$stage" $rounds || continue
             $is_dry && continue
-            check "$name-losses" "the losses are not finite, or do not fall" losses_fall "$name"
-            check "$name-peaks" "the peaks are not those that were planned" peaks_are_planned "$name"
+            check "$name-losses" "the losses are not finite or do not decrease" losses_fall "$name"
+            check "$name-peaks" "peak memory in use differs from the plan" peaks_are_planned "$name"
             hash=$(value_of "$name" weights_xxh3)
             case " $hashes " in *" $hash "*) ;; *) hashes+=" $hash" ;; esac
         done
         if [ -n "$hashes" ]; then
-            check "train-ranks$ranks-hashes" "stages end with different weights:$hashes" \
+            check "train-ranks$ranks-hashes" "stages end with different weights; hashes:$hashes" \
                 test "$(wc -w <<<"$hashes")" -eq 1
         fi
     done
@@ -554,7 +559,7 @@ place_everywhere() {
         hash=$(value_of "place-$1-$n" weights_xxh3)
         case " $hashes " in *" $hash "*) ;; *) hashes+=" $hash" ;; esac
     done
-    [ -z "$hashes" ] || check "place-$1-hashes" "placements end with different weights:$hashes" test "$(wc -w <<<"$hashes")" -eq 1
+    [ -z "$hashes" ] || check "place-$1-hashes" "placements end with different weights; hashes:$hashes" test "$(wc -w <<<"$hashes")" -eq 1
 }
 
 place_models() {
@@ -583,7 +588,7 @@ compare_with_host() {
             --model layers=2,channels="$channels",heads=2,"seq=$((seq < 64 ? seq : 64))",vocab=256 --dtype bf16 --steps 20 \
             --micro-batch "$few" --warmup 1 --log "$logs/train-$device.log" || return
     done
-    $is_dry || check train-host-losses "cuda's losses are not the host's to 0.01" \
+    $is_dry || check train-host-losses "losses on cuda and on the host differ by more than 0.01, or a log does not have 20 steps" \
         losses_agree train-cuda train-host
 }
 
@@ -601,7 +606,7 @@ write_results() {
 # Say how it went, and end.
 finish() {
     zr_say "$n_passed passed, $n_failed failed, $n_incomplete incomplete, $n_left_out left out; results: $out"
-    $was_ended && zr_say "ended from outside: what follows was not run"
+    $was_ended && zr_say "stopped by a signal: the remaining parts were not run"
     [ "$n_failed" -eq 0 ] && ! $was_ended
     exit
 }
@@ -615,7 +620,7 @@ ask_gpu() {
 gpu=$(ask_gpu name,driver_version,memory.total)
 is_self_test=false
 if [ -z "$gpu" ]; then
-    zr_say "no GPU here: nvidia-smi is missing or finds none"
+    zr_say "no GPU: nvidia-smi is not installed or lists none"
     $is_dry || is_self_test=true
     is_dry=true
 fi
@@ -644,7 +649,7 @@ if $is_built || part_of build 80 build_all; then
     sanitize
 fi
 if $is_self_test; then
-    zr_say "nothing of this was run, and nothing written; now the test of this script, with stand-ins for a GPU"
+    zr_say "none of these parts was run, and no file was written; now testing this script with a simulated GPU"
     [ -n "${ZR_GPU_SELF_TEST:-}" ] && exit 77
     bash tests/test_gpu_script.sh . && zr_say "the test of this script passes" && exit 77
     exit 1

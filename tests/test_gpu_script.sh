@@ -129,7 +129,7 @@ export ZR_GPU_SELF_TEST=1 # what the script does without a GPU is to run this te
 
 run none
 expect "no GPU: 77" test $code -eq 77
-expect "no GPU: says so" grep -q '^no GPU here' "$work/said"
+expect "no GPU: says so" grep -q '^no GPU: nvidia-smi' "$work/said"
 expect "no GPU: says what it would do" grep -q '^smoke-device (at [0-9]* s, about 8 s, ' "$work/said"
 expect "no GPU: no results" test ! -e "$work/out.json"
 
@@ -215,9 +215,9 @@ rm -rf "$work/build" "$work/pid"
     kill -TERM "$(cat "$work/pid")"
 ) &
 keep=yes run hangs
-expect "ended from outside, it says so" grep -q '^ended from outside' "$work/said"
+expect "ended from outside, it says so" grep -q '^stopped by a signal' "$work/said"
 expect "with 1" test $code -eq 1
-expect "and has written what there is" grep -q '"build", "status": "was ended from outside"' "$work/out.json"
+expect "and has written what there is" grep -q '"build", "status": "stopped by a signal"' "$work/out.json"
 expect "nothing of that is left" nothing_is_left
 run broken
 expect "a build that fails is the only part" counts 0 1

@@ -169,8 +169,8 @@ static const char *why_apart(const zr_state_t *state, const zr_update_rule_t *sp
     const zr_base_t *base = state->base;
     const zr_config_t *config = &base->config;
     if (group_elems_of(config, &state->saved_rule) > 0 && group_elems_of(config, split) == 0)
-        return "--offload-optimizer nvme and so small a --sub-group: transfers must be whole "
-               "blocks "
+        return "--offload-optimizer nvme and this --sub-group, whose parts are smaller than a "
+               "block "
                "of the drives";
     if (zr_config_takes_back(config))
         return "--update-at backward with --clip or --check-overflow, which keeps the old state: "

@@ -57,7 +57,7 @@ static void take(making_t *making, const char *name, double value, const char *w
 }
 
 static void leave(making_t *making, const char *name, const char *why) {
-    say(making, name, "not measured: %s; a value of the order of a server's", why);
+    say(making, name, "not measured: %s; the default is a typical server value", why);
 }
 
 /* ---- from measurements to figures ----------------------------------------------------------- */
@@ -78,22 +78,29 @@ static void take_processor(making_t *making, const char *section,
         const char *what;
     } all[] = {
         {"matrix_fp32_ops_per_s", measured->matrix_ops_per_s[0],
-         "a layer's products, with bias, residual stream and GELU, of two sizes"},
+         "matrix products of transformer layers of two sizes, with bias, residual addition and "
+         "GELU"},
         {"matrix_bf16_ops_per_s", measured->matrix_ops_per_s[1],
-         "a layer's products, with bias, residual stream and GELU, of two sizes"},
+         "matrix products of transformer layers of two sizes, with bias, residual addition and "
+         "GELU"},
         {"matrix_fp32_bytes_per_s", measured->matrix_bytes_per_s[0],
-         "what is left of the smaller layer's; 1e18: nothing is"},
+         "from the time of the smaller layer's products that their operations do not explain; "
+         "1e18: none"},
         {"matrix_bf16_bytes_per_s", measured->matrix_bytes_per_s[1],
-         "what is left of the smaller layer's; 1e18: nothing is"},
+         "from the time of the smaller layer's products that their operations do not explain; "
+         "1e18: none"},
         {"attention_fraction", fraction < 1.0 ? fraction : 1.0,
-         is_synchronous ? "forward and backward, sequences of 256, heads of 64, of fp32 and bf16"
-                        : "forward and backward, sequences of 1024, heads of 64, of bf16"},
+         is_synchronous
+             ? "attention forward and backward, 256 tokens, head size 64; mean of fp32 and bf16"
+             : "attention forward and backward, 1024 tokens, head size 64, bf16"},
         {"lm_head_ratio", usual(measured->lm_head_ratio, is_synchronous),
-         is_synchronous ? "with gradients, of fp32 and bf16" : "with gradients, of bf16"},
+         is_synchronous ? "language model head, forward and backward; mean of fp32 and bf16"
+                        : "language model head, forward and backward, bf16"},
         {"vector_ops_per_s", measured->vector_per_s, "GELU"},
         {"memory_bytes_per_s", measured->memory_bytes_per_s,
          "copies, sums and layer normalisation of 6 MiB and more"},
-        {"update_bytes_per_s", measured->update_bytes_per_s, "AdamW of 16777216 parameters, fp32"},
+        {"update_bytes_per_s", measured->update_bytes_per_s,
+         "AdamW update of 16777216 fp32 parameters"},
         {"kernel_latency_s", is_synchronous ? 0.0 : measured->kernel_s, "a fill of 64 bytes"},
     };
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {

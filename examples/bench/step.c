@@ -55,7 +55,7 @@ static const zr_option_t rows[] = {
     {"recompute", AT(step.recompute), .type = ZR_OPTION_CHOICE, .choices = recomputes,
      .help = "compute layers again in backward"},
     {"attention", AT(step.attention), .type = ZR_OPTION_CHOICE, .choices = engines,
-     .help = "whose kernels compute attention; cudnn: cuDNN's, on a GPU"},
+     .help = "attention kernels. own: libzero's; cudnn: cuDNN's, which requires a GPU"},
     {"path", AT(paths), .type = ZR_OPTION_STRING, .arg = "DIR[,DIR...]", .initial = "none",
      .help = "keep parameters, gradients and state on drives here (stage 3, one rank, updates in "
              "backward), and measure the step's compute and its transfers alone"},

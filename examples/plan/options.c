@@ -133,9 +133,11 @@ static const zr_option_t own[] = {
      .help = "with --calibrate: write the description that was fitted to all runs"},
     {"plan-exact", .offset = offsetof(plan_options_t, walks), .type = ZR_OPTION_CHOICE, .group = 4,
      .choices = exactness,
-     .help = "models of 512 equal layers or more; fold: plans that are neither recommended nor the "
-             "fastest are told from plans of fewer layers, without holes of memory, and marked ~; "
-             "walk: all plans have all layers"},
+     .help =
+         "for models with at least 512 identical layers. fold: plans other than the "
+         "recommended and the fastest may be extrapolated from plans with fewer layers; they "
+         "are marked ~ and show bytes in use, without fragmentation. walk: simulate every layer "
+         "of every plan"},
     {"top", .offset = offsetof(plan_options_t, n_lines), .type = ZR_OPTION_COUNT,
      .group = PLAN_OUTPUT, .arg = "N",
      .help = "lines of the table: the N fastest placements; 0: all"},

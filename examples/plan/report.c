@@ -226,9 +226,10 @@ static void print_row(const zr_run_row_t *row, FILE *file) {
 static void print_marks(const zr_run_rows_t *rows, FILE *file) {
     for (size_t i = 0; i < rows->n; i++)
         if (!rows->all[i].is_exact) {
-            fprintf(file,
-                    "(~: from plans of fewer layers, of memory what is in use, without holes; "
-                    "--plan-exact walk plans all)\n");
+            fprintf(
+                file,
+                "(~: extrapolated from plans with fewer layers; memory is bytes in use, without "
+                "fragmentation and\n granule rounding; --plan-exact walk plans every layer)\n");
             return;
         }
 }
@@ -301,11 +302,15 @@ static void print_band(const plan_options_t *options, const zr_run_row_t *row, F
 
 /* Each was tried as a whole. */
 static void print_divided(const plan_options_t *options, const zr_run_row_t *row, FILE *file) {
-    bool optimizer = row->config.offload_optimizer.device != ZR_OFFLOAD_NONE;
-    bool params = row->config.offload_param.device != ZR_OFFLOAD_NONE;
-    if ((optimizer && options->optimizer_open) || (params && options->params_open))
-        fprintf(file, "  divided over all memories it may be faster: --offload-optimizer auto "
-                      "--offload-params auto\n");
+    const zr_config_t *config = &row->config;
+    bool optimizer = options->optimizer_open && config->offload_optimizer.device != ZR_OFFLOAD_NONE;
+    bool params = options->params_open && config->offload_param.device != ZR_OFFLOAD_NONE;
+    if (optimizer || params)
+        fprintf(file,
+                "  dividing offloaded tensors among device, host and NVMe may be faster; plan it "
+                "with: zero-plan ...%s%s\n",
+                optimizer ? " --offload-optimizer auto" : "",
+                params ? " --offload-params auto" : "");
 }
 
 static void print_launches(const plan_options_t *options, const zr_run_row_t *row, FILE *file) {

@@ -29,12 +29,13 @@ static void warn_of_padding(const train_options_t *options, const char *option, 
     bool is_told_here = !options->is_launched || options->launch.rank == 0;
     if (!data_has_documents(data) || padding <= MOST_PADDING || !is_told_here)
         return;
-    zr_log_write(log, ZR_LOG_WARNING,
-                 "%s: %.0f%% of the sequences is padding: documents of %s fill %s of %zu; "
-                 "unless they are packed already, examples/data/make_documents.py --pack %zu may "
-                 "find an order in which more of them fit",
-                 option, 100 * padding, zr_count_text(data_n_tokens(data), "token").text,
-                 zr_count_text(data_n_windows(data), "sequence").text, options->seq, options->seq);
+    zr_log_write(
+        log, ZR_LOG_WARNING,
+        "%s: %.0f%% of the tokens computed are padding: the documents have %s in total, but "
+        "take %s of %zu; unless the file is packed already, write it with "
+        "examples/data/make_documents.py --pack %zu to reduce padding",
+        option, 100 * padding, zr_count_text(data_n_tokens(data), "token").text,
+        zr_count_text(data_n_windows(data), "sequence").text, options->seq, options->seq);
 }
 
 static zr_status_t open_data(run_t *run) {

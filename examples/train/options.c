@@ -865,10 +865,11 @@ static void say_chosen(const train_options_t *options, const zr_log_t *log) {
     const zr_option_t *dtype = zr_option_find(rows, n, "dtype");
     if (dtype != NULL && options->in_file.is_auto[dtype - rows] &&
         options->config.dtype == ZR_DTYPE_F32)
-        zr_log_write(log, ZR_LOG_INFO,
-                     "--config %s: bf16.enabled \"auto\" became false, so this run is in fp32: "
-                     "--dtype bf16 trains in bf16",
-                     options->config_path);
+        zr_log_write(
+            log, ZR_LOG_INFO,
+            "--config %s: bf16.enabled is \"auto\": training in fp32; for bf16, give --dtype "
+            "bf16 or set bf16.enabled to true",
+            options->config_path);
 }
 
 zr_status_t train_options_resolve(train_options_t *options, const zr_log_t *log) {

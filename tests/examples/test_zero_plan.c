@@ -142,11 +142,11 @@ TEST(table) {
                "(docs/internals/scaling.md)");
     assert_int_equal(plan("--model gpt2 --hardware 4x-rtx4090 --dtype bf16 --quiet --top 0"), 0);
     assert_null(strstr(out, "prints all"));
-    assert_null(strstr(out, "divided over"));
+    assert_null(strstr(out, "dividing offloaded"));
     assert_int_equal(plan("--model gpt3-6.7b --hardware 24g-64g --dtype bf16 --stage 3 --quiet "
                           "--micro-batch 1 --recompute unit"),
                      0);
-    expect_out("divided over all memories it may be faster: --offload-optimizer auto");
+    expect_out("may be faster; plan it with: zero-plan ... --offload-optimizer auto");
     assert_int_equal(plan("--model gpt2 --device host --quiet --top 1 --host-memory 7GiB"), 0);
     expect_out(
         "budgets   of a rank: memory 7.0 GiB, nvme none without --nvme-path|(1 of |error band: "

@@ -53,11 +53,12 @@ TEST(padding_is_told) {
     assert_ran(0, DOCUMENTS "--steps 1 --ranks 2");
     const char *told = strstr(err, "warning: --data: ");
     assert_non_null(told);
-    assert_has(told, "% of the sequences is padding: documents of 2000 tokens fill ");
-    assert_has(told, "--pack 16 may find an order");
-    assert_null(strstr(strstr(told, "is padding") + 1, "is padding"));
+    assert_has(told,
+               "% of the tokens computed are padding: the documents have 2000 tokens in total, ");
+    assert_has(told, "--pack 16 to reduce padding");
+    assert_null(strstr(strstr(told, "are padding") + 1, "are padding"));
     assert_int_equal(run_by_hand(2, DOCUMENTS "--steps 1"), 0);
-    assert_said("rank 0", "% of the sequences is padding");
+    assert_said("rank 0", "% of the tokens computed are padding");
     read_file("err.1", err, sizeof(err));
     assert_null(strstr(err, "padding"));
 }

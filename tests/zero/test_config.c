@@ -35,8 +35,8 @@ static const batch_case_t batch_cases[] = {
     {24, 2, 3, 4, 24, 2, 3, NULL},
     {7, 0, 0, 7, 7, 1, 1, NULL},
     {SIZE_MAX, SIZE_MAX, 1, 1, SIZE_MAX, SIZE_MAX, 1, NULL},
-    {32, 2, 3, 4, 0, 0, 0, "x 4 ranks is 24; leave one out\n"},
-    {8, 1, 4, 1, 0, 0, 0, "x 1 rank is 4; leave one out, or start 2 ranks\n"},
+    {32, 2, 3, 4, 0, 0, 0, "x 4 ranks is 24; remove one of the three keys\n"},
+    {8, 1, 4, 1, 0, 0, 0, "x 1 rank is 4; remove one of the three keys, or run with 2 ranks\n"},
     {30, 4, 0, 4, 0, 0, 0, "not a multiple of train_micro_batch_size_per_gpu 4 x 4 ranks"},
     {30, 0, 4, 4, 0, 0, 0, "not a multiple of gradient_accumulation_steps 4 x 4 ranks"},
     {3, 0, 0, 4, 0, 0, 0, "train_batch_size 3"},
@@ -140,7 +140,7 @@ static void too_many_paths(zr_config_t *c) {
 }
 
 static const wrong_case_t wrong_cases[] = {
-    {cosine_without_end, "schedule.total_steps (scheduler.params.total_num_steps) is not set"},
+    {cosine_without_end, "requires schedule.total_steps (scheduler.params.total_num_steps), which is not set"},
     {decay_shorter_than_warmup, "is 11, must be at most schedule.total_steps"},
     {sub_group_too_small,
      "--sub-group) is 1023; with an offloaded optimizer allowed: at least 1024"},

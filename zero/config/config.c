@@ -397,10 +397,11 @@ static zr_status_t check_schedule(const zr_schedule_t *schedule, const zr_log_t 
     if (schedule->total_steps == 0)
         keep_first(
             &status,
-            zr_fail(log, ZR_ERR_ARGUMENT,
-                    "configuration: schedule.total_steps (scheduler.params.total_num_steps) is not "
-                    "set, or \"auto\", but the schedule ends with the run: set the number of "
-                    "steps"));
+            zr_fail(
+                log, ZR_ERR_ARGUMENT,
+                "configuration: this schedule requires schedule.total_steps "
+                "(scheduler.params.total_num_steps), which is not set or is \"auto\"; set it to "
+                "the number of steps of the run, at least 1"));
     else if (schedule->warmup_steps > schedule->total_steps)
         keep_first(
             &status,
@@ -447,13 +448,14 @@ static zr_status_t check_batch(const zr_config_t *config, size_t n_ranks, const 
         return ZR_OK;
     size_t per_rank = product.train_batch / n_ranks;
     bool is_multiple = config->train_batch % per_rank == 0;
-    return zr_fail(log, ZR_ERR_ARGUMENT,
-                   "configuration: train_batch_size is %zu, but train_micro_batch_size_per_gpu "
-                   "%zu x gradient_accumulation_steps %zu x %s is %zu; leave one out%s%s",
-                   config->train_batch, config->micro_batch, config->grad_accum,
-                   zr_count_text(n_ranks, "rank").text, product.train_batch,
-                   is_multiple ? ", or start " : "",
-                   is_multiple ? zr_count_text(config->train_batch / per_rank, "rank").text : "");
+    return zr_fail(
+        log, ZR_ERR_ARGUMENT,
+        "configuration: train_batch_size is %zu, but train_micro_batch_size_per_gpu "
+        "%zu x gradient_accumulation_steps %zu x %s is %zu; remove one of the three keys%s%s",
+        config->train_batch, config->micro_batch, config->grad_accum,
+        zr_count_text(n_ranks, "rank").text, product.train_batch,
+        is_multiple ? ", or run with " : "",
+        is_multiple ? zr_count_text(config->train_batch / per_rank, "rank").text : "");
 }
 
 static zr_status_t resolve_batch(zr_config_t *config, size_t n_ranks, const zr_log_t *log) {

@@ -231,7 +231,8 @@ static const zr_key_section_t sections[] = {
               "enable_nebula_load nebula_load_path",
      .may_be_auto = true},
     {"flops_profiler", .off = "enabled", .only = "false",
-     .why = "use wall_clock_breakdown: true instead",
+     .why = "there is no FLOPs profiler; \"wall_clock_breakdown\": true logs the time of each part "
+            "of a step",
      .names = "recompute_fwd_factor profile_step module_depth top_modules detailed output_file",
      .may_be_auto = true},
     {"timers", .note = "every step is timed"},
