@@ -94,15 +94,16 @@ def initialize(model: Any, config: Any = None, **keywords: Any) -> Engine:
 
 def init() -> Any:
     """A context: modules that are built in it have parameters without values, which take no memory.
-    load_pretrained(model, folder), or initialize(..., pretrained=folder), gives them values. Buffers have theirs."""
+    Values come from load_pretrained(model, folder) or initialize(..., pretrained=folder). Buffers are created with values."""
     from .pretrained import init
 
     return init()
 
 
 def load_pretrained(model: Any, folder: Any) -> Any:
-    """Let initialize(model) take the values of all parameters from a folder or file, as its `pretrained` says: each rank reads
-    the part that it keeps. Names and shapes are compared now. Returns the model."""
+    """Set the folder or file from which initialize(model) reads all parameters; formats are those of initialize(pretrained=...),
+    which takes precedence. Names and shapes are checked now: ArgumentError if a parameter is missing or has another shape.
+    Values are read in initialize, by each rank only its shard. Returns the model."""
     from .pretrained import load_pretrained
 
     return load_pretrained(model, folder)

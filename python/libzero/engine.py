@@ -366,6 +366,8 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
             raise ArgumentError("loss depends on no parameter: it has no grad_fn (was it made under torch.no_grad()?)")
         if self._syncs:
             self._begin("backward")
+        if self._moves:
+            _c.give_back_what_is_free()
         self._phase = IN_BACKWARD
         try:
             if self._syncs:
@@ -419,6 +421,8 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
         if self.optimizer is not None:
             self._follow_rates()
         check(lib.zr_runtime_step(self._runtime, byref(self._report)))
+        if self._moves:
+            _c.give_back_what_is_free()
         self._n_done = 0
         has_updated = self._report.n_skipped == before
         if self.optimizer is not None:
