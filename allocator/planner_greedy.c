@@ -13,17 +13,13 @@
 
 /* ---- one order ------------------------------------------------------------------------------ */
 
-typedef struct placed {
-    size_t offset, end;
-} placed_t;
-
 /* So many are compared at once. */
 #define STRIP 32
 
 /* Placing in an order, with what it needs. */
 typedef struct placer {
     const zr_plan_part_t *part;
-    placed_t *placed;      /* by offset */
+    uint32_t *placed;      /* items by offset */
     int32_t *first, *last; /* of these, the sections; up to a whole strip of what is never alive */
     size_t n_placed;
     size_t *offsets; /* [n_items] */
@@ -164,18 +160,19 @@ static size_t find_place(const placer_t *placer, const zr_plan_item_t *item, boo
         }
         if (placer->first[i] >= end || placer->last[i] <= begin)
             continue;
-        const placed_t *placed = &placer->placed[i];
-        if (placed->offset >= at && placed->offset - at >= item->size) {
+        size_t other = placer->placed[i], offset = placer->offsets[other];
+        if (offset >= at && offset - at >= item->size) {
             if (!best_fit)
                 return at;
-            size_t spare = placed->offset - at - item->size;
+            size_t spare = offset - at - item->size;
             if (spare < least_spare) {
                 least_spare = spare;
                 best = at;
             }
         }
-        if (placed->end > at)
-            at = zr_plan_align(placed->end, item->alignment);
+        size_t other_end = offset + placer->part->items[other].size;
+        if (other_end > at)
+            at = zr_plan_align(other_end, item->alignment);
     }
     return best != SIZE_MAX ? best : at;
 }
@@ -185,7 +182,7 @@ static void place(placer_t *placer, size_t index, size_t offset) {
     size_t low = 0, high = placer->n_placed, end = offset + item->size;
     while (low < high) {
         size_t middle = (low + high) / 2;
-        if (placer->placed[middle].offset <= offset)
+        if (placer->offsets[placer->placed[middle]] <= offset)
             low = middle + 1;
         else
             high = middle;
@@ -194,7 +191,7 @@ static void place(placer_t *placer, size_t index, size_t offset) {
     memmove(placer->placed + low + 1, placer->placed + low, n_above * sizeof(*placer->placed));
     memmove(placer->first + low + 1, placer->first + low, n_above * sizeof(*placer->first));
     memmove(placer->last + low + 1, placer->last + low, n_above * sizeof(*placer->last));
-    placer->placed[low] = (placed_t){.offset = offset, .end = end};
+    placer->placed[low] = (uint32_t)index;
     placer->first[low] = (int32_t)item->first;
     placer->last[low] = (int32_t)item->last;
     placer->n_placed++;

@@ -143,11 +143,10 @@ typedef struct lm_head_job {
     char *logits;         /* [chunk_rows, stride] */
     float *target_logits; /* [n_rows] */
     float *log_sums;      /* [n_rows] */
-    float
-        *dweight; /* [n_columns, channels]: dweight in fp32 while chunks are added to it, or NULL */
-    void *product;      /* the workspace of a product */
-    size_t n_columns;   /* that are multiplied: the vocabulary, or the stride */
-    const void *weight; /* [n_columns, channels] */
+    float *dweight;       /* [n_columns, channels], in fp32 while chunks are added, or NULL */
+    void *product;        /* the workspace of a product */
+    size_t n_columns;     /* that are multiplied: the vocabulary, or the stride */
+    const void *weight;   /* [n_columns, channels] */
 } lm_head_job_t;
 
 /* Lay the workspace out from `base`. */
