@@ -157,12 +157,12 @@ static void drop(void *context, zr_log_level_t level, int rank, const char *mess
     (void)context, (void)level, (void)rank, (void)message;
 }
 
-void train_checkpoint_said(const char *dir, char **model_p, char **lora_p) {
+bool train_checkpoint_said(const char *dir, char **model_p, char **lora_p) {
     const zr_log_t silent = {.sink = drop, .level = ZR_LOG_ERROR, .rank = -1};
     zr_checkpoint_t *checkpoint = NULL;
     zr_model_shape_t shape;
     if (dir == NULL || zr_checkpoint_open(dir, &silent, &checkpoint) != ZR_OK)
-        return;
+        return true;
     json_t *trainer = json_loads(zr_checkpoint_trainer_json(checkpoint), 0, NULL);
     const json_t *model = json_object_get(trainer, "model");
     if (json_is_object(model) && model_from_json(model, dir, &silent, &shape) == ZR_OK) {
@@ -171,8 +171,10 @@ void train_checkpoint_said(const char *dir, char **model_p, char **lora_p) {
     }
     if (json_is_string(json_object_get(trainer, ZR_LORA_KEY)))
         *lora_p = strdup(json_string_value(json_object_get(trainer, ZR_LORA_KEY)));
+    bool is_described = model != NULL;
     json_decref(trainer);
     zr_checkpoint_close(&checkpoint);
+    return is_described;
 }
 
 /* Numbers and texts as they are written in JSON. */

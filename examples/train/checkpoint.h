@@ -36,8 +36,10 @@ void train_checkpoint_close(train_start_t *start);
 /** The model and the adapters of the newest checkpoint of a folder, as --model and --lora take
  * them. They are not set where it has none, or cannot be read. Free them. Before the options are
  * resolved.
+ *
+ * @return false when there is a checkpoint that says nothing of its model
  */
-void train_checkpoint_said(const char *dir, char **model_p, char **lora_p);
+bool train_checkpoint_said(const char *dir, char **model_p, char **lora_p);
 
 /** Whether --checkpoint-every asks for a checkpoint after this step. */
 bool train_checkpoint_is_due(const train_options_t *options, size_t step);

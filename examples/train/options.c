@@ -1004,12 +1004,19 @@ static zr_status_t read_io_settings(const zr_log_t *log, train_options_t *option
 }
 
 /* What is wrong with the checkpoint is said when the run opens it. */
-static void take_saved_model(train_options_t *options) {
-    train_checkpoint_said(options->checkpoint.dir, &options->own_model, &options->own_lora);
-    if (options->own_model != NULL && options_value(&options->given, "model") == NULL)
+static zr_status_t take_saved_model(train_options_t *options, const zr_log_t *log) {
+    const char *dir = options->checkpoint.dir;
+    bool is_named = options_value(&options->given, "model") != NULL;
+    if (!train_checkpoint_said(dir, &options->own_model, &options->own_lora) && !is_named)
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "--resume: the newest checkpoint in %s does not describe its model: another "
+                       "program has saved it; give its --model, or another --checkpoint-dir",
+                       dir);
+    if (options->own_model != NULL && !is_named)
         options->model = options->own_model;
     if (options->own_lora != NULL && options->lora_text == NULL)
         options->lora_text = options->own_lora;
+    return ZR_OK;
 }
 
 /* Once to see what was given, and then over defaults and files. */
@@ -1030,7 +1037,7 @@ static zr_status_t parse(int argc, char **argv, const zr_log_t *log, train_optio
     ZR_TRY(options_apply(&train_table, &given, log, options));
     train_options_note_given(options);
     if (options->checkpoint.resume)
-        take_saved_model(options);
+        ZR_TRY(take_saved_model(options, &own_log));
     if (options->io_settings_path != NULL)
         ZR_TRY(read_io_settings(&own_log, options));
     if (options->matmul_choices_path != NULL)

@@ -233,6 +233,9 @@ TEST(test_other_checkpoints) {
         options.trainer_json = NULL;
     }
     refuse("export other -o x", "it does not describe its model; add --model");
+    write_text();
+    assert_int_equal(run_program("", ZERO_TRAIN, "--checkpoint-dir other --resume --data text"), 2);
+    assert_has(err, "other does not describe its model|give its --model");
     refuse("export other -o x --model " MODEL, "tensor \"w\" is not a part of a model with " MODEL);
     assert_false(made_file_is_there("x"));
 }
