@@ -526,7 +526,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
         workspace_bytes < choice.workspace_bytes || !is_aligned(a, choice.alignment[0]) ||
         !is_aligned(b, choice.alignment[1]) || !is_aligned(c, choice.alignment[2]) ||
         !is_aligned(d, choice.alignment[3]) ||
-        (has(*product, CUBLASLT_EPILOGUE_BIAS) && !is_aligned(product->bias, choice.alignment[4])) ||
+        (has(*product, CUBLASLT_EPILOGUE_BIAS) &&
+         !is_aligned(product->bias, choice.alignment[4])) ||
         (has(*product, 128) && !is_aligned(product->aux, choice.alignment[5])) ||
         (choice.workspace_bytes > 0 && !is_aligned(workspace, 256)))
         return CUBLAS_STATUS_INVALID_VALUE;
