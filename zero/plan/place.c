@@ -548,12 +548,37 @@ static zr_status_t learn_first(search_t *search) {
     return ZR_OK;
 }
 
+/* What is divided between device and host is updated in two places, and now and then all of it in
+ * host memory is faster. */
+static zr_status_t try_whole(search_t *search, placed_t *best) {
+    const double *state = best->shares.of[ZR_KEPT_STATE];
+    bool is_divided = state[ZR_TIER_DEVICE] > LEAST_MOVE && state[ZR_TIER_HOST] > LEAST_MOVE &&
+                      state[ZR_TIER_NVME] <= LEAST_MOVE;
+    if (!best->fits || !is_divided || !search->facts.is_open[ZR_KEPT_STATE])
+        return ZR_OK;
+    placed_t whole = {.fits = false};
+    zr_shares_t shares = best->shares;
+    bool was_memory_only = search->memory_only, fits;
+    for (int tier = 0; tier < ZR_N_TIERS; tier++)
+        shares.of[ZR_KEPT_STATE][tier] = shares.of[ZR_KEPT_GRADS][tier] = tier == ZR_TIER_HOST;
+    *search->run = best->run;
+    search->memory_only = false;
+    zr_status_t status = try_shares(search, &search->facts, &shares, &whole, &fits);
+    search->memory_only = was_memory_only;
+    whole.found = shares;
+    if (status == ZR_OK)
+        take_faster(&whole, best);
+    return status;
+}
+
 static zr_status_t try_aims(search_t *search, placed_t *best) {
     ZR_TRY(try_aim(search, ZR_SHARES_UPMOST, best));
     if (!best->fits || (!search->open->is_enough && moves_by_links(search)))
         ZR_TRY(try_aim(search, ZR_SHARES_FASTEST, best));
     if (!search->open->is_enough && parts_gradients(search, best))
         ZR_TRY(try_aim(search, ZR_SHARES_GRADS_UP, best));
+    if (!search->open->is_enough && search->run->hardware.kind != ZR_HARDWARE_HOST)
+        ZR_TRY(try_whole(search, best));
     if (!best->fits)
         ZR_TRY(try_aim(search, ZR_SHARES_DOWNMOST, best));
     return ZR_OK;
