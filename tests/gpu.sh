@@ -167,7 +167,8 @@ run_limited() {
 # Ended from outside: the part that runs is ended, and what there is is written.
 trap 'was_ended=true' TERM INT HUP
 
-# part NAME SECONDS COMMAND...: run it, if it is wanted (1 if not). It is expected to take so many seconds, and may take twice as many, and 5 more.
+# part NAME SECONDS COMMAND...: run it, if it is wanted (1 if not). It is expected to take so many seconds, and may take
+# twice as many, and 5 more.
 part() {
     local name=$1 left=$((total_seconds - SECONDS)) began=$SECONDS code late='timed out'
     local seconds=$2 limit=${ZR_GPU_PART_SECONDS:-$((2 * $2 + 5))} # the test of this script has its own
@@ -511,11 +512,23 @@ peaks_are_planned() {
     [ -n "$measured" ] && [ "$measured" = "$planned" ]
 }
 
+# add_hash PART: that of the weights that it ended with, to the caller's `hashes` if they lack it.
+add_hash() {
+    local hash
+    hash=$(value_of "$1" weights_xxh3)
+    case " $hashes " in *" $hash "*) ;; *) hashes+=" $hash" ;; esac
+}
+
+# check_hashes NAME WHAT: the caller's `hashes` are one, where a part was run.
+check_hashes() {
+    [ -z "$hashes" ] || check "$1" "$2 end with different weights; hashes:$hashes" test "$(wc -w <<<"$hashes")" -eq 1
+}
+
 # GPT-2 124M at every stage with several ranks on one GPU: the losses fall, and for a number of ranks
 # all stages end with the same weights.
 # shellcheck disable=SC2086
 train() {
-    local ranks stage name hash hashes
+    local ranks stage name hashes
     for ranks in 2 "$many_ranks"; do
         hashes=''
         for stage in $([ $ranks = 2 ] && echo 0 1 2 3 || echo 1 3); do
@@ -524,13 +537,9 @@ train() {
             $is_dry && continue
             check "$name-losses" "the losses are not finite or do not decrease" losses_fall "$name"
             check "$name-peaks" "peak memory in use differs from the plan" peaks_are_planned "$name"
-            hash=$(value_of "$name" weights_xxh3)
-            case " $hashes " in *" $hash "*) ;; *) hashes+=" $hash" ;; esac
+            add_hash "$name"
         done
-        if [ -n "$hashes" ]; then
-            check "train-ranks$ranks-hashes" "stages end with different weights; hashes:$hashes" \
-                test "$(wc -w <<<"$hashes")" -eq 1
-        fi
+        check_hashes "train-ranks$ranks-hashes" stages
     done
 }
 
@@ -545,7 +554,7 @@ write_llama() {
 # with one hash.
 # shellcheck disable=SC2086
 place_everywhere() {
-    local place hash hashes='' n=0
+    local place hashes='' n=0
     for place in '--stage 0' '--stage 1 --offload-optimizer cpu --update-on host' \
         '--stage 2 --offload-optimizer cpu --update-on device --order block' \
         '--stage 2 --offload-optimizer nvme --offload-gradients nvme --update-at backward' \
@@ -556,10 +565,9 @@ place_everywhere() {
         train_on_gpu "place-$1-$n" 2 --model "$2" --ranks 2 --seq "$((seq < 128 ? seq : 128))" --micro-batch 2 \
             --grad-accum 2 --reduce every-micro-batch --recompute unit --steps 3 --clip 0.5 $place || continue
         $is_dry && continue
-        hash=$(value_of "place-$1-$n" weights_xxh3)
-        case " $hashes " in *" $hash "*) ;; *) hashes+=" $hash" ;; esac
+        add_hash "place-$1-$n"
     done
-    [ -z "$hashes" ] || check "place-$1-hashes" "placements end with different weights; hashes:$hashes" test "$(wc -w <<<"$hashes")" -eq 1
+    check_hashes "place-$1-hashes" placements
 }
 
 place_models() {

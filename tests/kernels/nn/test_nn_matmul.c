@@ -98,11 +98,15 @@ static bool has_epilogues(void) {
 #endif
 }
 
+/* A real one. */
+static bool is_gpu(const nn_device_t *device) {
+    return !has_epilogues() && zr_device_info(device->device)->cuda_major > 0;
+}
+
 /* Of a GPU's products every seventh: for a new shape, cuBLASLt chooses and loads a kernel, which
  * takes tens of milliseconds. */
 static bool is_left_out(const nn_device_t *device, size_t *n_p) {
-    bool is_gpu = !has_epilogues() && zr_device_info(device->device)->cuda_major > 0;
-    return (*n_p)++ % 7 != 0 && is_gpu;
+    return (*n_p)++ % 7 != 0 && is_gpu(device);
 }
 
 /* Whether y may be rounded on its way to the result, because something is done behind the product:
@@ -112,7 +116,7 @@ static bool is_rounded(const product_t *p) {
     bool is_in_place = args->accumulate || (args->addend != NULL && args->addend == args->c);
     if (args->c_dtype == ZR_DTYPE_F32)
         return false;
-    if (is_in_place && !has_epilogues() && zr_device_info(p->device->device)->cuda_major > 0)
+    if (is_in_place && is_gpu(p->device))
         return true;
     if (args->bias != NULL && (!has_epilogues() || args->k == 0))
         return true;
