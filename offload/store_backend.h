@@ -145,10 +145,19 @@ static inline zr_trace_t *zr_store_trace(const zr_store_t *store) {
     return store->options.device != NULL ? zr_device_trace(store->options.device) : NULL;
 }
 
-/** Whether a transfer is to go ahead of others that do not. */
-static inline bool zr_store_goes_first(const zr_store_t *store,
-                                       const zr_store_transfer_t *transfer) {
-    return store->extents[transfer->extent].goes_first;
+/** Transfers that were not begun go in the order of these, and of their starts: what computation
+ * waits for, then what is read, which somebody will wait for, then what is written. */
+typedef enum zr_store_turn {
+    ZR_STORE_TURN_FIRST = 0,
+    ZR_STORE_TURN_GET = 1,
+    ZR_STORE_TURN_PUT = 2
+} zr_store_turn_t;
+
+static inline zr_store_turn_t zr_store_turn_of(const zr_store_t *store,
+                                               const zr_store_transfer_t *transfer) {
+    if (store->extents[transfer->extent].goes_first)
+        return ZR_STORE_TURN_FIRST;
+    return transfer->direction == ZR_STORE_GET ? ZR_STORE_TURN_GET : ZR_STORE_TURN_PUT;
 }
 
 /** The statistics that a transfer is counted in. The backend updates n_continued and n_retried. */

@@ -17,7 +17,7 @@ typedef struct sim_store {
     const zr_hardware_t *hardware;
     zr_store_memory_t bounce_memory;
     double *ends;                          /* [options.max_transfers] of those in flight */
-    double first_end;                      /* of the last one that went ahead of others */
+    double ends_alone[ZR_STORE_TURN_PUT];  /* if there were only those of this turn and before */
     zr_store_transfer_t *oldest, **newest; /* in flight, in the order of their starts */
     size_t n_parts;                        /* of buffers that are registered, at most so far */
 } sim_store_t;
@@ -142,8 +142,8 @@ static double greater(double a, double b) {
 }
 
 /* A transfer has its direction to itself, and its share of what both have together. One that goes
- * ahead of others ends when only those like it were there; what it delays ends as before, and what
- * is started later ends later. */
+ * ahead of others ends when only those before it were there; what it delays ends as before, and
+ * what is started later ends later. */
 static double move(sim_store_t *sim, const zr_store_transfer_t *transfer, double bytes) {
     zr_store_direction_t direction = transfer->direction;
     bool is_put = direction == ZR_STORE_PUT;
@@ -155,11 +155,12 @@ static double move(sim_store_t *sim, const zr_store_transfer_t *transfer, double
     double own = zr_sim_clock_work(sim->clock, is_put ? ZR_SIM_DISK_WRITE : ZR_SIM_DISK_READ, name,
                                    now, bytes / disk->bytes_per_s);
     double end = greater(own, shared);
-    if (!zr_store_goes_first(&sim->base, transfer))
-        return end;
-    double alone = greater(now, sim->first_end) +
-                   greater(bytes / sim->hardware->disk_both_bytes_per_s, bytes / disk->bytes_per_s);
-    return sim->first_end = alone < end ? alone : end;
+    zr_store_turn_t turn = zr_store_turn_of(&sim->base, transfer);
+    for (int i = (int)turn; i < ZR_STORE_TURN_PUT; i++)
+        sim->ends_alone[i] =
+            greater(now, sim->ends_alone[i]) +
+            greater(bytes / sim->hardware->disk_both_bytes_per_s, bytes / disk->bytes_per_s);
+    return turn < ZR_STORE_TURN_PUT && sim->ends_alone[turn] < end ? sim->ends_alone[turn] : end;
 }
 
 static void start(zr_store_t *store, zr_store_transfer_t *transfer) {

@@ -8,8 +8,8 @@
  * A store works through transfers in about the order in which they were started. So that it always
  * has reads and writes to do at the same time, at most half of the buffers read ahead: otherwise
  * all would be read, then all written. Where other work goes on between items, there is time for
- * both. And who waits for a read waits for the writes before it first, one by one, because each
- * frees a buffer for a read behind it.
+ * both. Reads go ahead of writes: what is written may wait until nothing is read any more, so
+ * that at the end of a pass nobody waits for more than the reads.
  */
 #include "allocator/heap_internal.h"
 #include "offload/swap_internal.h"
@@ -35,7 +35,6 @@ typedef struct chunk {
 typedef struct slot {
     char *base;
     zr_store_ticket_t ticket; /* of its read or write */
-    uint64_t number;          /* of that transfer, in the order of their starts */
     zr_event_t *passed;       /* when the stream is done with it, where is_behind */
     bool is_behind;           /* it was done behind a stream */
     bool is_loaded;           /* by zr_swap_load: holds `item` */
@@ -54,7 +53,6 @@ struct zr_swap {
     chunk_t *chunks;    /* [options.n_buffers][most_chunks] */
     uint64_t *sums;     /* likewise */
     size_t next_load;
-    uint64_t n_transfers;
     zr_status_t late; /* the first error that zr_swap_await has met, until it is returned */
     zr_swap_statistics_t statistics;
 
@@ -239,7 +237,6 @@ static zr_status_t begin_item(zr_swap_t *swap) {
         ZR_TRY(zr_store_get(swap->store, item->extent, item->offset_bytes, item->size_bytes,
                             slot->base, &slot->ticket));
     }
-    slot->number = swap->n_transfers++;
     swap->n_begun++;
     size_t n_ahead = swap->n_begun - swap->n_done;
     if (n_ahead > swap->statistics.most_ahead)
@@ -308,26 +305,6 @@ zr_status_t zr_swap_begin(zr_swap_t *swap, zr_swap_pass_t pass, zr_swap_item_t *
 zr_status_t zr_swap_expect_pauses(zr_swap_t *swap) {
     swap->has_pauses = true;
     return end_if_failed(swap, read_ahead(swap));
-}
-
-static slot_t *oldest_in_flight(const zr_swap_t *swap) {
-    slot_t *oldest = NULL;
-    for (size_t i = 0; i < swap->options.n_buffers; i++) {
-        slot_t *slot = &swap->slots[i];
-        if (slot->ticket != ZR_STORE_NO_TICKET && (oldest == NULL || slot->number < oldest->number))
-            oldest = slot;
-    }
-    return oldest;
-}
-
-/* Wait for the read of the next item, and start others as buffers become free. */
-static zr_status_t await_read(zr_swap_t *swap, slot_t *wanted) {
-    while (wanted->ticket != ZR_STORE_NO_TICKET) {
-        slot_t *oldest = oldest_in_flight(swap);
-        ZR_TRY(finish_slot(swap, oldest));
-        ZR_TRY(read_ahead(swap));
-    }
-    return ZR_OK;
 }
 
 /* ---- slices -------------------------------------------------------------------------------- */
@@ -458,7 +435,6 @@ static zr_status_t done(zr_swap_t *swap) {
     slot->is_behind = false;
     if (swap->pass != ZR_SWAP_READ)
         ZR_TRY(put(swap, item, slot));
-    slot->number = swap->n_transfers++;
     swap->n_done++;
     swap->statistics.n_items++;
     if (!swap->options.write_behind)
@@ -491,7 +467,7 @@ static zr_status_t next(zr_swap_t *swap, void **buffer_p) {
         ZR_TRY(finish_slot(swap, slot)); /* its last write */
         ZR_TRY(begin_item(swap));
     }
-    ZR_TRY(await_read(swap, slot));
+    ZR_TRY(finish_slot(swap, slot)); /* its read */
     swap->n_given++;
     ZR_TRY(read_ahead(swap));
     *buffer_p = slot->base;

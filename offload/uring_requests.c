@@ -325,14 +325,15 @@ static void fill_up(zr_uring_store_t *uring) {
     submit(uring);
 }
 
-/* Where a transfer is put: behind all, or behind those that go ahead of others like it. What was
- * begun in part of another is finished later. */
+/* Where a transfer is put: behind those whose turn is no later. What was begun in part of another
+ * is finished later. */
 static zr_store_transfer_t **place_for(zr_uring_store_t *uring,
                                        const zr_store_transfer_t *transfer) {
+    zr_store_turn_t turn = zr_store_turn_of(&uring->base, transfer);
     zr_store_transfer_t **link = &uring->oldest;
-    if (!zr_store_goes_first(&uring->base, transfer))
-        return uring->oldest == NULL ? link : &uring->newest->next;
-    while (*link != NULL && zr_store_goes_first(&uring->base, *link))
+    if (*link != NULL && zr_store_turn_of(&uring->base, uring->newest) <= turn)
+        return &uring->newest->next;
+    while (*link != NULL && zr_store_turn_of(&uring->base, *link) <= turn)
         link = &(*link)->next;
     return link;
 }

@@ -142,6 +142,27 @@ TEST(test_some_go_first) {
     close_machine(&m);
 }
 
+/* What is read does not wait for what is written, where both share a drive. */
+TEST(test_reads_go_ahead_of_writes) {
+    machine_t m;
+    zr_store_ticket_t tickets[8];
+    const double both = CHUNK * 4e-6;
+    open_shared(&m, false, (size_t)1 << 30, 1e20, 2.5e5);
+    create(&m);
+    for (size_t i = 0; i < 6; i++)
+        put(&m, i, &tickets[i]);
+    assert_ok(zr_store_wait_all(m.store));
+    double begin = zr_sim_clock_now(m.clock) + 10.0;
+    zr_sim_clock_wait(m.clock, begin);
+    for (size_t i = 0; i < 4; i++)
+        put(&m, i, &tickets[i]);
+    for (size_t i = 4; i < 6; i++)
+        get(&m, i, &tickets[i]);
+    assert_ok(zr_store_wait(m.store, tickets[5]));
+    expect_now(&m, begin + 2 * both + 0.5);
+    close_machine(&m);
+}
+
 TEST(test_checksums_take_the_processor) {
     machine_t m;
     zr_store_ticket_t ticket;

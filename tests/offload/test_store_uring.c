@@ -330,34 +330,36 @@ static const zr_store_transfer_t *transfer_of(const fixture_t *f, zr_store_ticke
     return &f->store->transfers[ticket % ZR_STORE_MAX_TRANSFERS];
 }
 
-/* What goes first is queued ahead of all that does not, in the order of the calls, also of what was
- * begun in part. */
+/* What goes first is queued ahead of all that does not, then what is read, in the order of the
+ * calls, also of what was begun in part. */
 TEST_WITH(test_some_go_first, setup, teardown) {
     fixture_t *f = *state;
     const zr_store_extent_t extents[] = {
-        {.name = "others", .size_bytes = 8 * REQUEST},
+        {.name = "others", .size_bytes = 12 * REQUEST},
         {.name = "first", .size_bytes = 4 * REQUEST, .goes_first = true}};
-    unsigned char *buffers[4];
-    zr_store_ticket_t tickets[4];
+    unsigned char *buffers[4], *found = new_buffer(4 * REQUEST, 0);
+    zr_store_ticket_t tickets[5];
     f->options.depth = f->options.submit_batch = 1;
     assert_ok(zr_store_create("uring", &f->options, extents, 2, &f->store));
     for (size_t i = 0; i < 4; i++) {
         buffers[i] = new_buffer(4 * REQUEST, 0);
         fill_pattern(buffers[i], 4 * REQUEST, i);
     }
+    assert_ok(put_now(f->store, 0, 8 * REQUEST, 4 * REQUEST, buffers[0]));
     for (size_t i = 0; i < 2; i++) /* the first request of one is with the system */
         assert_ok(zr_store_put(f->store, 0, i * 4 * REQUEST, 4 * REQUEST, buffers[i], &tickets[i]));
     for (size_t i = 2; i < 4; i++)
         assert_ok(
             zr_store_put(f->store, 1, (i - 2) * 2 * REQUEST, 2 * REQUEST, buffers[i], &tickets[i]));
+    assert_ok(zr_store_get(f->store, 0, 8 * REQUEST, 4 * REQUEST, found, &tickets[4]));
     const zr_store_transfer_t *queued = ((const zr_uring_store_t *)f->store)->oldest;
-    const size_t order[] = {2, 3, 0, 1};
-    for (size_t i = 0; i < 4; i++, queued = queued->next)
+    const size_t order[] = {2, 3, 4, 0, 1};
+    for (size_t i = 0; i < 5; i++, queued = queued->next)
         assert_ptr_equal(queued, transfer_of(f, tickets[order[i]]));
     assert_null(queued);
-    for (size_t i = 0; i < 4; i++)
+    for (size_t i = 0; i < 5; i++)
         assert_ok(zr_store_wait(f->store, tickets[i]));
-    unsigned char *found = new_buffer(4 * REQUEST, 0);
+    assert_memory_equal(found, buffers[0], 4 * REQUEST);
     for (size_t i = 0; i < 4; i++) {
         size_t size_bytes = i < 2 ? 4 * REQUEST : 2 * REQUEST;
         assert_ok(get_now(f->store, i / 2, i % 2 * size_bytes, size_bytes, found));
