@@ -1,14 +1,15 @@
 /*
  * How many staging buffers a run has that leaves it open. Where units are updated within backward,
  * what buffers do not hold of the next unit is waited for: drives have nothing to do while the
- * device computes, and then it has to wait for them. With as many as the largest unit fills twice,
- * they work all the time, forward included, which has little else to move. Otherwise updates follow
- * each other, and a few are enough.
+ * device computes, and then it has to wait for them. Forward has little else to move: it writes
+ * what the last step has left in the buffers, and then reads as much for the next. So the more of
+ * them the better; as many as the largest unit fills four times. Otherwise updates follow each
+ * other, and a few are enough.
  */
 #include "zero/runtime_internal.h"
 
 /* Of what a budget leaves, for all of them: the rest is for what steps need besides. */
-#define PART_OF_BUDGET 0.75
+#define PART_OF_BUDGET 0.9
 /* Where nothing says how much memory may be used. */
 #define MOST_WITHOUT_BUDGET 64
 
@@ -70,7 +71,7 @@ void zr_buffers_choose(zr_runtime_t *runtime) {
     size_t allowed = allowance(runtime), most = zr_base_n_state_buffers(base);
     if (allowed == ZR_CONFIG_NO_BUDGET)
         most = least(most, MOST_WITHOUT_BUDGET);
-    size_t wanted_state = between(2 * pieces, ZR_CONFIG_USUAL_BUFFERS, most);
+    size_t wanted_state = between(4 * pieces, ZR_CONFIG_USUAL_BUFFERS, most);
     size_t wanted_params = between(parts, ZR_CONFIG_USUAL_PARAM_BUFFERS,
                                    zr_base_n_buffers(base, 0, ZR_CONFIG_USUAL_PARAM_BUFFERS,
                                                      ZR_CONFIG_MOST_AUTO_PARAM_BUFFERS));

@@ -328,7 +328,7 @@ TEST(buffers_are_as_large_as_needed) {
 /* Left open, they hold the largest unit where units are updated within backward, as far as a
  * part of the host budget goes; the bits are the same. */
 TEST(buffers_hold_the_largest_unit_where_nobody_says_how_many) {
-    static const size_t budgets[] = {ZR_CONFIG_NO_BUDGET, 54 * 4096, 32 * 4096};
+    static const size_t budgets[] = {ZR_CONFIG_NO_BUDGET, 54 * 4096, 28 * 4096};
     size_t n[3];
     uint64_t hash = 0;
     toy_result_t result;

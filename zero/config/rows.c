@@ -416,7 +416,7 @@ static const zr_option_t rows[] = {
      .help =
          "buffers in host memory: this many sub-groups of optimizer state are read, updated and "
          "written concurrently, and as many inputs of layers; auto: with --update-at backward as "
-         "many as the largest unit fills twice, in 3/4 of what the host budget leaves, else 4",
+         "many as the largest unit fills four times, in 9/10 of what the host budget leaves, else 4",
      .when = {&slices_on_nvme}},
     {NULL, STATE "pipeline_read", FIELD(offload_optimizer.read_ahead), .type = ZR_OPTION_SWITCH,
      .flags = FILE_AUTO, .usual = "false",
