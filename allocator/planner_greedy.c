@@ -13,18 +13,31 @@
 
 /* ---- one order ------------------------------------------------------------------------------ */
 
-/* So many are compared at once. */
-#define STRIP 32
+#define STRIP 16 /* so many are compared at once */
+#define MOST_ON_SHELF ((size_t)64)
+
+/* Placed items whose offsets follow each other. What repeats itself has the same offset again and
+ * again, so that they are often of one time, and are passed over together. */
+typedef struct shelf {
+    size_t n;
+    int32_t begin, end;                                /* sections of any */
+    int32_t first[MOST_ON_SHELF], last[MOST_ON_SHELF]; /* of each; behind n never alive */
+    uint32_t items[MOST_ON_SHELF];                     /* by offset */
+} shelf_t;
 
 /* Placing in an order, with what it needs. */
 typedef struct placer {
     const zr_plan_part_t *part;
-    uint32_t *placed;      /* items by offset */
-    int32_t *first, *last; /* of these, the sections; up to a whole strip of what is never alive */
-    size_t n_placed;
+    shelf_t *shelves; /* in the order in which they were needed */
+    shelf_t **rows;   /* [n_rows] the same by offset; at most the first is empty */
+    size_t n_rows;
     size_t *offsets; /* [n_items] */
     size_t height;
 } placer_t;
+
+static size_t most_shelves(const zr_plan_part_t *part) {
+    return part->n_items / (MOST_ON_SHELF / 2) + 1;
+}
 
 /* ---- the order of time -------------------------------------------------------------------- */
 
@@ -149,52 +162,115 @@ static bool strip_meets(const int32_t *restrict first, const int32_t *restrict l
     return any < 0;
 }
 
+/* A place for an item, as far as has been looked from below. */
+typedef struct look {
+    const zr_plan_item_t *item;
+    bool best_fit;
+    size_t at, best, least_spare; /* best: SIZE_MAX: none so far */
+} look_t;
+
+/* Pass over an item that is alive at the same time; true: first fit has its place. */
+static bool pass_over(const placer_t *placer, uint32_t other, look_t *look) {
+    size_t offset = placer->offsets[other], size = look->item->size;
+    if (offset >= look->at && offset - look->at >= size) {
+        if (!look->best_fit)
+            return true;
+        if (offset - look->at - size < look->least_spare) {
+            look->least_spare = offset - look->at - size;
+            look->best = look->at;
+        }
+    }
+    size_t end = offset + placer->part->items[other].size;
+    if (end > look->at)
+        look->at = zr_plan_align(end, look->item->alignment);
+    return false;
+}
+
+static bool pass_shelf(const placer_t *placer, const shelf_t *shelf, look_t *look) {
+    const int32_t begin = (int32_t)look->item->first, end = (int32_t)look->item->last;
+    for (size_t strip = 0; strip < shelf->n; strip += STRIP) {
+        if (!strip_meets(shelf->first + strip, shelf->last + strip, begin, end))
+            continue;
+        for (size_t i = strip; i < strip + STRIP; i++)
+            if (shelf->first[i] < end && shelf->last[i] > begin &&
+                pass_over(placer, shelf->items[i], look))
+                return true;
+    }
+    return false;
+}
+
 /* First fit takes the lowest hole, best fit the one with the fewest bytes to spare. */
 static size_t find_place(const placer_t *placer, const zr_plan_item_t *item, bool best_fit) {
     const int32_t begin = (int32_t)item->first, end = (int32_t)item->last;
-    size_t at = 0, best = SIZE_MAX, least_spare = SIZE_MAX;
-    for (size_t i = 0; i < placer->n_placed; i++) {
-        if (i % STRIP == 0 && !strip_meets(placer->first + i, placer->last + i, begin, end)) {
-            i += STRIP - 1;
-            continue;
-        }
-        if (placer->first[i] >= end || placer->last[i] <= begin)
-            continue;
-        size_t other = placer->placed[i], offset = placer->offsets[other];
-        if (offset >= at && offset - at >= item->size) {
-            if (!best_fit)
-                return at;
-            size_t spare = offset - at - item->size;
-            if (spare < least_spare) {
-                least_spare = spare;
-                best = at;
-            }
-        }
-        size_t other_end = offset + placer->part->items[other].size;
-        if (other_end > at)
-            at = zr_plan_align(other_end, item->alignment);
+    look_t look = {.item = item, .best_fit = best_fit, .best = SIZE_MAX, .least_spare = SIZE_MAX};
+    for (size_t i = 0; i < placer->n_rows; i++) {
+        const shelf_t *shelf = placer->rows[i];
+        if (shelf->begin < end && shelf->end > begin && pass_shelf(placer, shelf, &look))
+            return look.at;
     }
-    return best != SIZE_MAX ? best : at;
+    return look.best != SIZE_MAX ? look.best : look.at;
 }
 
-static void place(placer_t *placer, size_t index, size_t offset) {
+static void put_on(const placer_t *placer, shelf_t *shelf, size_t at, uint32_t index) {
     const zr_plan_item_t *item = &placer->part->items[index];
-    size_t low = 0, high = placer->n_placed, end = offset + item->size;
-    while (low < high) {
+    size_t n_above = shelf->n - at;
+    memmove(shelf->items + at + 1, shelf->items + at, n_above * sizeof(*shelf->items));
+    memmove(shelf->first + at + 1, shelf->first + at, n_above * sizeof(*shelf->first));
+    memmove(shelf->last + at + 1, shelf->last + at, n_above * sizeof(*shelf->last));
+    shelf->items[at] = index;
+    shelf->first[at] = (int32_t)item->first;
+    shelf->last[at] = (int32_t)item->last;
+    shelf->begin = (int32_t)item->first < shelf->begin ? (int32_t)item->first : shelf->begin;
+    shelf->end = (int32_t)item->last > shelf->end ? (int32_t)item->last : shelf->end;
+    shelf->n++;
+}
+
+/* An empty one in row `at`. */
+static shelf_t *add_shelf(placer_t *placer, size_t at) {
+    shelf_t *shelf = &placer->shelves[placer->n_rows];
+    *shelf = (shelf_t){.begin = INT32_MAX};
+    memmove(placer->rows + at + 1, placer->rows + at,
+            (placer->n_rows - at) * sizeof(*placer->rows));
+    placer->rows[at] = shelf;
+    placer->n_rows++;
+    return shelf;
+}
+
+/* Its upper half goes to a shelf of its own. */
+static void divide(placer_t *placer, size_t row) {
+    const shelf_t full = *placer->rows[row];
+    shelf_t *lower = placer->rows[row], *upper = add_shelf(placer, row + 1);
+    *lower = (shelf_t){.begin = INT32_MAX};
+    for (size_t i = 0; i < full.n; i++) {
+        shelf_t *half = i < full.n / 2 ? lower : upper;
+        put_on(placer, half, half->n, full.items[i]);
+    }
+}
+
+/* The last row that begins at an offset or below, or the first. */
+static size_t row_of(const placer_t *placer, size_t offset) {
+    size_t low = 0, high = placer->n_rows;
+    while (high - low > 1) {
         size_t middle = (low + high) / 2;
-        if (placer->offsets[placer->placed[middle]] <= offset)
-            low = middle + 1;
+        if (placer->offsets[placer->rows[middle]->items[0]] <= offset)
+            low = middle;
         else
             high = middle;
     }
-    size_t n_above = placer->n_placed - low;
-    memmove(placer->placed + low + 1, placer->placed + low, n_above * sizeof(*placer->placed));
-    memmove(placer->first + low + 1, placer->first + low, n_above * sizeof(*placer->first));
-    memmove(placer->last + low + 1, placer->last + low, n_above * sizeof(*placer->last));
-    placer->placed[low] = (uint32_t)index;
-    placer->first[low] = (int32_t)item->first;
-    placer->last[low] = (int32_t)item->last;
-    placer->n_placed++;
+    return low;
+}
+
+static void place(placer_t *placer, uint32_t index, size_t offset) {
+    size_t row = row_of(placer, offset), end = offset + placer->part->items[index].size;
+    if (placer->rows[row]->n == MOST_ON_SHELF) {
+        divide(placer, row);
+        row = row_of(placer, offset);
+    }
+    shelf_t *shelf = placer->rows[row];
+    size_t at = shelf->n;
+    while (at > 0 && placer->offsets[shelf->items[at - 1]] > offset)
+        at--;
+    put_on(placer, shelf, at, index);
     placer->offsets[index] = offset;
     placer->height = end > placer->height ? end : placer->height;
 }
@@ -202,8 +278,8 @@ static void place(placer_t *placer, size_t index, size_t offset) {
 /* Place all in an order; false when it was given up, at `limit` or because time is over. */
 static bool place_in_order(placer_t *placer, const uint32_t *order, bool best_fit, size_t limit,
                            zr_plan_clock_t *clock) {
-    memset(placer->last, 0, (placer->part->n_items + STRIP) * sizeof(*placer->last));
-    placer->n_placed = placer->height = 0;
+    placer->n_rows = placer->height = 0;
+    (void)add_shelf(placer, 0);
     for (size_t i = 0; i < placer->part->n_items; i++) {
         const zr_plan_item_t *item = &placer->part->items[order[i]];
         place(placer, order[i], find_place(placer, item, best_fit));
@@ -221,13 +297,12 @@ static void keep_plan(zr_plan_part_t *part, const placer_t *placer, const char *
 
 static bool placer_create(placer_t *placer, const zr_plan_part_t *part) {
     size_t n = part->n_items;
+    size_t n_shelves = most_shelves(part);
     *placer = (placer_t){.part = part,
-                         .placed = zr_heap_alloc(part->heap, n, sizeof(*placer->placed)),
-                         .first = zr_heap_alloc(part->heap, n + STRIP, sizeof(*placer->first)),
-                         .last = zr_heap_alloc(part->heap, n + STRIP, sizeof(*placer->last)),
+                         .shelves = zr_heap_alloc(part->heap, n_shelves, sizeof(*placer->shelves)),
+                         .rows = zr_heap_alloc(part->heap, n_shelves, sizeof(*placer->rows)),
                          .offsets = zr_heap_alloc(part->heap, n, sizeof(*placer->offsets))};
-    return placer->placed != NULL && placer->first != NULL && placer->last != NULL &&
-           placer->offsets != NULL;
+    return placer->shelves != NULL && placer->rows != NULL && placer->offsets != NULL;
 }
 
 /* ---- the portfolio -------------------------------------------------------------------------- */
@@ -280,13 +355,15 @@ static const char *const best_fit_names[N_MEASURES] = {"size, best fit",
                                                        "end, best fit"};
 
 /* Of each item: the most bytes of any section that it lives in. */
-static zr_status_t measure_contention(const zr_plan_part_t *part, size_t *contention) {
+static zr_status_t measure_contention(const zr_plan_part_t *part, size_t **contention_p) {
+    size_t *contention = zr_heap_alloc(part->heap, part->n_items, sizeof(*contention));
     size_t n = part->n_sections, n_levels = 1;
     while ((size_t)2 << (n_levels - 1) <= n)
         n_levels++;
     size_t *most = zr_heap_alloc(part->heap, n_levels * (n + 1), sizeof(*most));
-    if (most == NULL)
+    if (contention == NULL || most == NULL)
         return ZR_ERR_MEMORY;
+    *contention_p = contention;
     for (size_t i = 0; i < part->n_items; i++) {
         most[part->items[i].first] += part->items[i].size;
         most[part->items[i].last] -= part->items[i].size;
@@ -352,14 +429,17 @@ static void rank(ranked_t *ranked, const zr_plan_item_t *item, size_t contention
     }
 }
 
-static zr_status_t order_items(const zr_plan_part_t *part, const size_t *contention,
-                               measure_t measure, uint32_t *order) {
+/* contention: [n_items] made when it is first needed; NULL: it was not yet. */
+static zr_status_t order_items(const zr_plan_part_t *part, size_t **contention, measure_t measure,
+                               uint32_t *order) {
+    if (measure >= BY_CONTENTION && *contention == NULL)
+        ZR_TRY(measure_contention(part, contention));
     ranked_t *ranked = zr_heap_alloc(part->heap, part->n_items, sizeof(*ranked));
     if (ranked == NULL)
         return ZR_ERR_MEMORY;
     for (size_t i = 0; i < part->n_items; i++) {
         ranked[i].item = (uint32_t)i;
-        rank(&ranked[i], &part->items[i], contention[i], measure);
+        rank(&ranked[i], &part->items[i], *contention != NULL ? (*contention)[i] : 0, measure);
     }
     qsort(ranked, part->n_items, sizeof(*ranked), compare_ranked);
     for (size_t i = 0; i < part->n_items; i++)
@@ -391,20 +471,20 @@ static zr_plan_order_search_t *order_create(const zr_plan_part_t *part) {
 }
 
 zr_status_t zr_plan_greedy(zr_plan_part_t *part, size_t target, zr_plan_clock_t *clock) {
-    size_t *contention = zr_heap_alloc(part->heap, part->n_items, sizeof(*contention));
+    size_t *contention = NULL;
     zr_plan_order_search_t *order = part->order = order_create(part);
-    if (order == NULL || contention == NULL)
+    if (order == NULL)
         return ZR_ERR_MEMORY;
     placer_t *placer = &order->placer;
     ZR_TRY(place_in_time(placer));
     keep_plan(part, placer, "time, best fit");
-    zr_status_t status = measure_contention(part, contention);
+    zr_status_t status = ZR_OK;
     for (int m = 0; status == ZR_OK && m < 2 * N_MEASURES && part->height > target; m++) {
         bool best_fit = m % 2 == 1;
         if (zr_plan_clock_step(clock, 1))
             break;
         if (!best_fit)
-            status = order_items(part, contention, (measure_t)(m / 2), order->order);
+            status = order_items(part, &contention, (measure_t)(m / 2), order->order);
         if (status != ZR_OK)
             break;
         size_t limit = best_fit || part->height <= order->height ? part->height : order->height;
