@@ -35,7 +35,7 @@ static void leave(zr_replay_t *replay, size_t event) {
     zr_tape_take_prefix(&replay->tape, &plan->tape, event, n_segments);
     for (size_t i = 0; i < replay->tape.n_entries; i++) {
         zr_replay_entry_t *entry = &plan->entries[i];
-        if (entry->is_live) {
+        if (entry->block != NULL) {
             replay->tape.entries[i].upper = ZR_TAPE_OPEN;
             entry->block->tape_number = (uint32_t)i + 1;
             entry->block->tape_epoch = replay->tape.epoch;
@@ -47,7 +47,7 @@ static void leave(zr_replay_t *replay, size_t event) {
 
 /* The plan has an entry's free behind it. */
 static void pass_free(zr_replay_t *replay, zr_replay_entry_t *entry) {
-    if (!entry->is_live || entry->is_overdue)
+    if (entry->block == NULL || entry->is_overdue)
         return;
     entry->is_overdue = true;
     replay->n_overdue++;
@@ -185,6 +185,26 @@ static zr_replay_entry_t *match(zr_replay_t *replay, const zr_allocation_request
     return NULL;
 }
 
+/* The block of an entry's place, until it is given back. One must be spare. */
+static zr_block_t *make_block(zr_allocator_t *allocator, zr_replay_entry_t *entry) {
+    zr_replay_t *replay = allocator->replay;
+    const zr_block_t *held = replay->held[entry->kind.tier];
+    zr_block_t *block = entry->block = zr_block_pool_take(&allocator->pool);
+    block->arena = held->arena;
+    block->offset_bytes = held->offset_bytes + entry->offset_bytes;
+    block->size_bytes = entry->block_bytes;
+    block->state = ZR_BLOCK_LIVE;
+    block->planned = (uint32_t)(entry - replay->plan->entries) + 1;
+    replay->n_live++;
+    return block;
+}
+
+void zr_replay_drop_block(zr_allocator_t *allocator, zr_replay_entry_t *entry) {
+    zr_block_pool_give(&allocator->pool, entry->block);
+    entry->block = NULL;
+    allocator->replay->n_live--;
+}
+
 zr_status_t zr_replay_take(zr_allocator_t *allocator, const zr_allocation_request_t *request,
                            size_t block_bytes, zr_block_t **block_p) {
     zr_replay_t *replay = allocator->replay;
@@ -193,22 +213,19 @@ zr_status_t zr_replay_take(zr_allocator_t *allocator, const zr_allocation_reques
     zr_replay_entry_t *entry = match(replay, request, block_bytes);
     if (entry == NULL)
         return ZR_OK;
-    zr_status_t status = ZR_OK;
-    if (!replay->planning.is_synchronous)
+    zr_status_t status = zr_block_pool_reserve(&allocator->pool, 1);
+    if (status == ZR_OK && !replay->planning.is_synchronous)
         status = order_behind_others(replay, entry, request->stream);
     if (status != ZR_OK) {
         leave(replay, replay->at - 1); /* who has the place next cannot rely on its waits */
         return status;
     }
-    zr_block_t *block = entry->block;
+    zr_block_t *block = make_block(allocator, entry);
     const zr_arena_t *arena = block->arena;
     if (arena->is_addressable)
         zr_unpoison(arena->base + block->offset_bytes, request->size_bytes);
-    block->state = ZR_BLOCK_LIVE;
     block->requested_bytes = request->size_bytes;
-    entry->is_live = true;
     note(replay, entry, block_bytes);
-    replay->n_live++;
     replay->statistics.n_planned++;
     *block_p = block;
     return ZR_OK;
@@ -285,10 +302,7 @@ zr_status_t zr_replay_give(zr_allocator_t *allocator, zr_block_t *block, zr_stre
     /* Host memory may still be copied from or to by a stream that is late. */
     if (arena->is_addressable && replay->planning.is_synchronous)
         zr_poison(arena->base + block->offset_bytes, block->requested_bytes);
-    block->state = ZR_BLOCK_FREE;
-    block->requested_bytes = 0;
-    entry->is_live = false;
-    replay->n_live--;
+    zr_replay_drop_block(allocator, entry);
     if (entry->is_overdue)
         replay->n_overdue--;
     entry->is_overdue = false;

@@ -1,7 +1,6 @@
 /*
  * A plan's memory is one block of the class of plans, which is held: nobody else finds it there.
- * The places in it are blocks of their own that stand in no arena's list, so that taking one is
- * no more than a change of its state.
+ * A place of it that is live is a block of its own, which stands in no arena's list.
  */
 #include "allocator/internal.h"
 #include "allocator/replay_force_internal.h"
@@ -17,15 +16,6 @@ static void destroy_events(zr_replay_t *replay) {
         zr_event_destroy(&replay->plan->entries[i].event);
     for (int i = 0; i < ZR_REPLAY_MAX_STREAMS; i++)
         zr_event_destroy(&replay->fences[i]);
-}
-
-static void give_blocks(zr_allocator_t *allocator, zr_replay_made_t *plan) {
-    for (size_t i = 0; i < plan->n_entries; i++) {
-        zr_replay_entry_t *entry = &plan->entries[i];
-        if (entry->block != NULL)
-            zr_block_pool_give(&allocator->pool, entry->block);
-        entry->block = NULL;
-    }
 }
 
 static void give_held(zr_replay_t *replay) {
@@ -84,14 +74,14 @@ bool zr_replay_release(zr_allocator_t *allocator) {
                      "the plan's memory was used by failed work");
     give_held(replay);
     for (size_t i = 0; replay->n_live > 0 && i < replay->plan->n_entries; i++) {
-        if (!replay->plan->entries[i].is_live)
+        zr_replay_entry_t *entry = &replay->plan->entries[i];
+        if (entry->block == NULL)
             continue;
-        settle(allocator, &replay->plan->entries[i]);
-        replay->plan->entries[i].is_live = replay->plan->entries[i].is_overdue = false;
-        replay->n_live--;
+        settle(allocator, entry);
+        zr_replay_drop_block(allocator, entry);
+        entry->is_overdue = false;
     }
     replay->n_overdue = 0;
-    give_blocks(allocator, replay->plan);
     destroy_events(replay);
     replay->is_in_force = false;
     return true;
@@ -170,27 +160,6 @@ static zr_status_t hold_memory(zr_allocator_t *allocator) {
     return ZR_OK;
 }
 
-static zr_status_t make_blocks(zr_allocator_t *allocator) {
-    zr_replay_t *replay = allocator->replay;
-    zr_replay_made_t *plan = replay->plan;
-    size_t n_planned = 0;
-    for (int tier = 0; tier < ZR_REPLAY_N_TIERS; tier++)
-        n_planned += plan->summary[tier].n_allocations;
-    ZR_TRY(zr_block_pool_reserve(&allocator->pool, n_planned));
-    for (size_t i = 0; i < plan->n_entries; i++) {
-        zr_replay_entry_t *entry = &plan->entries[i];
-        if (!entry->is_planned)
-            continue;
-        zr_block_t *block = entry->block = zr_block_pool_take(&allocator->pool);
-        block->arena = arena_of(allocator, entry->kind.tier);
-        block->offset_bytes = replay->held[entry->kind.tier]->offset_bytes + entry->offset_bytes;
-        block->size_bytes = entry->block_bytes;
-        block->state = ZR_BLOCK_FREE;
-        block->planned = (uint32_t)i + 1;
-    }
-    return ZR_OK;
-}
-
 static zr_status_t make_events(zr_allocator_t *allocator) {
     zr_replay_t *replay = allocator->replay;
     for (int i = 0; i < replay->plan->n_streams; i++)
@@ -205,12 +174,10 @@ static zr_status_t make_events(zr_allocator_t *allocator) {
 
 zr_status_t zr_replay_force(zr_allocator_t *allocator) {
     zr_status_t status = hold_memory(allocator);
-    ZR_THEN(status, make_blocks(allocator));
     ZR_THEN(status, make_events(allocator));
     if (status == ZR_OK)
         return ZR_OK;
     give_held(allocator->replay);
-    give_blocks(allocator, allocator->replay->plan);
     destroy_events(allocator->replay);
     return status;
 }

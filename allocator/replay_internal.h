@@ -33,14 +33,14 @@ typedef struct zr_replay_entry {
     zr_tape_kind_t kind;
     size_t block_bytes;  /* of its place */
     size_t offset_bytes; /* in the arena of the plan */
-    zr_block_t *block;   /* of its place, from the pool; NULL: it is not planned */
+    zr_block_t *block;   /* of its place, from the pool, while it is live; else NULL */
     const zr_stream_t *free_stream;
     zr_event_t *event; /* to be recorded when it is freed; NULL: nobody waits for it */
     uint32_t first_predecessor, n_predecessors;
     bool is_planned;
-    bool is_first;    /* some of its place was nobody's before in the step */
-    bool needs_event; /* a successor's stream is another one than free_stream */
-    bool is_live, is_overdue;
+    bool is_first;      /* some of its place was nobody's before in the step */
+    bool needs_event;   /* a successor's stream is another one than free_stream */
+    bool is_overdue;    /* live, though the plan has its free behind it */
     size_t recorded_in; /* the step, as counted here, in which event was; 0: in none */
 } zr_replay_entry_t;
 
@@ -118,7 +118,8 @@ typedef struct zr_replay {
  * Look a request up in the plan.
  *
  * @param block_p  a live block without tag, lifetime and request; NULL: it is not in the plan
- * @return ZR_OK; ZR_ERR_DEVICE when a stream could not be made to wait
+ * @return ZR_OK; ZR_ERR_DEVICE when a stream could not be made to wait; ZR_ERR_MEMORY: none for a
+ *         block
  */
 ZR_NODISCARD zr_status_t zr_replay_take(zr_allocator_t *allocator,
                                         const zr_allocation_request_t *request, size_t block_bytes,
@@ -128,6 +129,8 @@ void zr_replay_allocated(zr_replay_t *replay, const zr_allocation_request_t *req
                          zr_block_t *block);
 /** And its free. */
 void zr_replay_freed(zr_replay_t *replay, zr_block_t *block, const zr_stream_t *stream);
+/** A live entry's block goes back to the pool. */
+void zr_replay_drop_block(zr_allocator_t *allocator, zr_replay_entry_t *entry);
 /** A block of the plan is nobody's from now on. ZR_ERR_DEVICE: waited for the stream instead. */
 ZR_NODISCARD zr_status_t zr_replay_give(zr_allocator_t *allocator, zr_block_t *block,
                                         zr_stream_t *stream);

@@ -10,7 +10,7 @@
 #define WORTH_SEARCHING 1000 /* parts of a plan, of which one at least may be saved */
 
 struct zr_replay_search {
-    zr_heap_t *heap; /* where what it finds is counted then; borrowed */
+    zr_heap_t *heap;   /* where what it finds is counted then; borrowed */
     zr_heap_t *counts; /* of the search itself; all that it has counts in it */
     pthread_t thread;
     atomic_bool is_cancelled, is_done;
@@ -54,8 +54,7 @@ zr_replay_search_t *zr_replay_search_start(zr_heap_t *heap, const zr_tape_t *tap
                                            const zr_replay_planning_t *planning, double seconds,
                                            size_t most_bytes) {
     zr_heap_t *counts = zr_heap_create(NULL);
-    zr_replay_search_t *search =
-        counts != NULL ? zr_heap_alloc(counts, 1, sizeof(*search)) : NULL;
+    zr_replay_search_t *search = counts != NULL ? zr_heap_alloc(counts, 1, sizeof(*search)) : NULL;
     zr_heap_t *own = search != NULL ? zr_heap_create(counts) : NULL;
     if (own == NULL)
         goto err_free;

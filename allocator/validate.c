@@ -70,27 +70,29 @@ static bool check_live(const zr_allocator_t *allocator, const zr_block_t *block,
     return true;
 }
 
-/* A place of the plan: inside what is held, and its block says what its entry says. */
+/* A place of the plan: inside what is held, and where it is live its block says what its entry
+ * says. */
 static bool check_place(const zr_allocator_t *allocator, const zr_block_t *held, size_t index,
                         sums_t *sums) {
     const zr_replay_entry_t *entry = &allocator->replay->plan->entries[index];
     const zr_block_t *block = entry->block;
     size_t begin = held->offset_bytes + entry->offset_bytes;
+    if (block == NULL)
+        return !entry->is_overdue || broken(allocator, "entry %zu of the plan is overdue", index);
     if (block->planned != index + 1 || block->arena != held->arena ||
         block->offset_bytes != begin || block->size_bytes != entry->block_bytes ||
         entry->offset_bytes + entry->block_bytes > held->size_bytes)
         return broken(allocator, "entry %zu of the plan has %zu bytes at %zu", index,
                       block->size_bytes, block->offset_bytes);
-    if ((block->state == ZR_BLOCK_LIVE) != entry->is_live ||
-        (!entry->is_live && (block->state != ZR_BLOCK_FREE || entry->is_overdue)))
-        return broken(allocator, "entry %zu of the plan is %s, its block in state %d", index,
-                      entry->is_live ? "live" : "free", (int)block->state);
+    if (block->state != ZR_BLOCK_LIVE)
+        return broken(allocator, "entry %zu of the plan has a block in state %d", index,
+                      (int)block->state);
     sums->n_blocks++;
-    return !entry->is_live || check_live(allocator, block, sums);
+    return check_live(allocator, block, sums);
 }
 
 static bool places_overlap(const zr_replay_entry_t *a, const zr_replay_entry_t *b) {
-    return a->is_live && b->is_live && a->kind.tier == b->kind.tier &&
+    return a->block != NULL && b->block != NULL && a->kind.tier == b->kind.tier &&
            a->offset_bytes < b->offset_bytes + b->block_bytes &&
            b->offset_bytes < a->offset_bytes + a->block_bytes;
 }
@@ -108,7 +110,7 @@ static bool check_held(const zr_allocator_t *allocator, const zr_block_t *held, 
             continue;
         if (!check_place(allocator, held, i, sums))
             return false;
-        for (size_t k = 0; plan->entries[i].is_live && k < i; k++) {
+        for (size_t k = 0; plan->entries[i].block != NULL && k < i; k++) {
             if (places_overlap(&plan->entries[i], &plan->entries[k]))
                 return broken(allocator, "entries %zu and %zu of the plan overlap", k, i);
         }
@@ -121,7 +123,7 @@ static bool check_replay(const zr_allocator_t *allocator) {
     const zr_replay_t *replay = allocator->replay;
     size_t n_live = 0, n_overdue = 0;
     for (size_t i = 0; replay->is_in_force && i < replay->plan->n_entries; i++) {
-        n_live += replay->plan->entries[i].is_live;
+        n_live += replay->plan->entries[i].block != NULL;
         n_overdue += replay->plan->entries[i].is_overdue;
     }
     if (n_live != replay->n_live || n_overdue != replay->n_overdue)
