@@ -58,7 +58,8 @@ static const zr_option_t rows[] = {
      .help = "attention kernels. own: libzero's; cudnn: cuDNN's, which requires a GPU"},
     {"path", AT(paths), .type = ZR_OPTION_STRING, .arg = "DIR[,DIR...]", .initial = "none",
      .help = "keep parameters, gradients and state on drives here (stage 3, one rank, updates in "
-             "backward), and measure the step's compute and its transfers alone"},
+             "backward), and measure the step's compute alone, with parameters in memory, and its "
+             "transfers alone"},
     {"nvme-buffers", AT(n_buffers), .type = ZR_OPTION_COUNT, .flags = ZR_OPTION_OR_AUTO, .least = 1,
      .most = ZR_SWAP_MAX_BUFFERS, .arg = "N", .help = "sub-groups of state in host memory"},
     {"param-buffers", AT(n_param_buffers), .type = ZR_OPTION_COUNT, .flags = ZR_OPTION_OR_AUTO,
