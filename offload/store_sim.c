@@ -150,16 +150,15 @@ static double move(sim_store_t *sim, const zr_store_transfer_t *transfer, double
     const zr_link_t *disk = is_put ? &sim->hardware->disk_write : &sim->hardware->disk_read;
     const char *name = zr_store_direction_name(direction);
     double now = zr_sim_clock_now(sim->clock);
-    double shared = zr_sim_clock_work(sim->clock, ZR_SIM_DISK, name, now,
-                                      bytes / sim->hardware->disk_both_bytes_per_s);
+    double of_both = bytes / sim->hardware->disk_both_bytes_per_s,
+           of_one = bytes / disk->bytes_per_s;
+    double shared = zr_sim_clock_work(sim->clock, ZR_SIM_DISK, name, now, of_both);
     double own = zr_sim_clock_work(sim->clock, is_put ? ZR_SIM_DISK_WRITE : ZR_SIM_DISK_READ, name,
-                                   now, bytes / disk->bytes_per_s);
+                                   now, of_one);
     double end = greater(own, shared);
     zr_store_turn_t turn = zr_store_turn_of(&sim->base, transfer);
     for (int i = (int)turn; i < ZR_STORE_TURN_PUT; i++)
-        sim->ends_alone[i] =
-            greater(now, sim->ends_alone[i]) +
-            greater(bytes / sim->hardware->disk_both_bytes_per_s, bytes / disk->bytes_per_s);
+        sim->ends_alone[i] = greater(now, sim->ends_alone[i]) + greater(of_both, of_one);
     return turn < ZR_STORE_TURN_PUT && sim->ends_alone[turn] < end ? sim->ends_alone[turn] : end;
 }
 

@@ -5,11 +5,10 @@
  * started in the order of work, and the next read of a buffer is started once its last write has
  * ended: no list of free buffers, and no item can be overtaken.
  *
- * A store works through transfers in about the order in which they were started. So that it always
- * has reads and writes to do at the same time, at most half of the buffers read ahead: otherwise
- * all would be read, then all written. Where other work goes on between items, there is time for
- * both. Reads go ahead of writes: what is written may wait until nothing is read any more, so
- * that at the end of a pass nobody waits for more than the reads.
+ * A store works through reads before writes, each in about the order in which they were started
+ * (zr_store_turn_t), so that at the end of a pass nobody waits for more than the reads. So that it
+ * always has both to do at the same time, at most half of the buffers read ahead: otherwise all
+ * would be read, then all written. Where other work goes on between items, there is time for both.
  */
 #include "allocator/heap_internal.h"
 #include "offload/swap_internal.h"
