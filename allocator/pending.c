@@ -82,11 +82,11 @@ zr_status_t zr_pending_push(zr_pending_t *pending, zr_event_pool_t *pool, zr_blo
 }
 
 zr_status_t zr_pending_take_passed(zr_pending_t *pending, zr_event_pool_t *pool, int queue,
-                                   zr_block_t **block_p) {
+                                   bool peeks, zr_block_t **block_p) {
     zr_pending_queue_t *from = &pending->queues[queue];
     bool passed = false;
     if (from->first != NULL)
-        ZR_TRY(zr_event_query(from->first->event, &passed));
+        ZR_TRY((peeks ? zr_event_peek : zr_event_query)(from->first->event, &passed));
     *block_p = passed ? take_first(pending, pool, from) : NULL;
     return ZR_OK;
 }

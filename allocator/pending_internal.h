@@ -47,9 +47,10 @@ typedef struct zr_pending {
 ZR_NODISCARD zr_status_t zr_pending_push(zr_pending_t *pending, zr_event_pool_t *pool,
                                          zr_block_t *block, zr_stream_t *stream, size_t sequence);
 
-/** Take the first block of one queue out if its event has passed; else *block_p is NULL. */
+/** Take the first block of one queue out if its event has passed; else *block_p is NULL.
+ * @param peeks  by zr_event_peek */
 ZR_NODISCARD zr_status_t zr_pending_take_passed(zr_pending_t *pending, zr_event_pool_t *pool,
-                                                int queue, zr_block_t **block_p);
+                                                int queue, bool peeks, zr_block_t **block_p);
 
 /** The sequence of the block that was freed first, of all queues; SIZE_MAX when none is. */
 size_t zr_pending_oldest(const zr_pending_t *pending);

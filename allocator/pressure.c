@@ -64,7 +64,8 @@ zr_status_t zr_tier_poll(zr_allocator_t *allocator, zr_tier_memory_t *memory) {
     for (int i = 0; memory->pending.n_blocks > 0 && i < ZR_N_PENDING_QUEUES; i++) {
         for (;;) {
             zr_block_t *block = NULL;
-            ZR_TRY(zr_pending_take_passed(&memory->pending, &allocator->events, i, &block));
+            ZR_TRY(zr_pending_take_passed(&memory->pending, &allocator->events, i,
+                                          allocator->replay != NULL, &block));
             if (block == NULL)
                 break;
             end_pending(memory, block);

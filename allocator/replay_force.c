@@ -119,8 +119,17 @@ static bool is_empty(const zr_arena_t *arena) {
     return true;
 }
 
+/* Streams are waited for, rather than what each still uses: that is the same wait whatever was seen
+ * to have passed before. */
+static zr_status_t wait_for_streams(const zr_replay_made_t *plan) {
+    for (int i = 0; i < plan->n_streams; i++)
+        ZR_TRY(zr_stream_synchronize((zr_stream_t *)plan->streams[i]));
+    return ZR_OK;
+}
+
 /* What the step before has left is not needed any more, once its streams have passed. */
 static zr_status_t clear(zr_allocator_t *allocator, zr_tier_memory_t *memory) {
+    ZR_TRY(zr_tier_poll(allocator, memory));
     while (memory->pending.n_blocks > 0)
         ZR_TRY(zr_tier_wait(allocator, memory));
     if (!is_empty(&memory->arenas[ZR_CLASS_PLANNED]))
@@ -152,6 +161,7 @@ static zr_status_t hold(zr_allocator_t *allocator, int tier, size_t size_bytes) 
 
 static zr_status_t hold_memory(zr_allocator_t *allocator) {
     const zr_replay_made_t *plan = allocator->replay->plan;
+    ZR_TRY(wait_for_streams(plan));
     for (int tier = 0; tier < ZR_REPLAY_N_TIERS; tier++) {
         ZR_TRY(clear(allocator, &allocator->tiers[tier]));
         if (plan->summary[tier].height_bytes > 0)

@@ -455,6 +455,12 @@ zr_status_t zr_event_query(zr_event_t *event, bool *passed_p) {
     return event->device->backend->event_query(event, passed_p);
 }
 
+zr_status_t zr_event_peek(zr_event_t *event, bool *passed_p) {
+    const zr_device_backend_t *backend = event->device->backend;
+    return (backend->event_peek != NULL ? backend->event_peek : backend->event_query)(event,
+                                                                                      passed_p);
+}
+
 /* ---- copies -------------------------------------------------------------------- */
 
 static const char *const copy_names[] = {"copy to device", "copy to host", "copy"};

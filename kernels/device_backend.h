@@ -104,6 +104,8 @@ typedef struct zr_device_backend {
     zr_status_t (*stream_wait)(zr_stream_t *stream, zr_event_t *event);
     zr_status_t (*event_synchronize)(zr_event_t *event);
     zr_status_t (*event_query)(zr_event_t *event, bool *passed_p);
+    /* Optional. See zr_event_peek; NULL: as event_query. */
+    zr_status_t (*event_peek)(zr_event_t *event, bool *passed_p);
     zr_status_t (*copy_async)(zr_stream_t *stream, void *dst, const void *src, size_t size_bytes,
                               zr_copy_t kind);
 

@@ -60,7 +60,85 @@ typedef void (*zr_sim_span_fn)(void *context, const zr_sim_span_t *span);
 /** Call `observer` for every piece of work from now on, when it is queued. NULL: stop. */
 void zr_sim_clock_observe(zr_sim_clock_t *clock, zr_sim_span_fn observer, void *context);
 
+/* ---- tapes ----------------------------------------------------------------------------------- */
+
+/** What was asked of a simulated machine, in order, with what was found. */
+typedef struct zr_sim_tape zr_sim_tape_t;
+
+/** NULL: no memory. */
+zr_sim_tape_t *zr_sim_tape_create(void);
+void zr_sim_tape_destroy(zr_sim_tape_t **tape);
+/** Forget what is on it. */
+void zr_sim_tape_rewind(zr_sim_tape_t *tape);
+
+/** The rank's thread waits until all work is done. */
+void zr_sim_clock_rest(zr_sim_clock_t *clock);
+/** Keep all that is asked of the clock's machine from now on, before anything is. NULL: stop.
+ * @param tape  borrowed */
+void zr_sim_clock_keep(zr_sim_clock_t *clock, zr_sim_tape_t *tape);
+/** Keep a mark: see zr_sim_tape_extend. */
+void zr_sim_mark(zr_sim_clock_t *clock, uint32_t mark);
+
+/**
+ * Ask what a longer run would: one that differs from the last of three as that does from the one
+ * before, but `n_more` times as much. What differs must be stretches of the same work again, and
+ * all that is found on the way what it was in them: then nothing else can happen in that run, and
+ * its times are its own.
+ *
+ * @param tapes  of three runs, each longer by one period
+ * @param clock  new; takes the run's time
+ * @param mark   called at each mark
+ * @return false: no such periods are found, or something else is found in a longer run
+ */
+typedef void (*zr_sim_mark_fn)(void *context, uint32_t mark);
+bool zr_sim_tape_extend(const zr_sim_tape_t *const tapes[3], size_t n_more, zr_sim_clock_t *clock,
+                        zr_sim_mark_fn mark, void *context);
+
 /* ---- for backends ---------------------------------------------------------------------------- */
+
+/** The rank's thread is busy for `seconds`. */
+void zr_sim_spend(zr_sim_clock_t *clock, double seconds);
+/** Work of a part that the rank's thread waits for. */
+void zr_sim_busy(zr_sim_clock_t *clock, zr_sim_part_t part, const char *name, double seconds);
+/** Queue work of a part on a stream of a simulated device, like a kernel. Returns its end. */
+double zr_sim_queue(zr_stream_t *stream, zr_sim_part_t part, const char *name, double seconds);
+
+/** The clock of a simulated device; NULL for other devices. */
+zr_sim_clock_t *zr_sim_clock_of(const zr_device_t *device);
+/** The hardware that a device simulates; NULL for other devices. */
+const zr_hardware_t *zr_sim_hardware_of(const zr_device_t *device);
+
+/** Drives: reading and writing go side by side, each one transfer after the other. */
+typedef struct zr_sim_drive zr_sim_drive_t;
+typedef struct zr_sim_start {
+    bool is_write;
+    uint32_t turn;    /* 0 to 2: transfers of lower turns go ahead */
+    const char *name; /* static */
+    double seconds;   /* of its direction */
+    double of_both;   /* of what both directions have together */
+    double latency;   /* after it; those of others pass at the same time */
+    double after;     /* of the rank's thread, when it has ended: a checksum */
+} zr_sim_start_t;
+/** A transfer has ended. */
+typedef void (*zr_sim_ended_fn)(void *context, size_t id);
+
+/** @param launch  seconds of the rank's thread when it finds that nothing has ended
+ * @param ended   called within zr_sim_drive_ask and _progress; NULL: not wanted
+ * @return NULL: no memory */
+zr_sim_drive_t *zr_sim_drive_create(zr_sim_clock_t *clock, size_t max_in_flight, double launch,
+                                    zr_sim_ended_fn ended, void *context);
+void zr_sim_drive_destroy(zr_sim_drive_t **drive);
+/** Returns when it ends.
+ * @param id        the caller's
+ * @param record_p  what to ask for it by */
+double zr_sim_drive_start(zr_sim_drive_t *drive, const zr_sim_start_t *how, size_t id,
+                          size_t *record_p);
+/** Whether a transfer has ended, also when it was found before; `wait`: until it has. */
+bool zr_sim_drive_ask(zr_sim_drive_t *drive, size_t record, bool wait);
+/** Find those that have ended by now; `wait`: until one has. */
+void zr_sim_drive_progress(zr_sim_drive_t *drive, bool wait);
+
+/* ---- for the simulation itself --------------------------------------------------------------- */
 
 /**
  * Add a piece of work to a part.
@@ -75,12 +153,7 @@ void zr_sim_clock_tell_update(zr_sim_clock_t *clock, bool is_update);
 void zr_sim_clock_wait(zr_sim_clock_t *clock, double until);
 /** The rank's thread is busy for `seconds`. */
 void zr_sim_clock_spend(zr_sim_clock_t *clock, double seconds);
-
-/** The clock of a simulated device; NULL for other devices. */
-zr_sim_clock_t *zr_sim_clock_of(const zr_device_t *device);
-/** The hardware that a device simulates; NULL for other devices. */
-const zr_hardware_t *zr_sim_hardware_of(const zr_device_t *device);
-/** Queue work of a part on a stream of a simulated device, like a kernel. Returns its end. */
-double zr_sim_queue(zr_stream_t *stream, zr_sim_part_t part, const char *name, double seconds);
+/** The tape that is kept; NULL: none. */
+zr_sim_tape_t *zr_sim_clock_tape(const zr_sim_clock_t *clock);
 
 ZR_END_C

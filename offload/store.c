@@ -369,14 +369,24 @@ static bool conflicts(const zr_store_transfer_t *transfer, const call_t *call) {
            call->offset_bytes < transfer->offset_bytes + transfer->size_bytes;
 }
 
+/* See whether a transfer has ended. */
+static void look(zr_store_t *store, const zr_store_transfer_t *transfer, bool wait) {
+    if (store->backend->look != NULL)
+        store->backend->look(store, transfer, wait);
+    else if (transfer->state == ZR_TRANSFER_IN_FLIGHT)
+        store->backend->progress(store, wait);
+}
+
 /* Block until a transfer has ended. */
 static void finish(zr_store_t *store, const zr_store_transfer_t *transfer) {
-    if (transfer->state != ZR_TRANSFER_IN_FLIGHT)
-        return;
-    double begin = zr_store_now(store);
+    bool was_in_flight = transfer->state == ZR_TRANSFER_IN_FLIGHT;
+    double begin = was_in_flight ? zr_store_now(store) : 0;
     zr_store_direction_t direction = transfer->direction;
-    while (transfer->state == ZR_TRANSFER_IN_FLIGHT)
-        store->backend->progress(store, true);
+    do
+        look(store, transfer, true);
+    while (transfer->state == ZR_TRANSFER_IN_FLIGHT);
+    if (!was_in_flight)
+        return;
     zr_store_account_of(store, transfer)->wait_seconds[direction] += zr_store_now(store) - begin;
     if (store->options.device != NULL)
         zr_device_waited(store->options.device, begin,
@@ -581,8 +591,7 @@ zr_status_t zr_store_poll(zr_store_t *store, zr_store_ticket_t ticket, bool *don
         return ZR_OK;
     }
     ZR_TRY(find_transfer(store, ticket, "poll", &transfer));
-    if (transfer->state == ZR_TRANSFER_IN_FLIGHT)
-        store->backend->progress(store, false);
+    look(store, transfer, false);
     *done_p = transfer->state == ZR_TRANSFER_ENDED;
     return *done_p ? give_back(transfer) : ZR_OK;
 }
@@ -619,7 +628,7 @@ const uint64_t *zr_store_checksums(const zr_store_t *store, size_t extent, size_
 }
 
 void zr_store_progress(zr_store_t *store) {
-    if (store->n_in_flight > 0)
+    if (store->n_in_flight > 0 || store->backend->look != NULL)
         store->backend->progress(store, false);
 }
 

@@ -74,6 +74,10 @@ typedef struct zr_store_backend {
      * and its cause, and ends all transfers before it returns: the caller then frees the buffers.
      */
     void (*progress)(zr_store_t *store, bool wait);
+    /* Optional. Advance the transfers for one of them, which may have ended before; `wait`: until
+     * it has. With it, progress is called while none is in flight, too. NULL: progress is called
+     * as often as it takes. */
+    void (*look)(zr_store_t *store, const zr_store_transfer_t *transfer, bool wait);
     /* Optional. The place of a chunk, for messages. */
     zr_store_place_t (*locate)(const zr_store_t *store, size_t extent, size_t offset_bytes);
     /* Optional. Flush all data to the drive; no transfer is in flight. Logs its own failure. */

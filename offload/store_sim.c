@@ -1,7 +1,6 @@
 /*
- * Store "sim": keeps nothing, and takes the time of a simulated rank's clock (kernels/simulation.h)
- * for it. Reading and writing go side by side, each one transfer after the other; latencies pass
- * beside them, as they do on drives that have several requests.
+ * Store "sim": keeps nothing, and takes the time of a simulated rank's drives
+ * (kernels/simulation.h) for it.
  *
  * It needs the host memory that "uring" needs, and reserves what that would.
  */
@@ -16,18 +15,51 @@ typedef struct sim_store {
     zr_sim_clock_t *clock;
     const zr_hardware_t *hardware;
     zr_store_memory_t bounce_memory;
-    double *ends;                          /* [options.max_transfers] of those in flight */
-    double ends_alone[ZR_STORE_TURN_PUT];  /* if there were only those of this turn and before */
-    zr_store_transfer_t *oldest, **newest; /* in flight, in the order of their starts */
-    size_t n_parts;                        /* of buffers that are registered, at most so far */
+    zr_sim_drive_t *drive;
+    size_t *records; /* [options.max_transfers] what to ask the drive for them by */
+    size_t n_parts;  /* of buffers that are registered, at most so far */
 } sim_store_t;
 
 static uint64_t round_up(uint64_t size_bytes, uint64_t unit) {
     return (size_bytes + unit - 1) / unit * unit;
 }
 
-static double *end_of(sim_store_t *sim, const zr_store_transfer_t *transfer) {
-    return &sim->ends[transfer - sim->base.transfers];
+/* Made before a put and after a get, on the rank's thread. */
+static double checksum_seconds(const sim_store_t *sim, const zr_store_transfer_t *transfer) {
+    if (!sim->base.options.verify)
+        return 0;
+    return (double)transfer->size_bytes / sim->hardware->checksum_bytes_per_s;
+}
+
+/* All of it at once; but a last chunk that ends within a block goes through a bounce buffer. */
+static void end(void *context, size_t index) {
+    zr_store_t *store = context;
+    zr_store_transfer_t *transfer = &store->transfers[index];
+    size_t ragged = transfer->size_bytes % store->info.block_bytes == 0
+                        ? 0
+                        : transfer->size_bytes % store->info.chunk_bytes;
+    size_t whole = transfer->size_bytes - ragged;
+    bool is_aligned = (uintptr_t)transfer->buffer % store->info.buffer_align_bytes == 0;
+    zr_store_piece_t piece = {.transfer = transfer,
+                              .offset_bytes = transfer->offset_bytes,
+                              .size_bytes = whole,
+                              .file = "a simulated drive"};
+    zr_store_outcome_t outcome = {.n_requests = (whole + store->info.request_bytes - 1) /
+                                                store->info.request_bytes,
+                                  .moved_bytes = whole,
+                                  .was_bounced = !is_aligned};
+    if (transfer->direction == ZR_STORE_GET)
+        zr_store_account_of(store, transfer)->checksum_seconds +=
+            checksum_seconds((sim_store_t *)store, transfer);
+    if (whole > 0)
+        zr_store_piece_ended(store, &piece, &outcome);
+    piece.offset_bytes += whole;
+    piece.size_bytes = ragged;
+    outcome = (zr_store_outcome_t){.n_requests = 1,
+                                   .moved_bytes = round_up(ragged, store->info.block_bytes),
+                                   .was_bounced = true};
+    if (ragged > 0)
+        zr_store_piece_ended(store, &piece, &outcome);
 }
 
 /* ---- creation -------------------------------------------------------------------------------- */
@@ -79,7 +111,6 @@ static zr_status_t register_buffers(zr_store_t *store) {
 static zr_status_t open_sim(zr_store_t *store, bool has_drives) {
     sim_store_t *sim = (sim_store_t *)store;
     const zr_device_t *device = store->options.device;
-    sim->newest = &sim->oldest;
     sim->clock = device != NULL ? zr_sim_clock_of(device) : NULL;
     if (sim->clock == NULL)
         return zr_fail(&store->options.log, ZR_ERR_ARGUMENT,
@@ -93,15 +124,17 @@ static zr_status_t open_sim(zr_store_t *store, bool has_drives) {
         store->info.buffer_align_bytes = sim->hardware->disk_align_bytes;
         store->info.is_direct = true;
     }
-    sim->ends = zr_heap_alloc(store->heap, store->options.max_transfers, sizeof(*sim->ends));
-    if (sim->ends == NULL)
+    sim->records = zr_heap_alloc(store->heap, store->options.max_transfers, sizeof(*sim->records));
+    sim->drive = zr_sim_drive_create(sim->clock, store->options.max_transfers,
+                                     sim->hardware->launch_s, end, sim);
+    if (sim->records == NULL || sim->drive == NULL)
         return zr_fail(&store->options.log, ZR_ERR_MEMORY, "store: no memory for the times of %s",
                        zr_count_text(store->options.max_transfers, "transfer").text);
     ZR_TRY(reserve(store));
     if (!has_drives)
         return ZR_OK;
     zr_heap_count_absent(store->heap, zr_store_uring_table_bytes(store) - sizeof(*sim) -
-                                          store->options.max_transfers * sizeof(*sim->ends));
+                                          store->options.max_transfers * sizeof(*sim->records));
     ZR_TRY(register_buffers(store));
     return zr_store_bounce_allocate(store, &sim->bounce_memory);
 }
@@ -117,49 +150,14 @@ static zr_status_t open_plain(zr_store_t *store) {
 static void close_sim(zr_store_t *store) {
     sim_store_t *sim = (sim_store_t *)store;
     zr_store_memory_free(store, &sim->bounce_memory);
+    zr_sim_drive_destroy(&sim->drive);
 }
 
 /* ---- transfers ------------------------------------------------------------------------------- */
 
-/* Made before a put and after a get, on the rank's thread. */
-static void spend_checksum(sim_store_t *sim, const zr_store_transfer_t *transfer) {
-    double seconds = (double)transfer->size_bytes / sim->hardware->checksum_bytes_per_s;
-    if (!sim->base.options.verify)
-        return;
-    double now = zr_sim_clock_now(sim->clock);
-    zr_sim_clock_wait(sim->clock,
-                      zr_sim_clock_work(sim->clock, ZR_SIM_HOST, "checksum", now, seconds));
-    zr_store_account_of(&sim->base, transfer)->checksum_seconds += seconds;
-}
-
 /* The rank's thread queues a transfer's requests and sees them end; both are counted here. */
 static void spend_core(sim_store_t *sim, double moved_bytes) {
-    zr_sim_clock_spend(sim->clock, moved_bytes / sim->hardware->disk_core_bytes_per_s);
-}
-
-static double greater(double a, double b) {
-    return a > b ? a : b;
-}
-
-/* A transfer has its direction to itself, and its share of what both have together. One that goes
- * ahead of others ends when only those before it were there; what it delays ends as before, and
- * what is started later ends later. */
-static double move(sim_store_t *sim, const zr_store_transfer_t *transfer, double bytes) {
-    zr_store_direction_t direction = transfer->direction;
-    bool is_put = direction == ZR_STORE_PUT;
-    const zr_link_t *disk = is_put ? &sim->hardware->disk_write : &sim->hardware->disk_read;
-    const char *name = zr_store_direction_name(direction);
-    double now = zr_sim_clock_now(sim->clock);
-    double of_both = bytes / sim->hardware->disk_both_bytes_per_s,
-           of_one = bytes / disk->bytes_per_s;
-    double shared = zr_sim_clock_work(sim->clock, ZR_SIM_DISK, name, now, of_both);
-    double own = zr_sim_clock_work(sim->clock, is_put ? ZR_SIM_DISK_WRITE : ZR_SIM_DISK_READ, name,
-                                   now, of_one);
-    double end = greater(own, shared);
-    zr_store_turn_t turn = zr_store_turn_of(&sim->base, transfer);
-    for (int i = (int)turn; i < ZR_STORE_TURN_PUT; i++)
-        sim->ends_alone[i] = greater(now, sim->ends_alone[i]) + greater(of_both, of_one);
-    return turn < ZR_STORE_TURN_PUT && sim->ends_alone[turn] < end ? sim->ends_alone[turn] : end;
+    zr_sim_spend(sim->clock, moved_bytes / sim->hardware->disk_core_bytes_per_s);
 }
 
 static void start(zr_store_t *store, zr_store_transfer_t *transfer) {
@@ -167,74 +165,30 @@ static void start(zr_store_t *store, zr_store_transfer_t *transfer) {
     bool is_put = transfer->direction == ZR_STORE_PUT;
     const zr_link_t *disk = is_put ? &sim->hardware->disk_write : &sim->hardware->disk_read;
     double moved = (double)round_up(transfer->size_bytes, store->info.block_bytes);
-    if (is_put)
-        spend_checksum(sim, transfer);
-    spend_core(sim, moved);
-    *end_of(sim, transfer) = move(sim, transfer, moved) + disk->latency_s;
-    transfer->end = *end_of(sim, transfer);
-    transfer->next = NULL;
-    *sim->newest = transfer;
-    sim->newest = &transfer->next;
-}
-
-/* All of it at once; but a last chunk that ends within a block goes through a bounce buffer. */
-static void end(sim_store_t *sim, zr_store_transfer_t *transfer) {
-    zr_store_t *store = &sim->base;
-    size_t ragged = transfer->size_bytes % store->info.block_bytes == 0
-                        ? 0
-                        : transfer->size_bytes % store->info.chunk_bytes;
-    size_t whole = transfer->size_bytes - ragged;
-    bool is_aligned = (uintptr_t)transfer->buffer % store->info.buffer_align_bytes == 0;
-    zr_store_piece_t piece = {.transfer = transfer,
-                              .offset_bytes = transfer->offset_bytes,
-                              .size_bytes = whole,
-                              .file = "a simulated drive"};
-    zr_store_outcome_t outcome = {.n_requests = (whole + store->info.request_bytes - 1) /
-                                                store->info.request_bytes,
-                                  .moved_bytes = whole,
-                                  .was_bounced = !is_aligned};
-    if (transfer->direction == ZR_STORE_GET)
-        spend_checksum(sim, transfer);
-    if (whole > 0)
-        zr_store_piece_ended(store, &piece, &outcome);
-    piece.offset_bytes += whole;
-    piece.size_bytes = ragged;
-    outcome = (zr_store_outcome_t){.n_requests = 1,
-                                   .moved_bytes = round_up(ragged, store->info.block_bytes),
-                                   .was_bounced = true};
-    if (ragged > 0)
-        zr_store_piece_ended(store, &piece, &outcome);
-}
-
-/* End what has come to its end by now, in the order of the starts. */
-static size_t end_passed(sim_store_t *sim) {
-    double now = zr_sim_clock_now(sim->clock);
-    zr_store_transfer_t **link = &sim->oldest;
-    size_t n_ended = 0;
-    while (*link != NULL) {
-        zr_store_transfer_t *transfer = *link;
-        if (*end_of(sim, transfer) > now) {
-            link = &transfer->next;
-            continue;
-        }
-        *link = transfer->next;
-        end(sim, transfer);
-        n_ended++;
+    double checksum = checksum_seconds(sim, transfer);
+    if (is_put && checksum > 0) {
+        zr_sim_busy(sim->clock, ZR_SIM_HOST, "checksum", checksum);
+        zr_store_account_of(store, transfer)->checksum_seconds += checksum;
     }
-    sim->newest = link;
-    return n_ended;
+    spend_core(sim, moved);
+    const zr_sim_start_t how = {.is_write = is_put,
+                                .turn = zr_store_turn_of(store, transfer),
+                                .name = zr_store_direction_name(transfer->direction),
+                                .seconds = moved / disk->bytes_per_s,
+                                .of_both = moved / sim->hardware->disk_both_bytes_per_s,
+                                .latency = disk->latency_s,
+                                .after = is_put ? 0 : checksum};
+    size_t index = (size_t)(transfer - store->transfers);
+    transfer->end = zr_sim_drive_start(sim->drive, &how, index, &sim->records[index]);
 }
 
 static void progress(zr_store_t *store, bool wait) {
-    sim_store_t *sim = (sim_store_t *)store;
-    double first = -1.0;
-    for (const zr_store_transfer_t *t = sim->oldest; t != NULL; t = t->next)
-        first = first < 0.0 || *end_of(sim, t) < first ? *end_of(sim, t) : first;
-    if (wait && first >= 0.0)
-        zr_sim_clock_wait(sim->clock, first);
-    /* Looking takes time, so that whoever does nothing but look sees it pass. */
-    if (end_passed(sim) == 0)
-        zr_sim_clock_spend(sim->clock, sim->hardware->launch_s);
+    zr_sim_drive_progress(((sim_store_t *)store)->drive, wait);
+}
+
+static void look(zr_store_t *store, const zr_store_transfer_t *transfer, bool wait) {
+    const sim_store_t *sim = (const sim_store_t *)store;
+    (void)zr_sim_drive_ask(sim->drive, sim->records[transfer - store->transfers], wait);
 }
 
 const zr_store_backend_t zr_store_sim_backend = {
@@ -246,6 +200,7 @@ const zr_store_backend_t zr_store_sim_backend = {
     .register_buffers = register_buffers,
     .start = start,
     .progress = progress,
+    .look = look,
 };
 
 /* As a store that is none of files: without their blocks. */
@@ -257,4 +212,5 @@ const zr_store_backend_t zr_store_sim_plain_backend = {
     .close = close_sim,
     .start = start,
     .progress = progress,
+    .look = look,
 };

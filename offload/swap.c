@@ -564,9 +564,10 @@ bool zr_swap_is_done(const zr_swap_t *swap) {
     return !swap->is_open || swap->n_done == swap->n_items || is_idle(swap);
 }
 
+/* The oldest first. */
 static zr_status_t finish_slots(zr_swap_t *swap) {
     for (size_t i = 0; i < swap->options.n_buffers; i++)
-        ZR_TRY(finish_slot(swap, &swap->slots[i]));
+        ZR_TRY(finish_slot(swap, slot_of(swap, swap->n_done + i)));
     return ZR_OK;
 }
 
@@ -600,7 +601,7 @@ zr_status_t zr_swap_end(zr_swap_t *swap) {
 
 void zr_swap_await(zr_swap_t *swap) {
     for (size_t i = 0; i < swap->options.n_buffers; i++) {
-        zr_status_t status = finish_slot(swap, &swap->slots[i]);
+        zr_status_t status = finish_slot(swap, slot_of(swap, swap->n_done + i));
         swap->late = swap->late == ZR_OK ? status : swap->late;
     }
 }

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/simulation.h"
+#include "kernels/sim/sim_tape.h"
 
 typedef struct stretch {
     double begin, end;
@@ -25,7 +25,10 @@ struct zr_sim_clock {
     part_t parts[ZR_N_SIM_PARTS];
     zr_sim_span_fn observer;
     void *observer_context;
-    bool is_update; /* the work that is told of */
+    bool is_update;      /* the work that is told of */
+    zr_sim_tape_t *tape; /* NULL: none is kept */
+    uint32_t n_queues, n_drives;
+    size_t n_records;
     zr_log_t log;
 };
 
@@ -59,6 +62,41 @@ double zr_sim_clock_busy(const zr_sim_clock_t *clock, zr_sim_part_t part) {
 void zr_sim_clock_observe(zr_sim_clock_t *clock, zr_sim_span_fn observer, void *context) {
     clock->observer = observer;
     clock->observer_context = context;
+}
+
+/* When all that a part was given is done; 0: it was given nothing. */
+static double end_of_part(const part_t *part) {
+    return part->n > 0 ? part->stretches[part->n - 1].end : 0;
+}
+
+void zr_sim_clock_rest(zr_sim_clock_t *clock) {
+    for (int i = 0; i < ZR_N_SIM_PARTS; i++)
+        zr_sim_clock_wait(clock, end_of_part(&clock->parts[i]));
+}
+
+void zr_sim_clock_keep(zr_sim_clock_t *clock, zr_sim_tape_t *tape) {
+    clock->tape = tape;
+    if (tape == NULL)
+        return;
+    tape->first_record = clock->n_records;
+    for (int i = 0; i < ZR_N_SIM_PARTS; i++)
+        tape->was_busy |= end_of_part(&clock->parts[i]) > clock->now;
+}
+
+zr_sim_tape_t *zr_sim_clock_tape(const zr_sim_clock_t *clock) {
+    return clock->tape;
+}
+
+uint32_t zr_sim_number_queue(zr_sim_clock_t *clock) {
+    return clock->n_queues++;
+}
+
+uint32_t zr_sim_number_drive(zr_sim_clock_t *clock) {
+    return clock->n_drives++;
+}
+
+size_t zr_sim_number_record(zr_sim_clock_t *clock) {
+    return ++clock->n_records;
 }
 
 void zr_sim_clock_wait(zr_sim_clock_t *clock, double until) {

@@ -117,6 +117,7 @@ static zr_status_t sim_stream_create_concurrent(zr_device_t *device, const char 
         return zr_fail(&device->log, ZR_ERR_MEMORY, "stream \"%s\": no memory (%zu bytes)", name,
                        sizeof(*stream));
     stream->base.is_synchronous = device->info.synchronous;
+    stream->queue.number = zr_sim_number_queue(((zr_sim_device_t *)device)->clock);
     *stream_p = &stream->base;
     return ZR_OK;
 }
@@ -128,13 +129,16 @@ static zr_status_t sim_stream_create(zr_device_t *device, const char *name,
     return ZR_OK;
 }
 
-/* The thread waits until then. On a host with streams beside it, that is counted. */
-static void hold(zr_device_t *device, double until) {
+/* Ask for what the thread may wait for. On a host with streams beside it, that is counted. */
+static bool ask(zr_device_t *device, zr_sim_op_t op, zr_stream_t *stream, zr_event_t *event) {
     zr_sim_device_t *sim = (zr_sim_device_t *)device;
-    double now = zr_sim_clock_now(sim->clock);
-    if (sim->has_concurrent && until > now)
-        sim->wait_seconds += until - now;
-    zr_sim_clock_wait(sim->clock, until);
+    double before = zr_sim_clock_now(sim->clock);
+    bool found =
+        zr_sim_ask(sim->clock, &op, stream != NULL ? &((zr_sim_stream_t *)stream)->queue : NULL,
+                   event != NULL ? &((zr_sim_event_t *)event)->record : NULL);
+    if (sim->has_concurrent && op.kind != ZR_SIM_OP_ASK_EVENT)
+        sim->wait_seconds += zr_sim_clock_now(sim->clock) - before;
+    return found;
 }
 
 static double sim_wait_seconds(const zr_device_t *device) {
@@ -142,12 +146,12 @@ static double sim_wait_seconds(const zr_device_t *device) {
 }
 
 static zr_status_t sim_stream_synchronize(zr_stream_t *stream) {
-    hold(stream->device, ((zr_sim_stream_t *)stream)->ready);
+    (void)ask(stream->device, (zr_sim_op_t){.kind = ZR_SIM_OP_AWAIT_QUEUE}, stream, NULL);
     return ZR_OK;
 }
 
 static void sim_stream_destroy(zr_stream_t *stream) {
-    zr_sim_clock_wait(sim_of(stream)->clock, ((zr_sim_stream_t *)stream)->ready);
+    zr_sim_clock_wait(sim_of(stream)->clock, ((zr_sim_stream_t *)stream)->queue.ready);
     free(stream);
 }
 
@@ -165,50 +169,53 @@ static void sim_event_destroy(zr_event_t *event) {
 }
 
 static zr_status_t sim_event_record(zr_event_t *event, zr_stream_t *stream) {
-    ((zr_sim_event_t *)event)->passes = ((zr_sim_stream_t *)stream)->ready;
+    (void)ask(event->device, (zr_sim_op_t){.kind = ZR_SIM_OP_RECORD}, stream, event);
     return ZR_OK;
 }
 
 static zr_status_t sim_stream_wait(zr_stream_t *stream, zr_event_t *event) {
-    zr_sim_stream_t *waiting = (zr_sim_stream_t *)stream;
-    double passes = ((zr_sim_event_t *)event)->passes;
-    if (passes > waiting->ready)
-        waiting->ready = passes;
-    if (stream->is_synchronous)
-        hold(stream->device, waiting->ready);
+    const zr_sim_op_t op = {.kind = ZR_SIM_OP_FOLLOW, .holds = stream->is_synchronous};
+    (void)ask(stream->device, op, stream, event);
     return ZR_OK;
 }
 
 static zr_status_t sim_event_synchronize(zr_event_t *event) {
-    hold(event->device, ((zr_sim_event_t *)event)->passes);
+    (void)ask(event->device, (zr_sim_op_t){.kind = ZR_SIM_OP_AWAIT_EVENT}, NULL, event);
     return ZR_OK;
 }
 
-/* Looking takes time, so that whoever does nothing but look sees it pass. */
 static zr_status_t sim_event_query(zr_event_t *event, bool *passed_p) {
-    zr_sim_device_t *sim = (zr_sim_device_t *)event->device;
-    *passed_p = ((zr_sim_event_t *)event)->passes <= zr_sim_clock_now(sim->clock);
-    if (!*passed_p)
-        zr_sim_clock_spend(sim->clock, sim->hardware.launch_s);
+    const zr_sim_device_t *sim = (const zr_sim_device_t *)event->device;
+    const zr_sim_op_t op = {.kind = ZR_SIM_OP_ASK_EVENT, .launch = sim->hardware.launch_s};
+    *passed_p = ask(event->device, op, NULL, event);
+    return ZR_OK;
+}
+
+static zr_status_t sim_event_peek(zr_event_t *event, bool *passed_p) {
+    const zr_sim_device_t *sim = (const zr_sim_device_t *)event->device;
+    *passed_p = ((zr_sim_event_t *)event)->record.passes <= zr_sim_clock_now(sim->clock);
     return ZR_OK;
 }
 
 static void sim_last_work(const zr_stream_t *stream, double *begin_p, double *end_p) {
-    *begin_p = ((const zr_sim_stream_t *)stream)->begin;
-    *end_p = ((const zr_sim_stream_t *)stream)->ready;
+    *begin_p = ((const zr_sim_stream_t *)stream)->queue.begin;
+    *end_p = ((const zr_sim_stream_t *)stream)->queue.ready;
 }
 
 /* ---- work ------------------------------------------------------------------------------------ */
 
-double zr_sim_queue(zr_stream_t *stream, zr_sim_part_t part, const char *name, double seconds) {
-    zr_sim_stream_t *queue = (zr_sim_stream_t *)stream;
+static double queue_work(zr_stream_t *stream, zr_sim_op_t op) {
     const zr_sim_device_t *sim = sim_of(stream);
-    zr_sim_clock_spend(sim->clock, sim->hardware.launch_s);
-    queue->ready = zr_sim_clock_work(sim->clock, part, name, queue->ready, seconds);
-    queue->begin = queue->ready - seconds;
-    if (stream->is_synchronous)
-        zr_sim_clock_wait(sim->clock, queue->ready);
+    zr_sim_queue_t *queue = &((zr_sim_stream_t *)stream)->queue;
+    op.kind = ZR_SIM_OP_WORK;
+    op.holds = stream->is_synchronous;
+    op.launch = sim->hardware.launch_s;
+    (void)zr_sim_ask(sim->clock, &op, queue, NULL);
     return queue->ready;
+}
+
+double zr_sim_queue(zr_stream_t *stream, zr_sim_part_t part, const char *name, double seconds) {
+    return queue_work(stream, (zr_sim_op_t){.part = part, .name = name, .seconds = seconds});
 }
 
 /* Seconds of products: operations, and what of their bytes is not hidden. */
@@ -243,10 +250,13 @@ static void sim_charge(zr_stream_t *stream, const zr_charge_t *charge) {
                                                         : sim->processor.memory_bytes_per_s;
     double compute = compute_seconds(&sim->processor, charge);
     double move = charge->cost.bytes / bytes_per_s;
-    zr_sim_clock_tell_update(sim->clock, charge->rate == ZR_RATE_UPDATE);
-    zr_sim_queue(stream, sim->part, charge->kernel,
-                 (compute > move ? compute : move) + sim->processor.kernel_latency_s);
-    zr_sim_clock_tell_update(sim->clock, false);
+    const zr_sim_op_t op = {.part = sim->part,
+                            .name = charge->kernel,
+                            .is_update = charge->rate == ZR_RATE_UPDATE,
+                            .seconds =
+                                (compute > move ? compute : move) + sim->processor.kernel_latency_s,
+                            .latency = sim->processor.kernel_latency_s};
+    (void)queue_work(stream, op);
 }
 
 /* A copy within a memory reads and writes it. */
@@ -301,6 +311,7 @@ const zr_device_backend_t zr_sim_backend = {
     .stream_wait = sim_stream_wait,
     .event_synchronize = sim_event_synchronize,
     .event_query = sim_event_query,
+    .event_peek = sim_event_peek,
     .copy_async = sim_copy_async,
     .last_work = sim_last_work,
     .charge = sim_charge,

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "kernels/device_backend.h"
-#include "kernels/simulation.h"
+#include "kernels/sim/sim_tape.h"
 
 /* A reserved range, and how much of it has memory. */
 typedef struct zr_sim_range {
@@ -34,13 +34,12 @@ typedef struct zr_sim_device {
 
 typedef struct zr_sim_stream {
     zr_stream_t base;
-    double ready; /* when all that was queued is done */
-    double begin; /* of the last of it */
+    zr_sim_queue_t queue;
 } zr_sim_stream_t;
 
 typedef struct zr_sim_event {
     zr_event_t base;
-    double passes;
+    zr_sim_record_t record; /* its last */
 } zr_sim_event_t;
 
 /* Entries of the table (sim_memory.c). */

@@ -12,6 +12,13 @@ extern const zr_log_t zr_run_nowhere;
 ZR_NODISCARD zr_status_t zr_run_plan_as_asked(const zr_run_request_t *request,
                                               zr_run_plan_t *plan_p);
 
+/** Marks on a plan's tape. */
+typedef enum zr_run_mark {
+    ZR_RUN_MARK_STEP,      /* a step begins */
+    ZR_RUN_MARK_LAST_STEP, /* one that may be the last */
+    ZR_RUN_MARK_END        /* it ends */
+} zr_run_mark_t;
+
 /** Whether a run has buffers whose number is open. */
 bool zr_run_opens_buffers(const zr_run_request_t *request);
 

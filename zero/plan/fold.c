@@ -3,20 +3,25 @@
  *
  * What a run keeps, moves and takes grows by the same amount with each block once buffers that have
  * a size of their own are full, over whole periods. So short plans, with a period more each, say
- * how much that is, if no bounded buffer grew between the last two. What is live is exact, and time
- * mostly: work that falls behind by a little with each block may be waited for in the long run, and
- * not in a short one. What is mapped is not told, since each class's granules depend on all that
- * was before, nor are tables. Whether a run fits is told only where that makes no difference.
+ * how much that is, if no bounded buffer grew between the last two. What is live is exact. Times
+ * are the run's own where what the short ones asked of their machines can be asked again as often
+ * as the run would (zr_sim_tape_extend); places in memory, which streams wait for, are taken to
+ * repeat with it. Where what is asked depends on when, times are told if they go on evenly. What is
+ * mapped is not told, since each class's granules depend on all that was before, nor are tables.
+ * Whether a run fits is told only where that makes no difference.
  */
 #include <math.h>
 #include <stdio.h>
 
+#include "kernels/simulation.h"
 #include "zero/plan/fit_internal.h"
+#include "zero/plan/watch_internal.h"
 
 #define FIRST_BLOCKS 32
+#define LEAST_EVEN 2048                /* blocks: fewer are walked rather than told so */
 #define LEAST_SAVING 4                 /* blocks to those of the longest short plan */
-#define ROOM_BYTES ((size_t)128 << 20) /* and 1%: a run with so much left fits */
 #define EVEN 1e-9                      /* of a step */
+#define ROOM_BYTES ((size_t)128 << 20) /* and 1%: a run with so much left fits */
 #define CERTAIN 1.02                   /* times what there is, live: a run does not fit */
 
 /* What can be planned by fewer blocks. Other placements count elements from one end of the model.
@@ -34,8 +39,9 @@ static bool can_be_folded(const zr_run_request_t *request) {
 }
 
 static zr_status_t plan_blocks(const zr_run_request_t *request, size_t n_blocks,
-                               zr_run_plan_t *plan_p) {
+                               zr_sim_tape_t *tape, zr_run_plan_t *plan_p) {
     zr_run_request_t own = zr_run_without_limits(request);
+    own.tape = tape;
     own.model.repeat(own.model.context, n_blocks);
     return zr_run_plan(&own, plan_p);
 }
@@ -85,8 +91,6 @@ static void go_on(const zr_run_plan_t *a, zr_run_plan_t *b, double times) {
     GO_ON(go_on_counts, a, b, nvme_live_bytes, times);
     GO_ON(go_on_counts, a, b, nvme_by_tag, times);
     GO_ON(go_on_counts, a, b, size, times);
-    GO_ON(go_on_seconds, a, b, step_seconds, times);
-    GO_ON(go_on_seconds, a, b, times, times);
     GO_ON(go_on_seconds, a, b, runtime, times);
 }
 
@@ -111,49 +115,116 @@ static bool lacks_device_surely(const zr_run_request_t *request, const zr_run_pl
                CERTAIN * (double)zr_run_limit(request, ZR_TIER_DEVICE);
 }
 
+/* A longer run's step, on a tape that is asked again. */
+typedef struct long_step {
+    zr_sim_clock_t *clock;
+    zr_run_watch_t *watch;
+    double begin;
+    zr_run_plan_t *plan;
+    bool has_failed;
+} long_step_t;
+
+static void note_mark(void *context, uint32_t mark) {
+    long_step_t *step = context;
+    if (mark == ZR_RUN_MARK_END) {
+        step->plan->step_seconds = zr_sim_clock_now(step->clock) - step->begin;
+        step->has_failed |= !zr_run_watch_end(step->watch, &step->plan->times);
+        return;
+    }
+    step->begin = zr_sim_clock_now(step->clock);
+    zr_run_watch_begin(step->watch, mark == ZR_RUN_MARK_LAST_STEP);
+}
+
 typedef struct few {
     zr_run_plan_t plans[3]; /* each with one period more */
-    double times;           /* periods from the last of them to the run */
+    zr_sim_tape_t *tapes[3];
+    size_t n_more; /* periods from the last of them to the run */
 } few_t;
 
-/* A period takes as long as the one before. */
-static bool are_even(const few_t *few) {
+static bool make_tapes(few_t *few) {
+    for (int i = 0; i < 3; i++) {
+        few->tapes[i] = zr_sim_tape_create();
+        if (few->tapes[i] == NULL)
+            return false;
+    }
+    return true;
+}
+
+static void clear(few_t *few) {
+    for (int i = 0; i < 3; i++)
+        zr_sim_tape_destroy(&few->tapes[i]);
+}
+
+static bool ask_on_clock(const few_t *few, zr_sim_clock_t *clock, zr_run_plan_t *plan) {
+    long_step_t step = {.clock = clock, .watch = zr_run_watch_create(clock, NULL), .plan = plan};
+    bool is_told = step.watch != NULL &&
+                   zr_sim_tape_extend((const zr_sim_tape_t *const *)few->tapes, few->n_more, clock,
+                                      note_mark, &step) &&
+                   !step.has_failed;
+    zr_run_watch_destroy(&step.watch);
+    return is_told;
+}
+
+/* What the short runs asked of their machines, asked as often as the long one would. */
+static bool ask_again(const few_t *few, zr_run_plan_t *plan) {
+    zr_run_plan_t told = *plan;
+    zr_sim_clock_t *clock = NULL;
+    bool is_told =
+        zr_sim_clock_create(&zr_run_nowhere, &clock) == ZR_OK && ask_on_clock(few, clock, &told);
+    zr_sim_clock_destroy(&clock);
+    if (is_told)
+        *plan = told;
+    return is_told;
+}
+
+/* A period takes as long as the one before: then those behind are taken to. */
+static bool go_on_evenly(const few_t *few, zr_run_plan_t *plan) {
     const zr_run_plan_t *a = &few->plans[0], *b = &few->plans[1], *c = &few->plans[2];
     double more = c->step_seconds - b->step_seconds, before = b->step_seconds - a->step_seconds;
-    double told = c->step_seconds + few->times * fabs(more);
-    return fabs(more - before) * few->times <= EVEN * told;
+    double times = (double)few->n_more, told = c->step_seconds + times * fabs(more);
+    if (fabs(more - before) * times > EVEN * told)
+        return false;
+    GO_ON(go_on_seconds, b, plan, step_seconds, times);
+    GO_ON(go_on_seconds, b, plan, times, times);
+    return true;
 }
 
 /* Steps repeat after some blocks: as many as a ring has buffers, or a bucket takes. So the numbers
  * of blocks differ from each other, and from n, by whole periods. */
-static zr_status_t plan_period(const zr_run_request_t *request, size_t n, size_t period,
-                               few_t *few) {
+static bool plan_period(const zr_run_request_t *request, size_t n, size_t period, few_t *few) {
     size_t first = FIRST_BLOCKS + (n - FIRST_BLOCKS) % period;
+    few->n_more = (n - first) / period - 2;
     for (size_t i = 0; i < 3; i++)
-        ZR_TRY(plan_blocks(request, first + i * period, &few->plans[i]));
-    few->times = (double)((n - first) / period - 2);
-    return ZR_OK;
+        if (plan_blocks(request, first + i * period, few->tapes[i], &few->plans[i]) != ZR_OK)
+            return false;
+    return are_full(&few->plans[1], &few->plans[2]);
 }
 
-/* The shortest that go on evenly; false: none do. */
-static bool plan_few(const zr_run_request_t *request, size_t n, few_t *few) {
+/* From the shortest that go on so; false: none do. */
+static bool tell_from_few(const zr_run_request_t *request, size_t n, few_t *few,
+                          zr_run_plan_t *plan_p) {
     static const size_t periods[] = {24, 120, 480};
     for (size_t i = 0; i < sizeof(periods) / sizeof(periods[0]); i++) {
         size_t longest = FIRST_BLOCKS + (n - FIRST_BLOCKS) % periods[i] + 2 * periods[i];
-        if (LEAST_SAVING * longest > n || plan_period(request, n, periods[i], few) != ZR_OK)
+        if (LEAST_SAVING * longest > n)
             return false;
-        if (are_even(few) && are_full(&few->plans[1], &few->plans[2]))
+        if (!plan_period(request, n, periods[i], few))
+            continue;
+        *plan_p = few->plans[2];
+        if (ask_again(few, plan_p) || (n >= LEAST_EVEN && go_on_evenly(few, plan_p))) {
+            go_on(&few->plans[1], plan_p, (double)few->n_more);
             return true;
+        }
     }
     return false;
 }
 
 static bool tell(const zr_run_request_t *request, size_t n, zr_run_fit_t *one) {
-    few_t few;
-    if (!plan_few(request, n, &few))
+    few_t few = {0};
+    bool is_told = make_tapes(&few) && tell_from_few(request, n, &few, &one->plan);
+    clear(&few);
+    if (!is_told)
         return false;
-    one->plan = few.plans[2];
-    go_on(&few.plans[1], &one->plan, few.times);
     one->lack = zr_run_find_lack(request, &one->plan);
     one->fits = fits_surely(&one->lack);
     return true;

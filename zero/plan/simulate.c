@@ -20,6 +20,7 @@ typedef struct planned_rank {
     zr_runtime_t *runtime;
     zr_model_t *model;
     zr_run_watch_t *watch;
+    bool has_times;
     void *zeros;              /* as many bytes as a micro-batch has, for each of its inputs */
     zr_host_batch_t *batches; /* [those that are trained together] */
     zr_run_steps_t steps;
@@ -42,6 +43,8 @@ static zr_status_t open_rank(planned_rank_t *rank) {
     device_options.trace = request->trace;
     zr_config_simulate(&config);
     ZR_TRY(zr_device_open("sim", &device_options, &rank->device));
+    if (request->tape != NULL)
+        zr_sim_tape_rewind(request->tape);
     rank->watch = zr_run_watch_create(zr_sim_clock_of(rank->device), request->spans);
     if (rank->watch == NULL)
         return fail_memory(request);
@@ -152,14 +155,30 @@ static bool leaves_times(const planned_rank_t *rank) {
     return request->memory_only || (is_early && request->trace == NULL);
 }
 
+/* Before the first step that is looked at the machine rests: what others left there is not what the
+ * run would have. */
+static void begin_times(planned_rank_t *rank) {
+    if (rank->has_times || leaves_times(rank))
+        return;
+    rank->has_times = true;
+    zr_sim_clock_rest(zr_sim_clock_of(rank->device));
+    if (zr_runtime_store(rank->runtime) != NULL)
+        zr_store_progress(zr_runtime_store(rank->runtime));
+    zr_sim_clock_keep(zr_sim_clock_of(rank->device), rank->request->tape);
+}
+
 static zr_status_t go_on(planned_rank_t *rank, zr_run_plan_t *plan, bool *is_last_p) {
     zr_runtime_time_t before, after;
     size_t n_done = rank->steps.n_done;
     zr_runtime_do_alike_once(rank->runtime, leaves_times(rank));
+    begin_times(rank);
+    bool may_end = zr_run_steps_may_end(&rank->steps);
     zr_runtime_time(rank->runtime, &before);
     double start = zr_device_now(rank->device);
-    zr_run_watch_begin(rank->watch, zr_run_steps_may_end(&rank->steps));
+    zr_sim_mark(zr_sim_clock_of(rank->device), may_end ? ZR_RUN_MARK_LAST_STEP : ZR_RUN_MARK_STEP);
+    zr_run_watch_begin(rank->watch, may_end);
     ZR_TRY(train_step(rank));
+    zr_sim_mark(zr_sim_clock_of(rank->device), ZR_RUN_MARK_END);
     plan->step_seconds = zr_device_now(rank->device) - start;
     zr_runtime_time(rank->runtime, &after);
     plan->runtime = between(&before, &after);

@@ -1,0 +1,453 @@
+/*
+ * Asking what a longer run would.
+ *
+ * Three tapes of runs that are longer by one period each differ in three ways. There are stretches
+ * in which the same is asked again: A B C, A B B C, A B B B C. There is work that is cut into
+ * pieces of one size and a rest, in a row. And there is work that grows. The first two tapes tell
+ * where, and the third has to be as they say; then a longer run's is known.
+ *
+ * Events are told by the numbers of their records, which grow by the same amount from one stretch
+ * to the next, and from one run to the next. So three numbers say the record of each place: as the
+ * first run has it, how much more in a longer run, and how much more in the next stretch. There are
+ * six places to learn them from, which all have to agree.
+ */
+#include <math.h>
+#include <stdlib.h>
+
+#include "kernels/sim/sim_drive.h"
+
+#define N_TAPES 3
+#define EVEN 1e-12   /* of seconds, that are sums and differences of others */
+#define NO_REST 1e-6 /* of a piece: as little is lost in sums */
+
+typedef enum part_kind {
+    PART_SAME,    /* n places, in each tape */
+    PART_STRETCH, /* n places, m times in tape m */
+    PART_PIECES   /* all that is in a row */
+} part_kind_t;
+
+typedef struct part {
+    part_kind_t kind;
+    size_t at[N_TAPES]; /* where it begins */
+    size_t n;
+    size_t n_pieces[N_TAPES];
+} part_t;
+
+typedef struct course {
+    const zr_sim_tape_t *tapes[N_TAPES];
+    part_t *parts;
+    size_t n_parts, capacity;
+    size_t at[N_TAPES]; /* so far */
+} course_t;
+
+static const zr_sim_op_t *op_of(const course_t *course, size_t tape, size_t at) {
+    return &course->tapes[tape]->ops[at];
+}
+
+static bool is_end(const course_t *course, size_t tape) {
+    return course->at[tape] == course->tapes[tape]->n;
+}
+
+static size_t lesser(size_t a, size_t b) {
+    return a < b ? a : b;
+}
+
+/* ---- what is the same ------------------------------------------------------------------------ */
+
+/* But for how much, and for records. */
+static bool is_alike(const zr_sim_op_t *a, const zr_sim_op_t *b) {
+    return a->kind == b->kind && a->part == b->part && a->holds == b->holds &&
+           a->is_update == b->is_update && a->number == b->number && a->found == b->found &&
+           a->turn == b->turn && a->name == b->name && a->launch == b->launch &&
+           a->latency == b->latency && a->after == b->after;
+}
+
+static bool is_same(const zr_sim_op_t *a, const zr_sim_op_t *b) {
+    return is_alike(a, b) && a->seconds == b->seconds && a->of_both == b->of_both;
+}
+
+static bool are_same(const zr_sim_op_t *a, const zr_sim_op_t *b, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (!is_same(&a[i], &b[i]))
+            return false;
+    return true;
+}
+
+/* Of a run that is longer by m periods than the first of three. False: it grows otherwise. */
+static bool find_seconds(const double seconds[N_TAPES], double m, double *seconds_p) {
+    double more = seconds[1] - seconds[0];
+    *seconds_p = seconds[0] + m * more;
+    return fabs(seconds[2] - seconds[1] - more) <= EVEN * seconds[2];
+}
+
+static bool find_work(const course_t *course, const size_t at[N_TAPES], double m,
+                      zr_sim_op_t *op_p) {
+    const zr_sim_op_t *a = op_of(course, 0, at[0]), *b = op_of(course, 1, at[1]),
+                      *c = op_of(course, 2, at[2]);
+    *op_p = *a;
+    return find_seconds((const double[]){a->seconds, b->seconds, c->seconds}, m, &op_p->seconds) &&
+           find_seconds((const double[]){a->of_both, b->of_both, c->of_both}, m, &op_p->of_both);
+}
+
+/* ---- parts ----------------------------------------------------------------------------------- */
+
+static part_t *last_part(course_t *course) {
+    return course->n_parts > 0 ? &course->parts[course->n_parts - 1] : NULL;
+}
+
+/* From where the tapes are. NULL: no memory. */
+static part_t *add_part(course_t *course, part_kind_t kind, size_t n) {
+    if (course->n_parts == course->capacity) {
+        size_t capacity = course->capacity != 0 ? 2 * course->capacity : 16;
+        part_t *grown = realloc(course->parts, capacity * sizeof(*grown));
+        if (grown == NULL)
+            return NULL;
+        course->parts = grown;
+        course->capacity = capacity;
+    }
+    part_t *part = &course->parts[course->n_parts++];
+    *part = (part_t){.kind = kind, .n = n};
+    for (size_t m = 0; m < N_TAPES; m++)
+        part->at[m] = course->at[m];
+    return part;
+}
+
+/* One place that all have, alike. */
+static bool add_place(course_t *course) {
+    part_t *part = last_part(course);
+    if ((part == NULL || part->kind != PART_SAME) &&
+        (part = add_part(course, PART_SAME, 0)) == NULL)
+        return false;
+    part->n++;
+    for (size_t m = 0; m < N_TAPES; m++)
+        course->at[m]++;
+    return true;
+}
+
+static bool is_same_place(const course_t *course) {
+    for (size_t m = 0; m < N_TAPES; m++)
+        if (is_end(course, m) ||
+            !is_same(op_of(course, 0, course->at[0]), op_of(course, m, course->at[m])))
+            return false;
+    return true;
+}
+
+/* How tapes are seen to go on: by so many places. */
+typedef struct likeness {
+    bool (*compare)(const zr_sim_op_t *a, const zr_sim_op_t *b);
+    size_t n;
+} likeness_t;
+
+static const likeness_t same_work = {is_same, 4}, like_work = {is_alike, 4},
+                        like_op = {is_alike, 1};
+
+/* Whether tape m goes on after n places as the first does after n_first. */
+static bool follows(const course_t *course, size_t m, size_t n_first, size_t n,
+                    const likeness_t *likeness) {
+    size_t first = course->at[0] + n_first, at = course->at[m] + n;
+    size_t n_following = lesser(likeness->n, course->tapes[0]->n - first);
+    if (at + n_following > course->tapes[m]->n)
+        return false;
+    for (size_t i = 0; i < n_following; i++)
+        if (!likeness->compare(op_of(course, 0, first + i), op_of(course, m, at + i)))
+            return false;
+    return true;
+}
+
+/* The last of pieces in a row is none: there may be more of them. */
+static bool is_grown_place(const course_t *course) {
+    zr_sim_op_t op;
+    for (size_t m = 0; m < N_TAPES; m++)
+        if (is_end(course, m) ||
+            !is_alike(op_of(course, 0, course->at[0]), op_of(course, m, course->at[m])) ||
+            !follows(course, m, 1, 1, &like_work))
+            return false;
+    const zr_sim_op_t *first = op_of(course, 0, course->at[0]);
+    return (course->at[0] == 0 || !is_alike(first - 1, first)) &&
+           find_work(course, course->at, 0, &op);
+}
+
+/* How often the places before where tape m is are there again. */
+static bool is_again(const course_t *course, size_t m, size_t n, size_t times) {
+    for (size_t i = 0; i < times; i++)
+        if (course->at[m] + (i + 1) * n > course->tapes[m]->n ||
+            !are_same(op_of(course, m, course->at[m] - n), op_of(course, m, course->at[m] + i * n),
+                      n))
+            return false;
+    return true;
+}
+
+static bool add_stretch(course_t *course, const likeness_t *likeness) {
+    const part_t *before = last_part(course);
+    size_t most = before != NULL && before->kind == PART_SAME ? before->n : 0;
+    for (size_t n = 1; n <= most; n++) {
+        if (!follows(course, 1, 0, n, likeness) || !follows(course, 2, 0, 2 * n, likeness) ||
+            !is_again(course, 1, n, 1) || !is_again(course, 2, n, 2))
+            continue;
+        if (add_part(course, PART_STRETCH, n) == NULL)
+            return false;
+        for (size_t m = 0; m < N_TAPES; m++)
+            course->at[m] += m * n;
+        return true;
+    }
+    return false;
+}
+
+/* Pieces in a row: all but the last are the same. */
+static size_t count_pieces(const course_t *course, size_t m, size_t at) {
+    const zr_sim_op_t *first = op_of(course, m, at);
+    size_t n = 1, most = course->tapes[m]->n - at;
+    while (n < most && is_same(first, &first[n]))
+        n++;
+    return n < most && is_alike(first, &first[n]) && first[n].seconds < first->seconds ? n + 1 : n;
+}
+
+/* Work of all pieces, in whole ones: without what each takes besides. */
+static double work_of(const course_t *course, const part_t *part, size_t m) {
+    const zr_sim_op_t *first = op_of(course, m, part->at[m]);
+    size_t n = part->n_pieces[m];
+    return (double)(n - 1) +
+           (first[n - 1].seconds - first->latency) / (first->seconds - first->latency);
+}
+
+/* Of a run that is longer by m periods than the first. False: it grows otherwise. */
+static bool find_pieces(const course_t *course, const part_t *part, double m, double *work_p) {
+    double first = work_of(course, part, 0), more = work_of(course, part, 1) - first;
+    *work_p = first + m * more;
+    return fabs(work_of(course, part, 2) - first - 2 * more) <= NO_REST;
+}
+
+/* Places before where the tapes are that are alike, up to the last. */
+static size_t count_alike(const course_t *course, size_t most) {
+    const zr_sim_op_t *last = op_of(course, 0, course->at[0]) - 1;
+    size_t n = most > 0 && last->kind == ZR_SIM_OP_WORK;
+    while (n > 0 && n < most && is_alike(last - n, last))
+        n++;
+    return n;
+}
+
+/* What is cut, and ends in different places: it began before. False: there is no such row here. */
+static bool add_pieces(course_t *course) {
+    part_t *before = last_part(course);
+    size_t n = before != NULL && before->kind == PART_SAME ? count_alike(course, before->n) : 0;
+    part_t row = {.kind = PART_PIECES};
+    double work;
+    if (n == 0)
+        return false;
+    for (size_t m = 0; m < N_TAPES; m++) {
+        row.at[m] = course->at[m] - n;
+        row.n_pieces[m] = count_pieces(course, m, row.at[m]);
+        const zr_sim_op_t *first = op_of(course, m, row.at[m]);
+        if (row.n_pieces[m] < n || first->seconds <= first->latency ||
+            first->seconds != op_of(course, 0, row.at[0])->seconds)
+            return false;
+    }
+    bool goes_on = row.n_pieces[0] > n || row.n_pieces[1] > n || row.n_pieces[2] > n;
+    if (!goes_on || !find_pieces(course, &row, 0, &work))
+        return false;
+    before->n -= n;
+    for (size_t m = 0; m < N_TAPES; m++)
+        course->at[m] = row.at[m] + row.n_pieces[m];
+    part_t *part = add_part(course, PART_PIECES, 0);
+    if (part == NULL)
+        return false;
+    *part = row;
+    return true;
+}
+
+static bool find_parts(course_t *course) {
+    while (!is_end(course, 0) || !is_end(course, 1) || !is_end(course, 2)) {
+        bool goes_on = is_same_place(course) || is_grown_place(course)
+                           ? add_place(course)
+                           : add_pieces(course) || add_stretch(course, &same_work) ||
+                                 add_stretch(course, &like_op);
+        if (!goes_on)
+            return false;
+    }
+    return true;
+}
+
+static bool is_whole(const course_t *course) {
+    for (size_t m = 0; m < N_TAPES; m++)
+        if (course->tapes[m]->has_failed || course->tapes[m]->was_busy)
+            return false;
+    return true;
+}
+
+/* ---- which records they tell of -------------------------------------------------------------- */
+
+/* Of a run that is longer by m periods, and its c-th stretch there: first + m longer + c further.
+ */
+typedef struct numbers {
+    size_t first, longer, further; /* modulo 2^64 */
+} numbers_t;
+
+static size_t number_of(const numbers_t *numbers, size_t m, size_t c) {
+    return numbers->first + m * numbers->longer + c * numbers->further;
+}
+
+static size_t record_at(const course_t *course, const part_t *part, size_t m, size_t place) {
+    return op_of(course, m, part->at[m] + place)->record;
+}
+
+/* A place that each tape has once. */
+static bool find_numbers(const course_t *course, const part_t *part, size_t place,
+                         numbers_t *numbers_p) {
+    numbers_p->first = record_at(course, part, 0, place);
+    numbers_p->longer = record_at(course, part, 1, place) - numbers_p->first;
+    numbers_p->further = 0;
+    return record_at(course, part, 2, place) == number_of(numbers_p, 2, 0);
+}
+
+/* A place of a stretch: from the one before it on, in each tape. */
+static bool find_stretch_numbers(const course_t *course, const part_t *part, size_t place,
+                                 numbers_t *numbers_p) {
+    size_t second = record_at(course, part, 1, place), third = record_at(course, part, 2, place);
+    numbers_p->longer = third - second;
+    numbers_p->first = second - numbers_p->longer;
+    numbers_p->further = record_at(course, part, 2, place + part->n) - third;
+    for (size_t m = 0; m < N_TAPES; m++)
+        for (size_t c = 0; c <= m; c++) /* from -1 */
+            if (record_at(course, part, m, place + (c - 1) * part->n) !=
+                number_of(numbers_p, m, c - 1))
+                return false;
+    return true;
+}
+
+/* ---- asking ---------------------------------------------------------------------------------- */
+
+typedef struct machine {
+    zr_sim_clock_t *clock;
+    zr_sim_queue_t *queues;  /* [n] of the tape */
+    zr_sim_drive_t **drives; /* [n_drives] */
+    uint32_t n_drives;
+    double *passes; /* [n_passes] when events pass, by the numbers of their records */
+    size_t n_passes, n_records;
+    size_t n_more; /* periods more than the first run */
+    zr_sim_mark_fn mark;
+    void *context;
+} machine_t;
+
+/* What is numbered comes in the order of its numbers, and is asked for afterwards. */
+static bool is_in_order(machine_t *machine, const zr_sim_op_t *op, size_t number) {
+    if (op->kind != ZR_SIM_OP_RECORD && op->kind != ZR_SIM_OP_START)
+        return number <= machine->n_records;
+    return number == ++machine->n_records && number < machine->n_passes;
+}
+
+static bool ask_drive(zr_sim_drive_t *drive, const zr_sim_op_t *op, size_t number) {
+    zr_sim_op_t own = *op;
+    own.record = number;
+    if (op->kind == ZR_SIM_OP_START && drive->n == drive->capacity)
+        return false;
+    return zr_sim_drive_do(drive, &own, 0) == op->found;
+}
+
+/* False: something else is found. */
+static bool ask(machine_t *machine, const zr_sim_op_t *op, size_t number) {
+    if (!is_in_order(machine, op, number))
+        return false;
+    if (op->kind == ZR_SIM_OP_MARK) {
+        machine->mark(machine->context, op->number);
+        return true;
+    }
+    if (zr_sim_is_of_drive(op))
+        return ask_drive(machine->drives[op->number], op, number);
+    zr_sim_record_t record = {.passes = machine->passes[number]};
+    bool found = zr_sim_do(machine->clock, op, &machine->queues[op->number], &record);
+    machine->passes[number] = record.passes;
+    return found == op->found;
+}
+
+static bool ask_same(const course_t *course, machine_t *machine, const part_t *part) {
+    for (size_t place = 0; place < part->n; place++) {
+        const size_t at[N_TAPES] = {part->at[0] + place, part->at[1] + place, part->at[2] + place};
+        numbers_t numbers;
+        zr_sim_op_t op;
+        if (!find_numbers(course, part, place, &numbers) ||
+            !find_work(course, at, (double)machine->n_more, &op) ||
+            !ask(machine, &op, number_of(&numbers, machine->n_more, 0)))
+            return false;
+    }
+    return true;
+}
+
+static bool ask_stretch(const course_t *course, machine_t *machine, const part_t *part) {
+    const zr_sim_op_t *ops = op_of(course, 1, part->at[1]);
+    numbers_t *numbers = calloc(part->n, sizeof(*numbers));
+    bool goes_on = numbers != NULL;
+    for (size_t place = 0; place < part->n && goes_on; place++)
+        goes_on = find_stretch_numbers(course, part, place, &numbers[place]);
+    for (size_t c = 0; c < machine->n_more && goes_on; c++)
+        for (size_t place = 0; place < part->n && goes_on; place++)
+            goes_on = ask(machine, &ops[place], number_of(&numbers[place], machine->n_more, c));
+    free(numbers);
+    return goes_on;
+}
+
+static bool ask_pieces(const course_t *course, machine_t *machine, const part_t *part) {
+    zr_sim_op_t op = *op_of(course, 0, part->at[0]);
+    double of_one = op.seconds - op.latency, work = 0;
+    if (!find_pieces(course, part, (double)machine->n_more, &work))
+        return false;
+    double n = ceil(work - NO_REST);
+    for (double i = 1; i < n; i++)
+        (void)ask(machine, &op, 0);
+    if (n - work > NO_REST)
+        op.seconds = op.latency + (work - (n - 1)) * of_one;
+    return ask(machine, &op, 0);
+}
+
+static bool ask_all(const course_t *course, machine_t *machine) {
+    bool goes_on = true;
+    for (size_t i = 0; i < course->n_parts && goes_on; i++) {
+        const part_t *part = &course->parts[i];
+        goes_on = part->kind == PART_SAME      ? ask_same(course, machine, part)
+                  : part->kind == PART_STRETCH ? ask_stretch(course, machine, part)
+                                               : ask_pieces(course, machine, part);
+    }
+    return goes_on;
+}
+
+/* ---- all of it ------------------------------------------------------------------------------- */
+
+#define MOST_IN_FLIGHT 65536
+
+static bool open_machine(const course_t *course, machine_t *machine) {
+    const zr_sim_tape_t *a = course->tapes[0], *b = course->tapes[1];
+    if (b->n_records < a->n_records)
+        return false;
+    machine->n_passes = a->n_records + machine->n_more * (b->n_records - a->n_records) + 1;
+    machine->passes = calloc(machine->n_passes, sizeof(*machine->passes));
+    machine->queues = calloc(a->n_queues + 1, sizeof(*machine->queues));
+    machine->drives = calloc(a->n_drives + 1, sizeof(zr_sim_drive_t *));
+    if (machine->passes == NULL || machine->queues == NULL || machine->drives == NULL)
+        return false;
+    for (; machine->n_drives < a->n_drives; machine->n_drives++) {
+        machine->drives[machine->n_drives] =
+            zr_sim_drive_create(machine->clock, MOST_IN_FLIGHT, 0, NULL, NULL);
+        if (machine->drives[machine->n_drives] == NULL)
+            return false;
+    }
+    return true;
+}
+
+static void close_machine(machine_t *machine) {
+    for (uint32_t i = 0; i < machine->n_drives; i++)
+        zr_sim_drive_destroy(&machine->drives[i]);
+    free(machine->drives);
+    free(machine->queues);
+    free(machine->passes);
+}
+
+bool zr_sim_tape_extend(const zr_sim_tape_t *const tapes[3], size_t n_more, zr_sim_clock_t *clock,
+                        zr_sim_mark_fn mark, void *context) {
+    course_t course = {.tapes = {tapes[0], tapes[1], tapes[2]}};
+    machine_t machine = {
+        .clock = clock, .mark = mark, .context = context, .n_more = n_more + N_TAPES - 1};
+    bool is_told = is_whole(&course) && find_parts(&course) && open_machine(&course, &machine) &&
+                   ask_all(&course, &machine);
+    close_machine(&machine);
+    free(course.parts);
+    return is_told;
+}

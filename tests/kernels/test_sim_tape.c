@@ -1,0 +1,228 @@
+/*
+ * Tapes of simulated machines: a run that is told from three shorter ones takes the time that it
+ * takes when it is made; and none is told where more is found in it than in those.
+ */
+#include <math.h>
+
+#include "kernels/device_backend.h"
+#include "kernels/simulation.h"
+#include "tests/common/test.h"
+
+enum { MOST_BLOCKS = 400, PIECE = 1000 };
+
+/* What a run does per block; all of it in odd mixtures of speeds, so that who waits for whom
+ * changes from block to block. */
+typedef struct program {
+    double compute, gather, transfer, checksum; /* seconds */
+    size_t elems;                               /* of a block, of pieces at the end */
+    bool has_drive, goes_back, looks;
+} program_t;
+
+typedef struct run {
+    const program_t *program;
+    zr_sim_clock_t *clock;
+    zr_device_t *device;
+    zr_stream_t *a, *b;
+    zr_event_t *forward[MOST_BLOCKS], *gathered;
+    zr_sim_drive_t *drive;
+    size_t records[MOST_BLOCKS];
+    double begin, seconds;
+} run_t;
+
+static void open_run(run_t *run, const program_t *program) {
+    zr_hardware_t hardware = zr_hardware_default();
+    zr_device_options_t options = zr_device_options_default();
+    *run = (run_t){.program = program};
+    hardware.kind = ZR_HARDWARE_CUDA;
+    hardware.launch_s = 3.1e-6;
+    options.hardware = &hardware;
+    assert_ok(zr_sim_clock_create(NULL, &run->clock));
+    options.clock = run->clock;
+    assert_ok(zr_device_open("sim", &options, &run->device));
+    assert_ok(zr_stream_create(run->device, "a", &run->a));
+    assert_ok(zr_stream_create(run->device, "b", &run->b));
+    assert_ok(zr_event_create(run->device, &run->gathered));
+    for (size_t i = 0; i < MOST_BLOCKS; i++)
+        assert_ok(zr_event_create(run->device, &run->forward[i]));
+    run->drive = zr_sim_drive_create(run->clock, 64, hardware.launch_s, NULL, NULL);
+    assert_non_null(run->drive);
+}
+
+static void close_run(run_t *run) {
+    for (size_t i = 0; i < MOST_BLOCKS; i++)
+        zr_event_destroy(&run->forward[i]);
+    zr_event_destroy(&run->gathered);
+    zr_stream_destroy(&run->a);
+    zr_stream_destroy(&run->b);
+    zr_sim_drive_destroy(&run->drive);
+    zr_device_close(&run->device);
+    zr_sim_clock_destroy(&run->clock);
+}
+
+/* A block's parameters come over the network, and with a drive from there, three ahead. */
+static void read_block(run_t *run, size_t block, size_t n) {
+    const program_t *p = run->program;
+    const zr_sim_start_t how = {.name = "get",
+                                .turn = 1,
+                                .seconds = p->transfer,
+                                .of_both = 0.6 * p->transfer,
+                                .latency = 1e-5,
+                                .after = p->checksum};
+    if (p->has_drive && block < n)
+        (void)zr_sim_drive_start(run->drive, &how, block, &run->records[block]);
+}
+
+static void forward(run_t *run, size_t n) {
+    const program_t *p = run->program;
+    for (size_t block = 0; block < 3; block++)
+        read_block(run, block, n);
+    for (size_t block = 0; block < n; block++) {
+        if (p->has_drive)
+            assert_true(zr_sim_drive_ask(run->drive, run->records[block], true));
+        read_block(run, block + 3, n);
+        zr_sim_queue(run->b, ZR_SIM_NETWORK, "all_gather", p->gather);
+        assert_ok(zr_event_record(run->gathered, run->b));
+        assert_ok(zr_stream_wait(run->a, run->gathered));
+        zr_sim_queue(run->a, ZR_SIM_COMPUTE, "matmul", p->compute);
+        assert_ok(zr_event_record(run->forward[block], run->a));
+    }
+}
+
+/* Each block waits for what it left, on the stream that is ahead. */
+static void backward(run_t *run, size_t n) {
+    const program_t *p = run->program;
+    for (size_t block = n; block-- > 0;) {
+        assert_ok(zr_stream_wait(run->b, run->forward[block]));
+        zr_sim_queue(run->b, ZR_SIM_TO_DEVICE, "copy to device", 0.7 * p->compute);
+        assert_ok(zr_event_record(run->gathered, run->b));
+        assert_ok(zr_stream_wait(run->a, run->gathered));
+        zr_sim_queue(run->a, ZR_SIM_COMPUTE, "matmul", 2.03 * p->compute);
+    }
+}
+
+/* All of the blocks' elements, in pieces of one size and a rest; then what grows with them. */
+static void sum_up(run_t *run, size_t n) {
+    size_t left = n * run->program->elems;
+    while (left > 0) {
+        size_t n_elems = left < PIECE ? left : PIECE;
+        const zr_charge_t charge = {.kernel = "sum_of_squares",
+                                    .rate = ZR_RATE_VECTOR,
+                                    .dtype = ZR_DTYPE_F32,
+                                    .cost = {(double)n_elems, 4.0 * (double)n_elems}};
+        zr_stream_charge(run->a, &charge);
+        left -= n_elems;
+    }
+    zr_sim_queue(run->b, ZR_SIM_NETWORK, "all_gather", 1e-5 + 1e-7 * (double)n);
+    assert_ok(zr_stream_synchronize(run->b));
+    assert_ok(zr_stream_synchronize(run->a));
+}
+
+/* How often somebody has to look, until all is done, depends on how long it takes. */
+static void look(run_t *run) {
+    bool passed = false;
+    assert_ok(zr_event_record(run->gathered, run->b));
+    while (!passed)
+        assert_ok(zr_event_query(run->gathered, &passed));
+}
+
+static void note_mark(void *context, uint32_t mark) {
+    run_t *run = context;
+    if (mark == 0)
+        run->begin = zr_sim_clock_now(run->clock);
+    else
+        run->seconds = zr_sim_clock_now(run->clock) - run->begin;
+}
+
+static double make_run(const program_t *program, size_t n, zr_sim_tape_t *tape) {
+    run_t run;
+    open_run(&run, program);
+    if (tape != NULL)
+        zr_sim_clock_keep(run.clock, tape);
+    zr_sim_mark(run.clock, 0);
+    note_mark(&run, 0);
+    forward(&run, n);
+    if (program->goes_back)
+        backward(&run, n);
+    if (program->looks)
+        look(&run);
+    sum_up(&run, n);
+    zr_sim_mark(run.clock, 1);
+    note_mark(&run, 1);
+    close_run(&run);
+    return run.seconds;
+}
+
+/* 0: it is not told. */
+static double tell_run(const program_t *program, size_t first, size_t period, size_t n) {
+    zr_sim_tape_t *tapes[3];
+    run_t told = {0};
+    for (size_t i = 0; i < 3; i++) {
+        tapes[i] = zr_sim_tape_create();
+        assert_non_null(tapes[i]);
+        (void)make_run(program, first + i * period, tapes[i]);
+    }
+    assert_ok(zr_sim_clock_create(NULL, &told.clock));
+    if (!zr_sim_tape_extend((const zr_sim_tape_t *const *)tapes, (n - first) / period - 2,
+                            told.clock, note_mark, &told))
+        told.seconds = 0;
+    zr_sim_clock_destroy(&told.clock);
+    for (size_t i = 0; i < 3; i++)
+        zr_sim_tape_destroy(&tapes[i]);
+    return told.seconds;
+}
+
+static double one_of(uint64_t *bits, double least, double most) {
+    return least + (most - least) * (double)(random_bits(bits) % 4096) / 4096;
+}
+
+TEST(a_longer_run_is_told_from_short_ones) {
+    uint64_t bits = 5;
+    for (size_t i = 0; i < 60; i++) {
+        size_t period = 1 + random_bits(&bits) % 6, first = 16 + random_bits(&bits) % 8;
+        size_t n = first + (3 + random_bits(&bits) % 50) * period;
+        const program_t program = {.compute = one_of(&bits, 1e-6, 2e-5),
+                                   .gather = one_of(&bits, 1e-6, 2e-5),
+                                   .transfer = one_of(&bits, 1e-6, 5e-5),
+                                   .checksum = random_bits(&bits) % 2 ? 3e-6 : 0,
+                                   .elems = 100 + random_bits(&bits) % 3000,
+                                   .has_drive = random_bits(&bits) % 2 == 0,
+                                   .goes_back = random_bits(&bits) % 3 != 0};
+        double told = tell_run(&program, first, period, n);
+        double made = make_run(&program, n, NULL);
+        if (!(fabs(told - made) <= 1e-12 * made))
+            fail_msg("run %zu: %zu blocks from %zu and %zu more: %.12g s, not %.12g", i, n, first,
+                     period, told, made);
+    }
+}
+
+/* A thread that is ahead of its device by more with each block looks for longer. */
+TEST(a_run_that_finds_more_is_not_told) {
+    program_t program = {.compute = 9e-6, .gather = 2e-5, .elems = 100, .looks = true};
+    assert_true(tell_run(&program, 16, 4, 200) == 0);
+    program.looks = false;
+    assert_true(tell_run(&program, 16, 4, 200) > 0);
+}
+
+/* A machine that was at work when a tape began is another one each time. */
+TEST(a_tape_begins_at_rest) {
+    zr_sim_tape_t *tape = zr_sim_tape_create();
+    zr_sim_clock_t *clock = NULL;
+    run_t told = {0};
+    assert_ok(zr_sim_clock_create(NULL, &clock));
+    assert_true(zr_sim_clock_work(clock, ZR_SIM_NETWORK, "x", 0, 1.0) == 1.0);
+    zr_sim_clock_keep(clock, tape);
+    zr_sim_spend(clock, 0.5);
+    assert_ok(zr_sim_clock_create(NULL, &told.clock));
+    const zr_sim_tape_t *const tapes[3] = {tape, tape, tape};
+    assert_false(zr_sim_tape_extend(tapes, 1, told.clock, note_mark, &told));
+    zr_sim_clock_rest(clock);
+    assert_true(zr_sim_clock_now(clock) == 1.0);
+    zr_sim_tape_rewind(tape);
+    zr_sim_clock_keep(clock, tape);
+    zr_sim_spend(clock, 0.5);
+    assert_true(zr_sim_tape_extend(tapes, 1, told.clock, note_mark, &told));
+    assert_true(zr_sim_clock_now(told.clock) == 0.5);
+    zr_sim_clock_destroy(&clock);
+    zr_sim_clock_destroy(&told.clock);
+    zr_sim_tape_destroy(&tape);
+}
