@@ -37,8 +37,8 @@ static void record_places(const zr_allocator_t *allocator, zr_recording_t *recor
     if (replay == NULL || !replay->is_in_force)
         return;
     for (size_t i = 0; i < replay->plan->n_entries; i++) {
-        if (replay->plan->entries[i].block != NULL)
-            zr_recording_found_block(recording, replay->plan->entries[i].block);
+        if (replay->blocks[i] != NULL)
+            zr_recording_found_block(recording, replay->blocks[i]);
     }
 }
 

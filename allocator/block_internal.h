@@ -32,9 +32,10 @@ struct zr_block {
     size_t size_bytes;      /* likewise, > 0 */
     size_t requested_bytes; /* LIVE and PENDING: what was asked for, <= size_bytes */
     zr_block_state_t state;
-    zr_tag_t tag;           /* LIVE and PENDING, as is lifetime */
-    zr_lifetime_t lifetime; /* differs from the arena's for empty allocations and in a plan */
-    uint32_t planned;       /* of a place of the plan: its entry + 1; otherwise 0 */
+    zr_tag_t tag;               /* LIVE and PENDING, as is lifetime */
+    zr_lifetime_t lifetime : 8; /* differs from the arena's for empty allocations and in a plan */
+    bool is_overdue : 1;        /* of the plan: live, though that has its free behind it */
+    uint32_t planned;           /* of a place of the plan: its entry + 1; otherwise 0 */
     uint32_t tape_number, tape_epoch; /* LIVE: on which tape (tape_internal.h) it is; 0: on none */
     size_t life; /* LIVE and PENDING: its number in the recording + 1; 0: in none */
 

@@ -18,8 +18,10 @@
 
 /* ---- the cursor --------------------------------------------------------------------- */
 
-static zr_replay_entry_t *entry_of(const zr_replay_t *replay, uint32_t event) {
-    return &replay->plan->entries[event >> 1];
+#define NO_ENTRY SIZE_MAX
+
+static bool is_planned(const zr_replay_t *replay, size_t entry) {
+    return replay->plan->entries[entry].is_planned;
 }
 
 /*
@@ -30,26 +32,27 @@ static void leave(zr_replay_t *replay, size_t event) {
     if (replay->has_left)
         return;
     replay->has_left = true;
-    zr_replay_made_t *plan = replay->plan;
+    const zr_replay_made_t *plan = replay->plan;
     size_t n_segments = replay->segment == NO_SEGMENT ? 0 : replay->segment + 1;
     zr_tape_take_prefix(&replay->tape, &plan->tape, event, n_segments);
     for (size_t i = 0; i < replay->tape.n_entries; i++) {
-        zr_replay_entry_t *entry = &plan->entries[i];
-        if (entry->block != NULL) {
+        zr_block_t *block = replay->blocks[i];
+        if (block != NULL) {
             replay->tape.entries[i].upper = ZR_TAPE_OPEN;
-            entry->block->tape_number = (uint32_t)i + 1;
-            entry->block->tape_epoch = replay->tape.epoch;
-        } else if (entry->is_planned && replay->tape.entries[i].upper == ZR_TAPE_OPEN) {
-            zr_tape_freed(&replay->tape, (uint32_t)i + 1, entry->free_stream);
+            block->tape_number = (uint32_t)i + 1;
+            block->tape_epoch = replay->tape.epoch;
+        } else if (is_planned(replay, i) && replay->tape.entries[i].upper == ZR_TAPE_OPEN) {
+            zr_tape_freed(&replay->tape, (uint32_t)i + 1, plan->tape.entries[i].free_stream);
         }
     }
 }
 
 /* The plan has an entry's free behind it. */
-static void pass_free(zr_replay_t *replay, zr_replay_entry_t *entry) {
-    if (entry->block == NULL || entry->is_overdue)
+static void pass_free(zr_replay_t *replay, size_t entry) {
+    zr_block_t *block = replay->blocks[entry];
+    if (block == NULL || block->is_overdue)
         return;
-    entry->is_overdue = true;
+    block->is_overdue = true;
     replay->n_overdue++;
 }
 
@@ -57,24 +60,22 @@ static void pass_free(zr_replay_t *replay, zr_replay_entry_t *entry) {
 static void move_to(zr_replay_t *replay, size_t event) {
     for (; replay->at < event; replay->at++) {
         uint32_t passed = replay->plan->events[replay->at];
-        zr_replay_entry_t *entry = entry_of(replay, passed);
         if ((passed & 1) != 0)
-            pass_free(replay, entry);
-        else if (entry->is_planned)
+            pass_free(replay, passed >> 1);
+        else if (is_planned(replay, passed >> 1))
             leave(replay, replay->at);
     }
 }
 
-/* The entry of the next allocation in this segment; NULL: there are none left. */
-static zr_replay_entry_t *next_entry(zr_replay_t *replay) {
+/* The entry of the next allocation in this segment; NO_ENTRY: there are none left. */
+static size_t next_entry(zr_replay_t *replay) {
     while (replay->at < replay->end) {
         uint32_t event = replay->plan->events[replay->at++];
-        zr_replay_entry_t *entry = entry_of(replay, event);
         if ((event & 1) == 0)
-            return entry;
-        pass_free(replay, entry);
+            return event >> 1;
+        pass_free(replay, event >> 1);
     }
-    return NULL;
+    return NO_ENTRY;
 }
 
 /* Go to the next segment of the plan that a mark means, if there is one. */
@@ -94,23 +95,28 @@ static void seek(zr_replay_t *replay, const zr_mark_t *mark) {
         segment + 1 < tape->n_segments ? tape->segments[segment + 1].time : replay->plan->n_events;
 }
 
-/* ---- streams of late devices ----------------------------------------------------------- */
+/* ---- streams --------------------------------------------------------------------------- */
 
-static int index_of(const zr_replay_made_t *plan, const zr_stream_t *stream) {
-    int i = 0;
-    while (i < plan->n_streams && plan->streams[i] != stream)
-        i++;
-    return i;
+static uint8_t number_of(zr_replay_t *replay, const zr_stream_t *stream) {
+    if (stream == NULL)
+        return 0;
+    for (int i = 0; i < ZR_REPLAY_MAX_STREAMS; i++) {
+        if (replay->streams[i] == NULL)
+            replay->streams[i] = (zr_stream_t *)stream;
+        if (replay->streams[i] == stream)
+            return (uint8_t)(i + 1);
+    }
+    return ZR_REPLAY_OTHER_STREAM;
 }
 
 static zr_status_t record_fence(zr_replay_t *replay, int i) {
-    return zr_event_record(replay->fences[i], (zr_stream_t *)replay->plan->streams[i]);
+    return zr_event_record(replay->fences[i], replay->streams[i - 1]);
 }
 
 /* Let a stream wait for what all others had queued at their fences. */
 static zr_status_t wait_for_fences(zr_replay_t *replay, zr_stream_t *stream, bool of_now) {
-    for (int i = 0; i < replay->plan->n_streams; i++) {
-        if (replay->plan->streams[i] == stream)
+    for (int i = 1; i <= ZR_REPLAY_MAX_STREAMS; i++) {
+        if (replay->fences[i] == NULL || replay->streams[i - 1] == stream)
             continue;
         if (of_now)
             ZR_TRY(record_fence(replay, i));
@@ -120,22 +126,23 @@ static zr_status_t wait_for_fences(zr_replay_t *replay, zr_stream_t *stream, boo
 }
 
 /* Let the stream that uses an entry's place wait for those that used it before. */
-static zr_status_t order_behind_others(zr_replay_t *replay, const zr_replay_entry_t *entry,
-                                       zr_stream_t *stream) {
+static zr_status_t order_behind_others(zr_replay_t *replay, size_t index, zr_stream_t *stream) {
     const zr_replay_made_t *plan = replay->plan;
+    const zr_replay_entry_t *entry = &plan->entries[index];
+    uint8_t number = plan->tape.entries[index].kind.stream;
     if (replay->has_left)
         return wait_for_fences(replay, stream, true);
     for (uint32_t i = 0; i < entry->n_predecessors; i++) {
-        const zr_replay_entry_t *before =
-            &plan->entries[plan->predecessors[entry->first_predecessor + i]];
-        if (before->recorded_in == replay->statistics.n_steps + 1 &&
-            zr_replay_last_stream(before) != stream)
-            ZR_TRY(zr_stream_wait(stream, before->event));
+        uint32_t before = plan->predecessors[entry->first_predecessor + i];
+        uint32_t awaited = plan->entries[before].awaited;
+        if (awaited != 0 &&
+            replay->awaited[awaited - 1].recorded_in == replay->statistics.n_steps + 1 &&
+            zr_replay_last_stream(&plan->tape.entries[before]) != number)
+            ZR_TRY(zr_stream_wait(stream, replay->awaited[awaited - 1].event));
     }
-    int i = index_of(plan, stream);
-    if (!entry->is_first || replay->is_joined[i])
+    if (!entry->is_first || replay->is_joined[number])
         return ZR_OK;
-    replay->is_joined[i] = true;
+    replay->is_joined[number] = true;
     return wait_for_fences(replay, stream, false);
 }
 
@@ -146,8 +153,8 @@ static bool is_followed(const zr_replay_t *replay) {
     return replay->is_in_force && !replay->has_left;
 }
 
-static zr_tape_kind_t kind_of(const zr_allocation_request_t *request) {
-    return (zr_tape_kind_t){.stream = request->stream,
+static zr_tape_kind_t kind_of(zr_replay_t *replay, const zr_allocation_request_t *request) {
+    return (zr_tape_kind_t){.stream = number_of(replay, request->stream),
                             .tier = (uint8_t)request->tier,
                             .tag = (uint8_t)request->tag,
                             .lifetime = (uint8_t)request->lifetime};
@@ -155,8 +162,8 @@ static zr_tape_kind_t kind_of(const zr_allocation_request_t *request) {
 
 /* What a step that follows the plan knows of an entry: whether its size varies, and that a place
  * that was large enough is so for the scale. */
-static void note(const zr_replay_t *replay, const zr_replay_entry_t *entry, size_t block_bytes) {
-    zr_tape_entry_t *noted = &replay->plan->tape.entries[entry - replay->plan->entries];
+static void note(const zr_replay_t *replay, size_t entry, size_t block_bytes) {
+    zr_tape_entry_t *noted = &replay->plan->tape.entries[entry];
     if (block_bytes != noted->block_bytes)
         noted->varies = true;
     if (replay->scale == 0)
@@ -167,42 +174,45 @@ static void note(const zr_replay_t *replay, const zr_replay_entry_t *entry, size
         noted->most_scale = replay->scale;
 }
 
-/* The entry whose place a request may have; NULL: it is served without the plan. */
-static zr_replay_entry_t *match(zr_replay_t *replay, const zr_allocation_request_t *request,
-                                size_t block_bytes) {
-    zr_tape_kind_t kind = kind_of(request);
-    zr_replay_entry_t *entry = replay->is_in_segment ? next_entry(replay) : NULL;
-    bool matches = entry != NULL && zr_tape_kind_equals(&entry->kind, &kind);
-    if (matches && !entry->is_planned) {
+/* The entry whose place a request may have; NO_ENTRY: it is served without the plan. */
+static size_t match(zr_replay_t *replay, const zr_allocation_request_t *request,
+                    size_t block_bytes) {
+    zr_tape_kind_t kind = kind_of(replay, request);
+    size_t entry = replay->is_in_segment ? next_entry(replay) : NO_ENTRY;
+    const zr_tape_entry_t *on_tape = entry != NO_ENTRY ? &replay->plan->tape.entries[entry] : NULL;
+    bool matches = on_tape != NULL && zr_tape_kind_equals(&on_tape->kind, &kind);
+    if (matches && !is_planned(replay, entry)) {
         note(replay, entry, block_bytes);
         replay->statistics.n_left_out++;
-        return NULL;
+        return NO_ENTRY;
     }
-    if (matches && block_bytes <= entry->block_bytes && replay->n_overdue == 0)
+    if (matches && block_bytes <= on_tape->block_bytes && replay->n_overdue == 0)
         return entry;
-    leave(replay, entry != NULL ? replay->at - 1 : replay->at);
+    leave(replay, entry != NO_ENTRY ? replay->at - 1 : replay->at);
     replay->statistics.n_unplanned++;
-    return NULL;
+    return NO_ENTRY;
 }
 
 /* The block of an entry's place, until it is given back. One must be spare. */
-static zr_block_t *make_block(zr_allocator_t *allocator, zr_replay_entry_t *entry) {
+static zr_block_t *make_block(zr_allocator_t *allocator, size_t entry) {
     zr_replay_t *replay = allocator->replay;
-    const zr_block_t *held = replay->held[entry->kind.tier];
-    zr_block_t *block = entry->block = zr_block_pool_take(&allocator->pool);
+    const zr_tape_entry_t *on_tape = &replay->plan->tape.entries[entry];
+    const zr_block_t *held = replay->held[on_tape->kind.tier];
+    zr_block_t *block = replay->blocks[entry] = zr_block_pool_take(&allocator->pool);
     block->arena = held->arena;
-    block->offset_bytes = held->offset_bytes + entry->offset_bytes;
-    block->size_bytes = entry->block_bytes;
+    block->offset_bytes = held->offset_bytes + replay->plan->entries[entry].offset_bytes;
+    block->size_bytes = on_tape->block_bytes;
     block->state = ZR_BLOCK_LIVE;
-    block->planned = (uint32_t)(entry - replay->plan->entries) + 1;
+    block->planned = (uint32_t)entry + 1;
     replay->n_live++;
     return block;
 }
 
-void zr_replay_drop_block(zr_allocator_t *allocator, zr_replay_entry_t *entry) {
-    zr_block_pool_give(&allocator->pool, entry->block);
-    entry->block = NULL;
-    allocator->replay->n_live--;
+void zr_replay_drop_block(zr_allocator_t *allocator, size_t entry) {
+    zr_replay_t *replay = allocator->replay;
+    zr_block_pool_give(&allocator->pool, replay->blocks[entry]);
+    replay->blocks[entry] = NULL;
+    replay->n_live--;
 }
 
 zr_status_t zr_replay_take(zr_allocator_t *allocator, const zr_allocation_request_t *request,
@@ -210,8 +220,8 @@ zr_status_t zr_replay_take(zr_allocator_t *allocator, const zr_allocation_reques
     zr_replay_t *replay = allocator->replay;
     if (!replay->is_in_force || replay->step == 0)
         return ZR_OK;
-    zr_replay_entry_t *entry = match(replay, request, block_bytes);
-    if (entry == NULL)
+    size_t entry = match(replay, request, block_bytes);
+    if (entry == NO_ENTRY)
         return ZR_OK;
     zr_status_t status = zr_block_pool_reserve(&allocator->pool, 1);
     if (status == ZR_OK && !replay->planning.is_synchronous)
@@ -236,24 +246,24 @@ void zr_replay_allocated(zr_replay_t *replay, const zr_allocation_request_t *req
     block->tape_number = 0;
     if (is_followed(replay))
         return;
-    zr_tape_kind_t kind = kind_of(request);
+    zr_tape_kind_t kind = kind_of(replay, request);
     size_t place_bytes = zr_block_bytes(request->size_bytes);
     block->tape_number = zr_tape_allocated(&replay->tape, &kind, place_bytes, replay->scale);
     block->tape_epoch = replay->tape.epoch;
 }
 
-/* Whether who has an entry's place next cannot rely on what the plan says of its free. */
-static bool is_free_divergent(const zr_replay_t *replay, const zr_replay_entry_t *entry,
-                              const zr_stream_t *stream) {
-    return entry->is_overdue || (!replay->planning.is_synchronous && stream != entry->free_stream);
+/* Whether who has a block's place next cannot rely on what the plan says of its free. */
+static bool is_free_divergent(const zr_replay_t *replay, const zr_block_t *block, uint8_t stream) {
+    return block->is_overdue ||
+           (!replay->planning.is_synchronous &&
+            stream != replay->plan->tape.entries[block->planned - 1].free_stream);
 }
 
-void zr_replay_freed(zr_replay_t *replay, zr_block_t *block, const zr_stream_t *stream) {
-    if (block->planned != 0 &&
-        is_free_divergent(replay, &replay->plan->entries[block->planned - 1], stream))
+void zr_replay_freed(zr_replay_t *replay, zr_block_t *block, zr_stream_t *stream) {
+    if (block->planned != 0 && is_free_divergent(replay, block, number_of(replay, stream)))
         leave(replay, replay->at);
     if (block->tape_number != 0 && block->tape_epoch == replay->tape.epoch)
-        zr_tape_freed(&replay->tape, block->tape_number, stream);
+        zr_tape_freed(&replay->tape, block->tape_number, number_of(replay, stream));
     block->tape_number = 0;
 }
 
@@ -264,48 +274,45 @@ static zr_status_t wait_instead(zr_stream_t *stream, zr_status_t status) {
 }
 
 /* Let a stream that no tensor of the plan was freed behind be one that others wait for. */
-static zr_status_t learn_stream(zr_allocator_t *allocator, zr_stream_t *stream) {
+static zr_status_t learn_stream(zr_allocator_t *allocator, uint8_t number, zr_stream_t *stream) {
     zr_replay_t *replay = allocator->replay;
-    zr_replay_made_t *plan = replay->plan;
-    if (plan->n_streams == ZR_REPLAY_MAX_STREAMS)
+    if (number == ZR_REPLAY_OTHER_STREAM)
         return zr_stream_synchronize(stream);
-    zr_status_t status = zr_event_create(allocator->device, &replay->fences[plan->n_streams]);
-    if (status != ZR_OK)
-        return wait_instead(stream, status);
-    plan->streams[plan->n_streams++] = stream;
-    return ZR_OK;
+    zr_status_t status = zr_event_create(allocator->device, &replay->fences[number]);
+    return status == ZR_OK ? ZR_OK : wait_instead(stream, status);
 }
 
 /* Note where the stream is; whoever has the place next waits for that. */
-static zr_status_t note_last_use(zr_allocator_t *allocator, zr_replay_entry_t *entry,
-                                 zr_stream_t *stream) {
+static zr_status_t note_last_use(zr_allocator_t *allocator, size_t entry, zr_stream_t *stream) {
     zr_replay_t *replay = allocator->replay;
+    uint8_t first = replay->plan->tape.entries[entry].kind.stream;
+    uint8_t number = stream == NULL ? first : number_of(replay, stream);
+    uint32_t awaited = replay->plan->entries[entry].awaited;
     if (stream == NULL)
-        stream = (zr_stream_t *)entry->kind.stream;
-    if (index_of(replay->plan, stream) == replay->plan->n_streams)
-        return learn_stream(allocator, stream);
-    if (!entry->needs_event)
+        stream = replay->streams[first - 1];
+    if (number == ZR_REPLAY_OTHER_STREAM || replay->fences[number] == NULL)
+        return learn_stream(allocator, number, stream);
+    if (awaited == 0)
         return ZR_OK;
-    zr_status_t status = zr_event_record(entry->event, stream);
+    zr_status_t status = zr_event_record(replay->awaited[awaited - 1].event, stream);
     if (status != ZR_OK)
         return wait_instead(stream, status);
-    entry->recorded_in = replay->statistics.n_steps + 1;
+    replay->awaited[awaited - 1].recorded_in = replay->statistics.n_steps + 1;
     return ZR_OK;
 }
 
 zr_status_t zr_replay_give(zr_allocator_t *allocator, zr_block_t *block, zr_stream_t *stream) {
     zr_replay_t *replay = allocator->replay;
     const zr_arena_t *arena = block->arena;
-    zr_replay_entry_t *entry = &replay->plan->entries[block->planned - 1];
+    size_t entry = block->planned - 1;
     if (arena->recording != NULL)
         zr_recording_ended(arena->recording, block);
     /* Host memory may still be copied from or to by a stream that is late. */
     if (arena->is_addressable && replay->planning.is_synchronous)
         zr_poison(arena->base + block->offset_bytes, block->requested_bytes);
-    zr_replay_drop_block(allocator, entry);
-    if (entry->is_overdue)
+    if (block->is_overdue)
         replay->n_overdue--;
-    entry->is_overdue = false;
+    zr_replay_drop_block(allocator, entry);
     return replay->planning.is_synchronous ? ZR_OK : note_last_use(allocator, entry, stream);
 }
 
@@ -463,9 +470,9 @@ static void begin_step(zr_replay_t *replay, size_t step) {
     replay->is_in_segment = replay->has_left = false;
     if (!replay->is_in_force)
         return;
-    for (int i = 0; i < replay->plan->n_streams; i++) {
+    for (int i = 1; i <= ZR_REPLAY_MAX_STREAMS; i++) {
         replay->is_joined[i] = false;
-        if (record_fence(replay, i) != ZR_OK)
+        if (replay->fences[i] != NULL && record_fence(replay, i) != ZR_OK)
             leave(replay, 0); /* each place then waits for all there is */
     }
 }
@@ -515,9 +522,9 @@ static zr_replay_t *create_replay(const zr_allocator_t *allocator,
     replay->tape.epoch = allocator->tape_epoch + 1;
     replay->planning = (zr_replay_planning_t){
         .log = allocator->log,
-        .compute = options->compute,
         .is_synchronous = allocator->is_synchronous,
         .search = {.log = allocator->log, .cache = allocator->plans, .max_steps = PLAN_STEPS}};
+    replay->planning.compute = number_of(replay, options->compute);
     replay->search_seconds = options->search_seconds;
     replay->segment = NO_SEGMENT;
     replay->statistics.is_on = true;
@@ -564,7 +571,7 @@ void zr_replay_destroy(zr_allocator_t *allocator) {
     if (replay == NULL)
         return;
     end_search(replay);
-    zr_replay_abandon(replay);
+    zr_replay_abandon(allocator);
     zr_replay_plan_free(&replay->plan);
     zr_heap_destroy(&replay->tape.heap);
     allocator->tape_epoch = replay->tape.epoch;
@@ -616,7 +623,7 @@ static bool is_at_end(const zr_replay_t *replay) {
         return false;
     for (size_t i = replay->at; i < replay->plan->n_events; i++) {
         uint32_t event = replay->plan->events[i];
-        if ((event & 1) == 0 && entry_of(replay, event)->is_planned)
+        if ((event & 1) == 0 && is_planned(replay, event >> 1))
             return false;
     }
     return true;

@@ -11,11 +11,17 @@ static zr_arena_t *arena_of(zr_allocator_t *allocator, int tier) {
 
 /* ---- out of force -------------------------------------------------------------------- */
 
-static void destroy_events(zr_replay_t *replay) {
-    for (size_t i = 0; i < replay->plan->n_entries; i++)
-        zr_event_destroy(&replay->plan->entries[i].event);
-    for (int i = 0; i < ZR_REPLAY_MAX_STREAMS; i++)
+/* Blocks are back. */
+static void free_tables(zr_allocator_t *allocator) {
+    zr_replay_t *replay = allocator->replay;
+    for (size_t i = 0; replay->awaited != NULL && i < replay->plan->n_awaited; i++)
+        zr_event_destroy(&replay->awaited[i].event);
+    for (int i = 0; i <= ZR_REPLAY_MAX_STREAMS; i++)
         zr_event_destroy(&replay->fences[i]);
+    zr_heap_free(allocator->heap, replay->awaited);
+    zr_heap_free(allocator->heap, replay->blocks);
+    replay->awaited = NULL;
+    replay->blocks = NULL;
 }
 
 static void give_held(zr_replay_t *replay) {
@@ -29,8 +35,9 @@ static void give_held(zr_replay_t *replay) {
 /* Work that failed never runs again, so that its memory is free either way. */
 static zr_status_t synchronize(const zr_replay_t *replay) {
     zr_status_t first = ZR_OK;
-    for (int i = 0; i < replay->plan->n_streams; i++) {
-        zr_status_t status = zr_stream_synchronize((zr_stream_t *)replay->plan->streams[i]);
+    for (int i = 1; i <= ZR_REPLAY_MAX_STREAMS; i++) {
+        zr_status_t status =
+            replay->fences[i] != NULL ? zr_stream_synchronize(replay->streams[i - 1]) : ZR_OK;
         first = first == ZR_OK ? status : first;
     }
     return first;
@@ -45,8 +52,7 @@ static zr_block_t *block_at(zr_arena_t *arena, size_t offset_bytes) {
 }
 
 /* Let a place that is live become a block of its arena's list. */
-static void settle(zr_allocator_t *allocator, zr_replay_entry_t *entry) {
-    zr_block_t *from = entry->block;
+static void settle(zr_allocator_t *allocator, const zr_block_t *from) {
     zr_arena_t *arena = from->arena;
     zr_block_t *block =
         zr_arena_take_at(arena, block_at(arena, from->offset_bytes), from->offset_bytes,
@@ -74,22 +80,20 @@ bool zr_replay_release(zr_allocator_t *allocator) {
                      "the plan's memory was used by failed work");
     give_held(replay);
     for (size_t i = 0; replay->n_live > 0 && i < replay->plan->n_entries; i++) {
-        zr_replay_entry_t *entry = &replay->plan->entries[i];
-        if (entry->block == NULL)
+        if (replay->blocks[i] == NULL)
             continue;
-        settle(allocator, entry);
-        zr_replay_drop_block(allocator, entry);
-        entry->is_overdue = false;
+        settle(allocator, replay->blocks[i]);
+        zr_replay_drop_block(allocator, i);
     }
     replay->n_overdue = 0;
-    destroy_events(replay);
+    free_tables(allocator);
     replay->is_in_force = false;
     return true;
 }
 
-void zr_replay_abandon(zr_replay_t *replay) {
-    if (replay->is_in_force)
-        destroy_events(replay);
+void zr_replay_abandon(zr_allocator_t *allocator) {
+    if (allocator->replay->is_in_force)
+        free_tables(allocator);
 }
 
 bool zr_replay_drop(zr_allocator_t *allocator) {
@@ -121,9 +125,10 @@ static bool is_empty(const zr_arena_t *arena) {
 
 /* Streams are waited for, rather than what each still uses: that is the same wait whatever was seen
  * to have passed before. */
-static zr_status_t wait_for_streams(const zr_replay_made_t *plan) {
-    for (int i = 0; i < plan->n_streams; i++)
-        ZR_TRY(zr_stream_synchronize((zr_stream_t *)plan->streams[i]));
+static zr_status_t wait_for_streams(const zr_replay_t *replay) {
+    for (int i = 1; i <= ZR_REPLAY_MAX_STREAMS; i++)
+        if ((replay->plan->streams & 1u << i) != 0 && replay->streams[i - 1] != NULL)
+            ZR_TRY(zr_stream_synchronize(replay->streams[i - 1]));
     return ZR_OK;
 }
 
@@ -161,7 +166,7 @@ static zr_status_t hold(zr_allocator_t *allocator, int tier, size_t size_bytes) 
 
 static zr_status_t hold_memory(zr_allocator_t *allocator) {
     const zr_replay_made_t *plan = allocator->replay->plan;
-    ZR_TRY(wait_for_streams(plan));
+    ZR_TRY(wait_for_streams(allocator->replay));
     for (int tier = 0; tier < ZR_REPLAY_N_TIERS; tier++) {
         ZR_TRY(clear(allocator, &allocator->tiers[tier]));
         if (plan->summary[tier].height_bytes > 0)
@@ -170,24 +175,27 @@ static zr_status_t hold_memory(zr_allocator_t *allocator) {
     return ZR_OK;
 }
 
-static zr_status_t make_events(zr_allocator_t *allocator) {
+static zr_status_t make_tables(zr_allocator_t *allocator) {
     zr_replay_t *replay = allocator->replay;
-    for (int i = 0; i < replay->plan->n_streams; i++)
-        ZR_TRY(zr_event_create(allocator->device, &replay->fences[i]));
-    for (size_t i = 0; i < replay->plan->n_entries; i++) {
-        zr_replay_entry_t *entry = &replay->plan->entries[i];
-        if (entry->needs_event)
-            ZR_TRY(zr_event_create(allocator->device, &entry->event));
-    }
+    const zr_replay_made_t *plan = replay->plan;
+    replay->blocks = zr_heap_alloc(allocator->heap, plan->n_entries, sizeof(zr_block_t *));
+    replay->awaited = zr_heap_alloc(allocator->heap, plan->n_awaited, sizeof(*replay->awaited));
+    if (replay->blocks == NULL || replay->awaited == NULL)
+        return ZR_ERR_MEMORY;
+    for (int i = 1; i <= ZR_REPLAY_MAX_STREAMS; i++)
+        if ((plan->streams & 1u << i) != 0)
+            ZR_TRY(zr_event_create(allocator->device, &replay->fences[i]));
+    for (size_t i = 0; i < plan->n_awaited; i++)
+        ZR_TRY(zr_event_create(allocator->device, &replay->awaited[i].event));
     return ZR_OK;
 }
 
 zr_status_t zr_replay_force(zr_allocator_t *allocator) {
     zr_status_t status = hold_memory(allocator);
-    ZR_THEN(status, make_events(allocator));
+    ZR_THEN(status, make_tables(allocator));
     if (status == ZR_OK)
         return ZR_OK;
     give_held(allocator->replay);
-    destroy_events(allocator->replay);
+    free_tables(allocator);
     return status;
 }

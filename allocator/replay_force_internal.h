@@ -7,7 +7,7 @@
 #include "allocator/replay_internal.h"
 
 /**
- * Map memory for replay->plan, and make the blocks and events of its entries. What is idle in
+ * Map memory for replay->plan, and make what its entries have of this allocator. What is idle in
  * other classes is given back first, after waiting for what is pending.
  *
  * @return ZR_OK; anything else: nothing is held, and whatever is live in the class of plans is
@@ -24,4 +24,4 @@ ZR_NODISCARD zr_status_t zr_replay_force(zr_allocator_t *allocator);
 ZR_NODISCARD bool zr_replay_release(zr_allocator_t *allocator);
 
 /** Destroy the events of a plan that could not be released; for the end of the allocator. */
-void zr_replay_abandon(zr_replay_t *replay);
+void zr_replay_abandon(zr_allocator_t *allocator);

@@ -24,50 +24,48 @@
 #include "allocator/replay.h"
 #include "allocator/tape_internal.h"
 
+/* Streams have numbers from 1 on, in the order in which they are met; all others have one that what
+ * is planned never has. */
 #define ZR_REPLAY_MAX_STREAMS 8
+#define ZR_REPLAY_OTHER_STREAM (ZR_REPLAY_MAX_STREAMS + 1)
 #define ZR_REPLAY_N_TIERS 2
 
 /* ---- the plan ----------------------------------------------------------------------- */
 
+/* What a plan adds to an entry of its tape. */
 typedef struct zr_replay_entry {
-    zr_tape_kind_t kind;
-    size_t block_bytes;  /* of its place */
     size_t offset_bytes; /* in the arena of the plan */
-    zr_block_t *block;   /* of its place, from the pool, while it is live; else NULL */
-    const zr_stream_t *free_stream;
-    zr_event_t *event; /* to be recorded when it is freed; NULL: nobody waits for it */
     uint32_t first_predecessor, n_predecessors;
+    uint32_t awaited; /* its number, + 1, among those that a successor on another stream than that
+                         of the free waits for; 0: nobody does */
     bool is_planned;
-    bool is_first;      /* some of its place was nobody's before in the step */
-    bool needs_event;   /* a successor's stream is another one than free_stream */
-    bool is_overdue;    /* live, though the plan has its free behind it */
-    size_t recorded_in; /* the step, as counted here, in which event was; 0: in none */
+    bool is_first; /* some of its place was nobody's before in the step */
 } zr_replay_entry_t;
 
 typedef struct zr_replay_made {
-    zr_heap_t *heap; /* of all that it has, and itself; counted in the allocator's */
-    zr_tape_t tape;  /* that it was made of, enlarged */
-    zr_replay_entry_t *entries;
+    zr_heap_t *heap;            /* of all that it has, and itself; counted in the allocator's */
+    zr_tape_t tape;             /* that it was made of, enlarged */
+    zr_replay_entry_t *entries; /* alongside those of the tape */
     size_t n_entries;
+    size_t n_awaited; /* entries */
     uint32_t *predecessors;
     size_t n_predecessors;
     uint32_t *events; /* the line, by time: entry << 1, + 1 for its free */
     size_t n_events;
-    const zr_stream_t *streams[ZR_REPLAY_MAX_STREAMS]; /* of what is planned; late devices only */
-    int n_streams;
+    unsigned streams; /* of what is planned, bit by number; late devices only */
     zr_replay_plan_t summary[ZR_REPLAY_N_TIERS];
 } zr_replay_made_t;
 
 /* The stream behind whose work an entry's place is free. One that the CPU freed may never have
  * been used, so that what its first stream was made to wait for still has to be waited for. */
-static inline const zr_stream_t *zr_replay_last_stream(const zr_replay_entry_t *entry) {
-    return entry->free_stream != NULL ? entry->free_stream : entry->kind.stream;
+static inline uint8_t zr_replay_last_stream(const zr_tape_entry_t *entry) {
+    return entry->free_stream != 0 ? entry->free_stream : entry->kind.stream;
 }
 
 /* How offsets are searched for. */
 typedef struct zr_replay_planning {
     zr_log_t log;
-    const zr_stream_t *compute;
+    uint8_t compute;     /* its stream; 0: none */
     bool is_synchronous; /* streams are done at once: nothing waits, nothing is kept longer */
     zr_plan_options_t search;
 } zr_replay_planning_t;
@@ -88,15 +86,26 @@ typedef struct zr_replay_search zr_replay_search_t;
 
 /* ---- replay itself ---------------------------------------------------------------------- */
 
+/* The event of an entry that somebody waits for, recorded when it is freed. */
+typedef struct zr_replay_awaited {
+    zr_event_t *event;
+    size_t recorded_in; /* the step, as counted here; 0: none */
+} zr_replay_awaited_t;
+
 typedef struct zr_replay {
     zr_replay_planning_t planning;
-    zr_tape_t tape;         /* in a heap of its own */
-    zr_replay_made_t *plan; /* the last that was made; NULL: none yet */
-    bool is_in_force;       /* its memory is held, its entries have blocks */
-    bool is_paused;         /* it is not, and will be at the next mark */
+    zr_stream_t *streams[ZR_REPLAY_MAX_STREAMS]; /* by number - 1; NULL: not met yet */
+    zr_tape_t tape;                              /* in a heap of its own */
+    zr_replay_made_t *plan;                      /* the last that was made; NULL: none yet */
+    bool is_in_force;                            /* its memory is held, and there is what follows */
+    zr_block_t **blocks; /* of entries' places, from the pool, while they are live; else NULL */
+    zr_replay_awaited_t *awaited;
+    bool is_paused; /* it is not, and will be at the next mark */
     zr_block_t *held[ZR_REPLAY_N_TIERS];
-    zr_event_t *fences[ZR_REPLAY_MAX_STREAMS]; /* late devices: of the plan's streams */
-    bool is_joined[ZR_REPLAY_MAX_STREAMS];     /* the stream waits for the others' step before */
+    /* Late devices, by number: NULL where the plan does not have the stream; whether it waits for
+     * the others' step before. */
+    zr_event_t *fences[ZR_REPLAY_MAX_STREAMS + 1];
+    bool is_joined[ZR_REPLAY_MAX_STREAMS + 1];
 
     size_t step;    /* of the last mark; 0: none yet */
     uint32_t scale; /* of what is allocated now; 0: none */
@@ -128,9 +137,9 @@ ZR_NODISCARD zr_status_t zr_replay_take(zr_allocator_t *allocator,
 void zr_replay_allocated(zr_replay_t *replay, const zr_allocation_request_t *request,
                          zr_block_t *block);
 /** And its free. */
-void zr_replay_freed(zr_replay_t *replay, zr_block_t *block, const zr_stream_t *stream);
-/** A live entry's block goes back to the pool. */
-void zr_replay_drop_block(zr_allocator_t *allocator, zr_replay_entry_t *entry);
+void zr_replay_freed(zr_replay_t *replay, zr_block_t *block, zr_stream_t *stream);
+/** The block of a live entry goes back to the pool. */
+void zr_replay_drop_block(zr_allocator_t *allocator, size_t entry);
 /** A block of the plan is nobody's from now on. ZR_ERR_DEVICE: waited for the stream instead. */
 ZR_NODISCARD zr_status_t zr_replay_give(zr_allocator_t *allocator, zr_block_t *block,
                                         zr_stream_t *stream);

@@ -9,38 +9,22 @@
 
 /* ---- entries and the line of events --------------------------------------------------- */
 
-/* Whether a stream is among the plan's, or can still be. */
-static bool knows_stream(zr_replay_made_t *made, const zr_stream_t *stream) {
-    for (int i = 0; i < made->n_streams; i++) {
-        if (made->streams[i] == stream)
-            return true;
-    }
-    if (made->n_streams == ZR_REPLAY_MAX_STREAMS)
-        return false;
-    made->streams[made->n_streams++] = stream;
-    return true;
-}
-
 /* What outlives its step has no place. On a late device the CPU would have to wait for one. */
-static bool can_be_planned(zr_replay_made_t *made, const zr_tape_entry_t *entry,
-                           bool is_synchronous) {
+static bool can_be_planned(const zr_tape_entry_t *entry, bool is_synchronous) {
     if (entry->upper == ZR_TAPE_OPEN)
         return false;
-    if (is_synchronous)
-        return true;
-    return entry->kind.stream != NULL && knows_stream(made, entry->kind.stream) &&
-           (entry->free_stream == NULL || knows_stream(made, entry->free_stream));
+    return is_synchronous ||
+           (entry->kind.stream != 0 && entry->kind.stream != ZR_REPLAY_OTHER_STREAM &&
+            entry->free_stream != ZR_REPLAY_OTHER_STREAM);
 }
 
 static void fill_entries(zr_replay_made_t *made, bool is_synchronous) {
     const zr_tape_t *tape = &made->tape;
     for (size_t i = 0; i < tape->n_entries; i++) {
         const zr_tape_entry_t *from = &tape->entries[i];
-        made->entries[i] =
-            (zr_replay_entry_t){.kind = from->kind,
-                                .block_bytes = from->block_bytes,
-                                .free_stream = from->free_stream,
-                                .is_planned = can_be_planned(made, from, is_synchronous)};
+        made->entries[i] = (zr_replay_entry_t){.is_planned = can_be_planned(from, is_synchronous)};
+        if (made->entries[i].is_planned && !is_synchronous)
+            made->streams |= 1u << from->kind.stream | 1u << zr_replay_last_stream(from);
         made->events[from->lower] = (uint32_t)i << 1;
         if (from->upper != ZR_TAPE_OPEN)
             made->events[from->upper] = (uint32_t)i << 1 | 1;
@@ -70,10 +54,10 @@ static zr_status_t make_line(zr_replay_made_t *made, bool is_synchronous) {
  */
 static int64_t end_of_life(const zr_tape_t *tape, const zr_tape_entry_t *entry,
                            const zr_replay_planning_t *planning) {
-    if (planning->is_synchronous || planning->compute == NULL || entry->free_stream == NULL ||
+    if (planning->is_synchronous || planning->compute == 0 || entry->free_stream == 0 ||
         entry->free_stream == planning->compute)
         return entry->upper;
-    size_t segment = (size_t)entry->freed_in + 2;
+    size_t segment = zr_tape_segment_at(tape, entry->upper) + 2;
     return segment < tape->n_segments ? tape->segments[segment].time : tape->now;
 }
 
@@ -81,9 +65,8 @@ static void fill_buffers(const zr_replay_made_t *made, const zr_replay_planning_
                          zr_tier_t tier, zr_plan_buffer_t *buffers, size_t *n_buffers_p) {
     size_t n = 0;
     for (size_t i = 0; i < made->n_entries; i++) {
-        const zr_replay_entry_t *entry = &made->entries[i];
         const zr_tape_entry_t *life = &made->tape.entries[i];
-        if (!entry->is_planned || entry->kind.tier != tier)
+        if (!made->entries[i].is_planned || life->kind.tier != tier)
             continue;
         int64_t upper = end_of_life(&made->tape, life, planning);
         buffers[n++] = (zr_plan_buffer_t){.lower = life->lower,
@@ -98,7 +81,7 @@ static void take_offsets(zr_replay_made_t *made, zr_tier_t tier, const size_t *o
     size_t n = 0;
     for (size_t i = 0; i < made->n_entries; i++) {
         zr_replay_entry_t *entry = &made->entries[i];
-        if (entry->is_planned && entry->kind.tier == tier)
+        if (entry->is_planned && made->tape.entries[i].kind.tier == tier)
             entry->offset_bytes = offsets[n++];
     }
 }
@@ -148,8 +131,9 @@ static bool add_predecessor(zr_replay_made_t *made, occupants_t *occupants, uint
         return false;
     made->predecessors[made->n_predecessors++] = entry;
     successor->n_predecessors++;
-    if (zr_replay_last_stream(before) != successor->kind.stream)
-        before->needs_event = true;
+    if (zr_replay_last_stream(&made->tape.entries[entry]) != made->tape.entries[of].kind.stream &&
+        before->awaited == 0)
+        before->awaited = (uint32_t)++made->n_awaited;
     return true;
 }
 
@@ -185,7 +169,8 @@ static void occupy(occupants_t *occupants, stretch_t place, size_t first, size_t
 
 static bool place_entry(zr_replay_made_t *made, occupants_t *occupants, uint32_t index) {
     zr_replay_entry_t *entry = &made->entries[index];
-    stretch_t place = {entry->offset_bytes, entry->offset_bytes + entry->block_bytes, index};
+    size_t block_bytes = made->tape.entries[index].block_bytes;
+    stretch_t place = {entry->offset_bytes, entry->offset_bytes + block_bytes, index};
     size_t first = first_above(occupants, place.begin), last = first, covered = 0;
     entry->first_predecessor = (uint32_t)made->n_predecessors;
     for (; last < occupants->n_stretches && occupants->stretches[last].begin < place.end; last++) {
@@ -196,7 +181,7 @@ static bool place_entry(zr_replay_made_t *made, occupants_t *occupants, uint32_t
         if (!add_predecessor(made, occupants, stretch->entry, index))
             return false;
     }
-    entry->is_first = covered < entry->block_bytes;
+    entry->is_first = covered < block_bytes;
     occupy(occupants, place, first, last);
     return true;
 }
@@ -210,7 +195,7 @@ static zr_status_t find_predecessors(zr_replay_made_t *made, zr_tier_t tier) {
         zr_heap_alloc(made->heap, made->n_entries, sizeof(*occupants.successors));
     bool found = occupants.stretches != NULL && occupants.successors != NULL;
     for (size_t i = 0; found && i < made->n_entries; i++) {
-        if (made->entries[i].is_planned && made->entries[i].kind.tier == tier)
+        if (made->entries[i].is_planned && made->tape.entries[i].kind.tier == tier)
             found = place_entry(made, &occupants, (uint32_t)i);
     }
     zr_heap_free(made->heap, occupants.stretches);

@@ -70,13 +70,24 @@ uint32_t zr_tape_allocated(zr_tape_t *tape, const zr_tape_kind_t *kind, size_t b
     return (uint32_t)tape->n_entries;
 }
 
-void zr_tape_freed(zr_tape_t *tape, uint32_t number, const zr_stream_t *stream) {
+void zr_tape_freed(zr_tape_t *tape, uint32_t number, uint8_t stream) {
     if (tape->is_torn)
         return;
     zr_tape_entry_t *entry = &tape->entries[number - 1];
     entry->upper = tape->now++;
     entry->free_stream = stream;
-    entry->freed_in = (uint32_t)tape->n_segments - 1;
+}
+
+size_t zr_tape_segment_at(const zr_tape_t *tape, uint32_t time) {
+    size_t low = 0, high = tape->n_segments;
+    while (high - low > 1) {
+        size_t middle = low + (high - low) / 2;
+        if (tape->segments[middle].time <= time)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
 }
 
 static bool has_room(zr_tape_t *tape, size_t n_entries, size_t n_segments) {

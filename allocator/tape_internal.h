@@ -15,21 +15,21 @@
 
 #define ZR_TAPE_OPEN UINT32_MAX
 
-/* What has to agree for two allocations to be the same one of two steps, sizes aside. */
+/* What has to agree for two allocations to be the same one of two steps, sizes aside. Streams have
+ * numbers, so that tapes of two allocators can be compared; 0: none. */
 typedef struct zr_tape_kind {
-    const zr_stream_t *stream; /* whose work uses it first; only compared */
+    uint8_t stream; /* whose work uses it first */
     uint8_t tier, tag, lifetime;
 } zr_tape_kind_t;
 
 typedef struct zr_tape_entry {
-    zr_tape_kind_t kind;
     size_t block_bytes;
-    const zr_stream_t *free_stream; /* whose work used it last; NULL: none's */
-    uint32_t lower, upper;          /* times of allocation and free; ZR_TAPE_OPEN: not freed */
-    uint32_t freed_in;              /* the segment */
-    uint32_t least_scale;           /* of the scales that it is known to be large enough for */
-    uint32_t most_scale;            /* 0: it depends on none (zr_allocator_replay_scale) */
-    bool varies;                    /* in steps that were alike it had another size */
+    uint32_t lower, upper; /* times of allocation and free; ZR_TAPE_OPEN: not freed */
+    uint32_t least_scale;  /* of the scales that it is known to be large enough for */
+    uint32_t most_scale;   /* 0: it depends on none (zr_allocator_replay_scale) */
+    zr_tape_kind_t kind;
+    uint8_t free_stream; /* whose work used it last */
+    bool varies;         /* in steps that were alike it had another size */
 } zr_tape_entry_t;
 
 typedef struct zr_tape_segment {
@@ -64,7 +64,10 @@ void zr_tape_mark(zr_tape_t *tape, const zr_mark_t *mark);
 /** Write an allocation down. The number that its free has to give; 0: it is not on the tape. */
 uint32_t zr_tape_allocated(zr_tape_t *tape, const zr_tape_kind_t *kind, size_t block_bytes,
                            uint32_t scale);
-void zr_tape_freed(zr_tape_t *tape, uint32_t number, const zr_stream_t *stream);
+void zr_tape_freed(zr_tape_t *tape, uint32_t number, uint8_t stream);
+
+/** The last segment that began before a time. */
+size_t zr_tape_segment_at(const zr_tape_t *tape, uint32_t time);
 
 static inline bool zr_tape_kind_equals(const zr_tape_kind_t *a, const zr_tape_kind_t *b) {
     return a->stream == b->stream && a->tier == b->tier && a->tag == b->tag &&

@@ -74,14 +74,15 @@ static bool check_live(const zr_allocator_t *allocator, const zr_block_t *block,
  * says. */
 static bool check_place(const zr_allocator_t *allocator, const zr_block_t *held, size_t index,
                         sums_t *sums) {
-    const zr_replay_entry_t *entry = &allocator->replay->plan->entries[index];
-    const zr_block_t *block = entry->block;
-    size_t begin = held->offset_bytes + entry->offset_bytes;
+    const zr_replay_t *replay = allocator->replay;
+    const zr_block_t *block = replay->blocks[index];
+    size_t offset = replay->plan->entries[index].offset_bytes;
+    size_t block_bytes = replay->plan->tape.entries[index].block_bytes;
     if (block == NULL)
-        return !entry->is_overdue || broken(allocator, "entry %zu of the plan is overdue", index);
+        return true;
     if (block->planned != index + 1 || block->arena != held->arena ||
-        block->offset_bytes != begin || block->size_bytes != entry->block_bytes ||
-        entry->offset_bytes + entry->block_bytes > held->size_bytes)
+        block->offset_bytes != held->offset_bytes + offset || block->size_bytes != block_bytes ||
+        offset + block_bytes > held->size_bytes)
         return broken(allocator, "entry %zu of the plan has %zu bytes at %zu", index,
                       block->size_bytes, block->offset_bytes);
     if (block->state != ZR_BLOCK_LIVE)
@@ -91,10 +92,9 @@ static bool check_place(const zr_allocator_t *allocator, const zr_block_t *held,
     return check_live(allocator, block, sums);
 }
 
-static bool places_overlap(const zr_replay_entry_t *a, const zr_replay_entry_t *b) {
-    return a->block != NULL && b->block != NULL && a->kind.tier == b->kind.tier &&
-           a->offset_bytes < b->offset_bytes + b->block_bytes &&
-           b->offset_bytes < a->offset_bytes + a->block_bytes;
+static bool places_overlap(const zr_block_t *a, const zr_block_t *b) {
+    return b != NULL && a->arena == b->arena && a->offset_bytes < b->offset_bytes + b->size_bytes &&
+           b->offset_bytes < a->offset_bytes + a->size_bytes;
 }
 
 /* The memory of a plan, and all its places in this tier. */
@@ -106,12 +106,12 @@ static bool check_held(const zr_allocator_t *allocator, const zr_block_t *held, 
                       held->offset_bytes);
     const zr_replay_made_t *plan = replay->plan;
     for (size_t i = 0; i < plan->n_entries; i++) {
-        if (!plan->entries[i].is_planned || plan->entries[i].kind.tier != tier)
+        if (!plan->entries[i].is_planned || plan->tape.entries[i].kind.tier != tier)
             continue;
         if (!check_place(allocator, held, i, sums))
             return false;
-        for (size_t k = 0; plan->entries[i].block != NULL && k < i; k++) {
-            if (places_overlap(&plan->entries[i], &plan->entries[k]))
+        for (size_t k = 0; replay->blocks[i] != NULL && k < i; k++) {
+            if (places_overlap(replay->blocks[i], replay->blocks[k]))
                 return broken(allocator, "entries %zu and %zu of the plan overlap", k, i);
         }
     }
@@ -123,8 +123,8 @@ static bool check_replay(const zr_allocator_t *allocator) {
     const zr_replay_t *replay = allocator->replay;
     size_t n_live = 0, n_overdue = 0;
     for (size_t i = 0; replay->is_in_force && i < replay->plan->n_entries; i++) {
-        n_live += replay->plan->entries[i].block != NULL;
-        n_overdue += replay->plan->entries[i].is_overdue;
+        n_live += replay->blocks[i] != NULL;
+        n_overdue += replay->blocks[i] != NULL && replay->blocks[i]->is_overdue;
     }
     if (n_live != replay->n_live || n_overdue != replay->n_overdue)
         return broken(allocator,

@@ -355,41 +355,42 @@ typedef struct owners {
 /* Give an entry its place. How many others' streams it waits for. */
 static size_t occupy(owners_t *owners, const zr_replay_made_t *plan, uint32_t index,
                      bool *is_first_p) {
-    const zr_replay_entry_t *entry = &plan->entries[index];
-    size_t n_waits = 0, end = (entry->offset_bytes + entry->block_bytes) / 256;
+    const zr_tape_entry_t *entry = &plan->tape.entries[index];
+    size_t first = plan->entries[index].offset_bytes;
+    size_t n_waits = 0, end = (first + entry->block_bytes) / 256;
     assert_true(end <= MAX_UNITS && plan->n_entries <= MAX_ENTRIES);
-    for (size_t i = entry->offset_bytes / 256; i < end; i++) {
+    for (size_t i = first / 256; i < end; i++) {
         uint32_t owner = owners->of_unit[entry->kind.tier][i];
         owners->of_unit[entry->kind.tier][i] = index + 1;
         *is_first_p = *is_first_p || owner == 0;
         if (owner == 0 || owners->seen_by[owner - 1] == index + 1)
             continue;
         owners->seen_by[owner - 1] = index + 1;
-        const zr_replay_entry_t *before = &plan->entries[owner - 1];
-        const zr_stream_t *last =
-            before->free_stream != NULL ? before->free_stream : before->kind.stream;
-        n_waits += last != entry->kind.stream;
+        n_waits += zr_replay_last_stream(&plan->tape.entries[owner - 1]) != entry->kind.stream;
     }
     return n_waits;
 }
 
 /* How often streams have to wait for each other in a step that follows the plan: for who had a
  * place before, and where nobody had, for the step before, once. */
-static size_t count_waits(const zr_replay_made_t *plan) {
+static size_t count_waits(const zr_replay_t *replay) {
     static owners_t owners;
-    bool joins[ZR_REPLAY_MAX_STREAMS] = {false};
-    size_t n_waits = 0;
+    const zr_replay_made_t *plan = replay->plan;
+    bool joins[ZR_REPLAY_MAX_STREAMS + 1] = {false};
+    size_t n_waits = 0, n_streams = 0;
     memset(&owners, 0, sizeof(owners));
     for (uint32_t i = 0; i < plan->n_entries; i++) {
         bool is_first = false;
         if (!plan->entries[i].is_planned)
             continue;
         n_waits += occupy(&owners, plan, i, &is_first);
-        for (int k = 0; is_first && k < plan->n_streams; k++)
-            joins[k] = joins[k] || plan->streams[k] == plan->entries[i].kind.stream;
+        if (is_first)
+            joins[plan->tape.entries[i].kind.stream] = true;
     }
-    for (int k = 0; k < plan->n_streams; k++)
-        n_waits += joins[k] ? (size_t)plan->n_streams - 1 : 0;
+    for (int k = 1; k <= ZR_REPLAY_MAX_STREAMS; k++)
+        n_streams += replay->fences[k] != NULL;
+    for (int k = 1; k <= ZR_REPLAY_MAX_STREAMS; k++)
+        n_waits += joins[k] ? n_streams - 1 : 0;
     return n_waits;
 }
 
@@ -418,8 +419,7 @@ static void settle(training_t *training) {
         size_t n_waits = steps_n_waits(steps);
         assert_true(run_quiet(training) == places || !is_all_planned);
         if (steps->options.is_late)
-            assert_int_equal(steps_n_waits(steps) - n_waits,
-                             count_waits(steps->allocator->replay->plan));
+            assert_int_equal(steps_n_waits(steps) - n_waits, count_waits(steps->allocator->replay));
     }
     assert_int_equal(steps_replay(steps).n_clean_steps, before.n_clean_steps + 4);
     assert_int_equal(steps_replay(steps).n_unplanned, before.n_unplanned);
