@@ -131,6 +131,7 @@ zr_status_t zr_allocator_create_in(zr_heap_t *counted_in, zr_device_t *device,
     allocator->log = options->log;
     allocator->advice = options->advice;
     allocator->process_bytes = options->process_bytes;
+    allocator->n_sharing = 1;
     allocator->events.device = device;
     for (int i = 0; i < ZR_N_MEMORY_TIERS; i++) {
         zr_tier_memory_t *memory = &allocator->tiers[i];

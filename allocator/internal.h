@@ -51,6 +51,8 @@ struct zr_allocator {
     zr_recording_t *recording; /* the arenas', too; NULL: nothing is recorded */
     zr_replay_t *replay;       /* NULL: off */
     zr_plan_cache_t *plans;    /* borrowed; NULL: each is made */
+    zr_plan_cache_t *shared;   /* borrowed; NULL: what is made is this one's alone */
+    size_t n_sharing;          /* allocators that have what is shared, and count a part each */
     uint32_t tape_epoch;       /* of the last replay: what was on its tape is on none after it */
     /* Growth beyond what is live at the peak first takes what is idle anywhere, at the price of a
      * call into the device per piece: reserved.peak stays near live.peak although classes have
@@ -88,6 +90,11 @@ static inline void zr_count_up(zr_byte_count_t *count, size_t size_bytes) {
     count->live += size_bytes;
     if (count->live > count->peak)
         count->peak = count->live;
+}
+
+/** What one of those that share counts of a table. */
+static inline size_t zr_part_of_shared(const zr_allocator_t *allocator, size_t size_bytes) {
+    return (size_bytes + allocator->n_sharing - 1) / allocator->n_sharing;
 }
 
 /* ---- pressure.c ------------------------------------------------------------------ */

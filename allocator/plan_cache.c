@@ -3,14 +3,13 @@
  * state that is not in them differ. What is asked is compared as a whole, so that an answer is the
  * one that would be found again. The list is short, and the last that was used stands first.
  */
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "allocator/planner_internal.h"
 
-typedef struct entry {
-    struct entry *next;
+typedef struct zr_plan_cached {
+    struct zr_plan_cached *next;
     uint64_t hash;
     size_t size_bytes; /* of all of it */
     size_t n_buffers, capacity_bytes;
@@ -19,14 +18,6 @@ typedef struct entry {
     zr_plan_buffer_t *buffers; /* [n_buffers], behind the entry */
     size_t *offsets;           /* likewise */
 } entry_t;
-
-struct zr_plan_cache {
-    pthread_mutex_t lock;   /* guards what follows */
-    pthread_cond_t is_made; /* a plan, or it could not be */
-    entry_t *first;
-    zr_plan_question_t *asked; /* being made; their owners' */
-    size_t size_bytes, max_bytes;
-};
 
 zr_plan_cache_t *zr_plan_cache_create(size_t max_bytes) {
     zr_plan_cache_t *cache = calloc(1, sizeof(*cache));

@@ -14,6 +14,8 @@
  */
 #pragma once
 
+#include <pthread.h>
+
 #include "allocator/planner.h"
 #include "kernels/base/heap_internal.h"
 
@@ -133,6 +135,15 @@ typedef struct zr_plan_answer {
     zr_plan_result_t result;
     size_t heap_bytes; /* that it took to make it, at most */
 } zr_plan_answer_t;
+
+struct zr_plan_cache {
+    pthread_mutex_t lock;   /* guards what follows; under the allocator's */
+    pthread_cond_t is_made; /* something that was asked for, or it could not be */
+    struct zr_plan_cached *first;
+    zr_plan_question_t *asked; /* being made; their owners' */
+    size_t size_bytes, max_bytes;
+    struct zr_shared *shared; /* tables that have users: see shared_internal.h */
+};
 
 /** Whether there is a cache, and the options have one answer for each input. */
 bool zr_plan_cache_knows(const zr_plan_options_t *options);

@@ -161,9 +161,11 @@ static zr_tape_kind_t kind_of(zr_replay_t *replay, const zr_allocation_request_t
 }
 
 /* What a step that follows the plan knows of an entry: whether its size varies, and that a place
- * that was large enough is so for the scale. */
+ * that was large enough is so for the scale. Of a plan that is shared nobody asks. */
 static void note(const zr_replay_t *replay, size_t entry, size_t block_bytes) {
     zr_tape_entry_t *noted = &replay->plan->tape.entries[entry];
+    if (replay->plan->shared.cache != NULL)
+        return;
     if (block_bytes != noted->block_bytes)
         noted->varies = true;
     if (replay->scale == 0)
@@ -332,12 +334,20 @@ static double seconds_now(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
+/* What a plan takes while it is made: the tape is each allocator's own until then. */
+static void count_made(zr_allocator_t *allocator, const zr_replay_made_t *made, size_t tape_bytes) {
+    size_t peak = zr_heap_count(made->shared.heap).peak;
+    zr_heap_count_passing(allocator->heap,
+                          tape_bytes + zr_part_of_shared(allocator, peak - tape_bytes));
+}
+
 /* Make a plan of what the step did. The lock is given up meanwhile. */
 static zr_status_t make_plan(zr_allocator_t *allocator, zr_replay_made_t **made_p) {
     zr_replay_t *replay = allocator->replay;
     zr_tape_t tape = replay->tape;
     zr_heap_t *heap = zr_heap_create(allocator->heap);
     zr_status_t status = heap != NULL ? ZR_OK : ZR_ERR_MEMORY;
+    size_t tape_bytes = 0;
     /* What other threads free meanwhile is on no tape. */
     if (heap != NULL)
         replay->tape =
@@ -346,7 +356,15 @@ static zr_status_t make_plan(zr_allocator_t *allocator, zr_replay_made_t **made_
         zr_tape_enlarge(&tape, &replay->plan->tape);
     pthread_mutex_unlock(&allocator->lock);
     double start = seconds_now();
-    ZR_THEN(status, zr_replay_plan_make(&tape, &replay->planning, made_p));
+    ZR_THEN(status, zr_tape_close_gaps(&tape));
+    ZR_THEN(status, zr_tape_fit(&tape));
+    if (status == ZR_OK) {
+        zr_heap_count_alone(tape.heap);
+        tape_bytes = zr_heap_count(tape.heap).bytes;
+        status = zr_replay_plan_make(allocator->shared, &tape, &replay->planning, made_p);
+    } else if (heap != NULL) {
+        zr_heap_destroy(&tape.heap);
+    }
     double seconds = seconds_now() - start;
     if (status != ZR_OK)
         zr_log_write(
@@ -354,19 +372,29 @@ static zr_status_t make_plan(zr_allocator_t *allocator, zr_replay_made_t **made_
             "step %zu: no memory to plan its allocations (%s); they continue without a plan",
             replay->step, zr_status_name(status));
     pthread_mutex_lock(&allocator->lock);
+    if (status == ZR_OK)
+        count_made(allocator, *made_p, tape_bytes);
     replay->statistics.plan_seconds += seconds;
     return status;
 }
 
-/* Put another plan into force. It is taken over, whatever comes of it. */
-static void replace_plan(zr_allocator_t *allocator, zr_replay_made_t *made) {
+static void free_plan(zr_allocator_t *allocator, zr_replay_made_t **plan, size_t size_bytes) {
+    zr_heap_uncount_absent(allocator->heap, size_bytes);
+    zr_replay_plan_free(plan);
+}
+
+/* Put another plan into force, of which so many bytes are this allocator's. It is taken over,
+ * whatever comes of it. */
+static void replace_plan(zr_allocator_t *allocator, zr_replay_made_t *made, size_t size_bytes) {
     zr_replay_t *replay = allocator->replay;
+    zr_heap_count_absent(allocator->heap, size_bytes);
     if (!zr_replay_release(allocator)) {
-        zr_replay_plan_free(&made);
+        free_plan(allocator, &made, size_bytes);
         return;
     }
-    zr_replay_plan_free(&replay->plan);
+    free_plan(allocator, &replay->plan, replay->plan_bytes);
     replay->plan = made;
+    replay->plan_bytes = size_bytes;
     replay->is_in_force = zr_replay_force(allocator) == ZR_OK;
     if (replay->is_in_force)
         replay->statistics.n_plans++;
@@ -394,12 +422,13 @@ static void renew_plan(zr_allocator_t *allocator) {
     end_search(replay);
     if (make_plan(allocator, &made) != ZR_OK)
         return;
-    replace_plan(allocator, made);
+    replace_plan(allocator, made,
+                 zr_part_of_shared(allocator, zr_heap_count(made->shared.heap).bytes));
     if (replay->is_in_force && replay->search_seconds > 0 &&
         zr_replay_plan_can_improve(replay->plan))
         replay->search =
-            zr_replay_search_start(allocator->heap, &replay->plan->tape, &replay->planning,
-                                   replay->search_seconds, zr_process_headroom(allocator));
+            zr_replay_search_start(&replay->plan->tape, &replay->planning, replay->search_seconds,
+                                   zr_process_headroom(allocator));
 }
 
 static size_t height_of(const zr_replay_made_t *plan) {
@@ -421,7 +450,7 @@ static void take_found(zr_allocator_t *allocator) {
         return;
     }
     replay->statistics.n_lowered++;
-    replace_plan(allocator, found);
+    replace_plan(allocator, found, zr_heap_count(found->shared.heap).bytes);
 }
 
 /* True when the warning of a step that is too long has to be given: once. */
@@ -537,6 +566,14 @@ void zr_allocator_use_plans(zr_allocator_t *allocator, zr_plan_cache_t *plans) {
     pthread_mutex_unlock(&allocator->lock);
 }
 
+void zr_allocator_share_plans(zr_allocator_t *allocator, zr_plan_cache_t *plans,
+                              size_t n_allocators) {
+    pthread_mutex_lock(&allocator->lock);
+    allocator->shared = plans;
+    allocator->n_sharing = n_allocators;
+    pthread_mutex_unlock(&allocator->lock);
+}
+
 zr_status_t zr_allocator_replay_start(zr_allocator_t *allocator,
                                       const zr_replay_options_t *options) {
     zr_replay_options_t defaults = zr_replay_options_default();
@@ -572,7 +609,7 @@ void zr_replay_destroy(zr_allocator_t *allocator) {
         return;
     end_search(replay);
     zr_replay_abandon(allocator);
-    zr_replay_plan_free(&replay->plan);
+    free_plan(allocator, &replay->plan, replay->plan_bytes);
     zr_heap_destroy(&replay->tape.heap);
     allocator->tape_epoch = replay->tape.epoch;
     zr_heap_free(allocator->heap, replay);
@@ -665,7 +702,8 @@ bool zr_allocator_replay_reach(zr_allocator_t *allocator, zr_replay_reach_t *rea
                                size_t n_micro_batches) {
     pthread_mutex_lock(&allocator->lock);
     const zr_replay_t *replay = allocator->replay;
-    bool is_known = replay != NULL && n_micro_batches > 0 && is_at_end(replay);
+    bool is_known = replay != NULL && n_micro_batches > 0 && is_at_end(replay) &&
+                    replay->plan->shared.cache == NULL;
     if (is_known)
         find_reach(replay->plan, reach_p, n_micro_batches);
     pthread_mutex_unlock(&allocator->lock);

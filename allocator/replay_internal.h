@@ -22,6 +22,7 @@
 #include "allocator/block_internal.h"
 #include "allocator/planner.h"
 #include "allocator/replay.h"
+#include "allocator/shared_internal.h"
 #include "allocator/tape_internal.h"
 
 /* Streams have numbers from 1 on, in the order in which they are met; all others have one that what
@@ -42,9 +43,18 @@ typedef struct zr_replay_entry {
     bool is_first; /* some of its place was nobody's before in the step */
 } zr_replay_entry_t;
 
+/* How offsets are searched for. */
+typedef struct zr_replay_planning {
+    zr_log_t log;
+    uint8_t compute;     /* its stream; 0: none */
+    bool is_synchronous; /* streams are done at once: nothing waits, nothing is kept longer */
+    zr_plan_options_t search;
+} zr_replay_planning_t;
+
 typedef struct zr_replay_made {
-    zr_heap_t *heap;            /* of all that it has, and itself; counted in the allocator's */
-    zr_tape_t tape;             /* that it was made of, enlarged */
+    zr_shared_t shared; /* with the heap of all that it has, which counts by itself */
+    zr_tape_t tape;     /* that it was made of, enlarged */
+    zr_replay_planning_t planning;
     zr_replay_entry_t *entries; /* alongside those of the tape */
     size_t n_entries;
     size_t n_awaited; /* entries */
@@ -62,24 +72,17 @@ static inline uint8_t zr_replay_last_stream(const zr_tape_entry_t *entry) {
     return entry->free_stream != 0 ? entry->free_stream : entry->kind.stream;
 }
 
-/* How offsets are searched for. */
-typedef struct zr_replay_planning {
-    zr_log_t log;
-    uint8_t compute;     /* its stream; 0: none */
-    bool is_synchronous; /* streams are done at once: nothing waits, nothing is kept longer */
-    zr_plan_options_t search;
-} zr_replay_planning_t;
-
 /**
- * Make a plan of a tape.
+ * Make a plan of a tape, or take the one that others have of the same.
  *
- * @param tape  taken over with its heap, whatever comes of it
+ * @param cache  where plans are shared; NULL: this one is not
+ * @param tape   without gaps; taken over with its heap, whatever comes of it
  * @return ZR_OK; ZR_ERR_MEMORY, not logged
  */
-ZR_NODISCARD zr_status_t zr_replay_plan_make(const zr_tape_t *tape,
+ZR_NODISCARD zr_status_t zr_replay_plan_make(zr_plan_cache_t *cache, const zr_tape_t *tape,
                                              const zr_replay_planning_t *planning,
                                              zr_replay_made_t **made_p);
-/** Its blocks and events must be back. */
+/** Its blocks and events must be back. One that others have stays. */
 void zr_replay_plan_free(zr_replay_made_t **made);
 
 typedef struct zr_replay_search zr_replay_search_t;
@@ -97,7 +100,8 @@ typedef struct zr_replay {
     zr_stream_t *streams[ZR_REPLAY_MAX_STREAMS]; /* by number - 1; NULL: not met yet */
     zr_tape_t tape;                              /* in a heap of its own */
     zr_replay_made_t *plan;                      /* the last that was made; NULL: none yet */
-    bool is_in_force;                            /* its memory is held, and there is what follows */
+    size_t plan_bytes;   /* of it, that are counted in the allocator's heap */
+    bool is_in_force;    /* its memory is held, and there is what follows */
     zr_block_t **blocks; /* of entries' places, from the pool, while they are live; else NULL */
     zr_replay_awaited_t *awaited;
     bool is_paused; /* it is not, and will be at the next mark */

@@ -32,11 +32,9 @@ static void fill_entries(zr_replay_made_t *made, bool is_synchronous) {
 }
 
 static zr_status_t make_line(zr_replay_made_t *made, bool is_synchronous) {
-    ZR_TRY(zr_tape_close_gaps(&made->tape));
-    ZR_TRY(zr_tape_fit(&made->tape));
     const zr_tape_t *tape = &made->tape;
-    made->entries = zr_heap_alloc(made->heap, tape->n_entries, sizeof(*made->entries));
-    made->events = zr_heap_alloc(made->heap, tape->now, sizeof(*made->events));
+    made->entries = zr_heap_alloc(made->shared.heap, tape->n_entries, sizeof(*made->entries));
+    made->events = zr_heap_alloc(made->shared.heap, tape->now, sizeof(*made->events));
     if (made->entries == NULL || made->events == NULL)
         return ZR_ERR_MEMORY;
     made->n_entries = tape->n_entries;
@@ -88,20 +86,22 @@ static void take_offsets(zr_replay_made_t *made, zr_tier_t tier, const size_t *o
 
 static zr_status_t plan_tier(zr_replay_made_t *made, const zr_replay_planning_t *planning,
                              zr_tier_t tier) {
-    zr_plan_buffer_t *buffers = zr_heap_alloc(made->heap, made->n_entries, sizeof(*buffers));
-    size_t *offsets = zr_heap_alloc(made->heap, made->n_entries, sizeof(*offsets)), n_buffers = 0;
+    zr_plan_buffer_t *buffers = zr_heap_alloc(made->shared.heap, made->n_entries, sizeof(*buffers));
+    size_t *offsets = zr_heap_alloc(made->shared.heap, made->n_entries, sizeof(*offsets)),
+           n_buffers = 0;
     zr_plan_result_t result;
     if (buffers == NULL || offsets == NULL)
         return ZR_ERR_MEMORY;
     fill_buffers(made, planning, tier, buffers, &n_buffers);
-    ZR_TRY(zr_plan_offsets_in(made->heap, buffers, n_buffers, &planning->search, offsets, &result));
+    ZR_TRY(zr_plan_offsets_in(made->shared.heap, buffers, n_buffers, &planning->search, offsets,
+                              &result));
     take_offsets(made, tier, offsets);
     made->summary[tier] = (zr_replay_plan_t){.n_allocations = n_buffers,
                                              .max_live_bytes = result.max_live_bytes,
                                              .bound_bytes = result.bound_bytes,
                                              .height_bytes = result.height_bytes};
-    zr_heap_free(made->heap, buffers);
-    zr_heap_free(made->heap, offsets);
+    zr_heap_free(made->shared.heap, buffers);
+    zr_heap_free(made->shared.heap, offsets);
     return ZR_OK;
 }
 
@@ -126,7 +126,7 @@ static bool add_predecessor(zr_replay_made_t *made, occupants_t *occupants, uint
     if (occupants->successors[entry] == of + 1)
         return true; /* another piece of the same */
     occupants->successors[entry] = of + 1;
-    if (!zr_heap_make_room(made->heap, &made->predecessors, made->n_predecessors,
+    if (!zr_heap_make_room(made->shared.heap, &made->predecessors, made->n_predecessors,
                            &occupants->capacity, sizeof(*made->predecessors)))
         return false;
     made->predecessors[made->n_predecessors++] = entry;
@@ -190,16 +190,16 @@ static bool place_entry(zr_replay_made_t *made, occupants_t *occupants, uint32_t
 static zr_status_t find_predecessors(zr_replay_made_t *made, zr_tier_t tier) {
     occupants_t occupants = {.capacity = made->n_predecessors};
     occupants.stretches =
-        zr_heap_alloc(made->heap, 2 * made->n_entries + 3, sizeof(*occupants.stretches));
+        zr_heap_alloc(made->shared.heap, 2 * made->n_entries + 3, sizeof(*occupants.stretches));
     occupants.successors =
-        zr_heap_alloc(made->heap, made->n_entries, sizeof(*occupants.successors));
+        zr_heap_alloc(made->shared.heap, made->n_entries, sizeof(*occupants.successors));
     bool found = occupants.stretches != NULL && occupants.successors != NULL;
     for (size_t i = 0; found && i < made->n_entries; i++) {
         if (made->entries[i].is_planned && made->tape.entries[i].kind.tier == tier)
             found = place_entry(made, &occupants, (uint32_t)i);
     }
-    zr_heap_free(made->heap, occupants.stretches);
-    zr_heap_free(made->heap, occupants.successors);
+    zr_heap_free(made->shared.heap, occupants.stretches);
+    zr_heap_free(made->shared.heap, occupants.successors);
     return found ? ZR_OK : ZR_ERR_MEMORY;
 }
 
@@ -215,26 +215,36 @@ static zr_status_t fill(zr_replay_made_t *made, const zr_replay_planning_t *plan
     return ZR_OK;
 }
 
-zr_status_t zr_replay_plan_make(const zr_tape_t *tape, const zr_replay_planning_t *planning,
-                                zr_replay_made_t **made_p) {
+static bool is_same_plan(const zr_shared_t *a, const zr_shared_t *b) {
+    const zr_replay_made_t *x = (const zr_replay_made_t *)a, *y = (const zr_replay_made_t *)b;
+    return x->planning.compute == y->planning.compute &&
+           x->planning.is_synchronous == y->planning.is_synchronous &&
+           x->planning.search.max_steps == y->planning.search.max_steps &&
+           zr_tape_is_same(&x->tape, &y->tape);
+}
+
+zr_status_t zr_replay_plan_make(zr_plan_cache_t *cache, const zr_tape_t *tape,
+                                const zr_replay_planning_t *planning, zr_replay_made_t **made_p) {
     zr_heap_t *heap = tape->heap;
-    zr_replay_made_t *made = zr_heap_alloc(heap, 1, sizeof(*made));
-    zr_status_t status = ZR_ERR_MEMORY;
-    if (made != NULL) {
-        *made = (zr_replay_made_t){.heap = heap, .tape = *tape};
-        status = fill(made, planning);
-    }
-    if (status == ZR_OK)
-        *made_p = made;
-    else
+    zr_replay_made_t *own = zr_heap_alloc(heap, 1, sizeof(*own));
+    if (own == NULL) {
         zr_heap_destroy(&heap);
+        return ZR_ERR_MEMORY;
+    }
+    *own = (zr_replay_made_t){
+        .shared = {.heap = heap, .is_same = is_same_plan}, .tape = *tape, .planning = *planning};
+    zr_shared_t *shared = zr_shared_take(cache, &own->shared);
+    zr_status_t status = shared == &own->shared ? fill(own, planning) : ZR_OK;
+    if (shared == &own->shared)
+        zr_shared_settle(shared, status == ZR_OK);
+    if (status == ZR_OK)
+        *made_p = (zr_replay_made_t *)shared;
+    if (status != ZR_OK || shared != &own->shared)
+        zr_shared_leave(&own->shared);
     return status;
 }
 
 void zr_replay_plan_free(zr_replay_made_t **made) {
-    if (*made == NULL)
-        return;
-    zr_heap_t *heap = (*made)->heap;
-    zr_heap_destroy(&heap);
+    zr_shared_leave(*made != NULL ? &(*made)->shared : NULL);
     *made = NULL;
 }

@@ -10,7 +10,6 @@
 #define WORTH_SEARCHING 1000 /* parts of a plan, of which one at least may be saved */
 
 struct zr_replay_search {
-    zr_heap_t *heap;   /* where what it finds is counted then; borrowed */
     zr_heap_t *counts; /* of the search itself; all that it has counts in it */
     pthread_t thread;
     atomic_bool is_cancelled, is_done;
@@ -40,7 +39,7 @@ static bool is_cancelled(void *context) {
 
 static void *run(void *context) {
     zr_replay_search_t *search = context;
-    if (zr_replay_plan_make(&search->tape, &search->planning, &search->made) != ZR_OK)
+    if (zr_replay_plan_make(NULL, &search->tape, &search->planning, &search->made) != ZR_OK)
         search->made = NULL;
     atomic_store(&search->is_done, true);
     return NULL;
@@ -50,7 +49,7 @@ size_t zr_replay_search_bytes(const zr_replay_search_t *search) {
     return search != NULL ? zr_heap_count(search->counts).bytes : 0;
 }
 
-zr_replay_search_t *zr_replay_search_start(zr_heap_t *heap, const zr_tape_t *tape,
+zr_replay_search_t *zr_replay_search_start(const zr_tape_t *tape,
                                            const zr_replay_planning_t *planning, double seconds,
                                            size_t most_bytes) {
     zr_heap_t *counts = zr_heap_create(NULL);
@@ -59,7 +58,6 @@ zr_replay_search_t *zr_replay_search_start(zr_heap_t *heap, const zr_tape_t *tap
     if (own == NULL)
         goto err_free;
     zr_heap_limit(counts, most_bytes);
-    search->heap = heap;
     search->counts = counts;
     search->planning = *planning;
     search->planning.search = (zr_plan_options_t){.log = {.sink = say_nothing},
@@ -86,7 +84,7 @@ zr_replay_made_t *zr_replay_search_stop(zr_replay_search_t **search, size_t *pea
     pthread_join((*search)->thread, NULL);
     zr_replay_made_t *made = (*search)->made;
     if (made != NULL)
-        zr_heap_count_in(made->heap, (*search)->heap);
+        zr_heap_count_alone(made->shared.heap);
     zr_heap_t *counts = (*search)->counts; /* it is in it */
     size_t peak = zr_heap_count(counts).peak;
     *peak_bytes = peak > *peak_bytes ? peak : *peak_bytes;

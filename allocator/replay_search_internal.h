@@ -14,12 +14,11 @@ bool zr_replay_plan_can_improve(const zr_replay_made_t *plan);
  * Search for a plan of the same tape.
  *
  * @param tape        copied
- * @param heap        where what it finds is counted then. What it works with is not: when it ends
- *                    depends on time
- * @param most_bytes  that it may have; it ends where it needs more
+ * @param most_bytes  that it may have; it ends where it needs more. They are counted nowhere else:
+ *                    when it ends depends on time
  * @return NULL: no memory, or no thread
  */
-zr_replay_search_t *zr_replay_search_start(zr_heap_t *heap, const zr_tape_t *tape,
+zr_replay_search_t *zr_replay_search_start(const zr_tape_t *tape,
                                            const zr_replay_planning_t *planning, double seconds,
                                            size_t most_bytes);
 /** What it has now; of NULL nothing. */

@@ -203,6 +203,23 @@ bool zr_tape_is_alike(const zr_tape_t *a, const zr_tape_t *b) {
     return true;
 }
 
+static bool is_entry_same(const zr_tape_entry_t *a, const zr_tape_entry_t *b) {
+    return zr_tape_kind_equals(&a->kind, &b->kind) && a->block_bytes == b->block_bytes &&
+           a->lower == b->lower && a->upper == b->upper && a->free_stream == b->free_stream;
+}
+
+bool zr_tape_is_same(const zr_tape_t *a, const zr_tape_t *b) {
+    if (a->now != b->now || !zr_tape_is_alike(a, b))
+        return false;
+    for (size_t i = 0; i < a->n_segments; i++)
+        if (a->segments[i].time != b->segments[i].time)
+            return false;
+    for (size_t i = 0; i < a->n_entries; i++)
+        if (!is_entry_same(&a->entries[i], &b->entries[i]))
+            return false;
+    return true;
+}
+
 static void enlarge(zr_tape_entry_t *entry, const zr_tape_entry_t *other) {
     if (other->varies || other->block_bytes != entry->block_bytes)
         entry->varies = true;

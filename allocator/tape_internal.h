@@ -85,6 +85,9 @@ ZR_NODISCARD zr_status_t zr_tape_close_gaps(zr_tape_t *tape);
 /** Give back the room that it has for more. ZR_ERR_MEMORY, not logged. */
 ZR_NODISCARD zr_status_t zr_tape_fit(zr_tape_t *tape);
 
+/** Whether two tapes say the same, but for what other steps did: scales, and what varies. */
+bool zr_tape_is_same(const zr_tape_t *a, const zr_tape_t *b);
+
 /** Whether two steps did the same in the same segments, sizes and frees aside. */
 bool zr_tape_is_alike(const zr_tape_t *a, const zr_tape_t *b);
 

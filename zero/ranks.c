@@ -15,6 +15,7 @@ typedef struct run {
     const zr_run_options_t *options;
     const zr_config_t *config; /* resolved, or NULL */
     zr_rank_fn function;
+    zr_plan_cache_t *plans; /* that ranks share; NULL: there is no config, or one rank */
     zr_launch_t launch;
     bool is_launched; /* this process is one rank */
     bool is_nccl;
@@ -74,6 +75,9 @@ static zr_status_t make(member_t *member) {
     if (member->run->config != NULL)
         ZR_TRY(zr_runtime_create(member->run->config, rank->comm, rank->device, &member->rank.log,
                                  &rank->runtime));
+    if (member->run->plans != NULL)
+        zr_allocator_share_plans(zr_runtime_allocator(rank->runtime), member->run->plans,
+                                 (size_t)member->run->config->process_ranks);
     return ZR_OK;
 }
 
@@ -206,10 +210,13 @@ static zr_status_t run_all(run_t *run, void *context) {
                              : zr_fail(&run->options->log, ZR_ERR_MEMORY, "run: no memory for %s",
                                        zr_count_text((uint64_t)run->n_here, "rank").text);
     if (status == ZR_OK) {
+        if (run->config != NULL && run->n_here > 1)
+            run->plans = zr_plan_cache_create(0); /* NULL: each rank has its own */
         for (int i = 0; i < run->n_here; i++)
             members[i] = (member_t){.run = run, .rank = rank_of(run, comms[i], context)};
         run_members(run, members);
         status = first_error(run, members);
+        zr_plan_cache_destroy(&run->plans);
     }
     free(members);
     free(comms);

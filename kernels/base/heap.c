@@ -98,14 +98,19 @@ void zr_heap_count_absent(zr_heap_t *heap, size_t size_bytes) {
     count(heap, 0, size_bytes);
 }
 
+void zr_heap_uncount_absent(zr_heap_t *heap, size_t size_bytes) {
+    count(heap, size_bytes, 0);
+}
+
 void zr_heap_limit(zr_heap_t *heap, size_t most_bytes) {
     heap->meter->most_bytes = most_bytes;
 }
 
-void zr_heap_count_in(zr_heap_t *heap, zr_heap_t *counted_in) {
-    atomic_fetch_sub(&heap->meter->bytes, heap->bytes);
-    heap->meter = counted_in->meter;
-    atomic_fetch_add(&heap->meter->bytes, heap->bytes);
+void zr_heap_count_alone(zr_heap_t *heap) {
+    size_t bytes = heap->bytes;
+    count(heap, bytes, 0);
+    heap->meter = &heap->own_meter;
+    count(heap, 0, bytes);
 }
 
 /* Of a block whose array grows so. */

@@ -58,10 +58,11 @@ zr_heap_count_t zr_heap_count(const zr_heap_t *heap);
 /** Let a heap that counts by itself, and those that are counted in it, have no more than that: what
  * is asked for beyond is as if there was no memory. Threads: before any of it is asked for. */
 void zr_heap_limit(zr_heap_t *heap, size_t most_bytes);
-/** Let a heap in which no other is counted count in another one, as it does not in the peak. */
-void zr_heap_count_in(zr_heap_t *heap, zr_heap_t *counted_in);
-/** Count, until the heap ends, bytes that are not there, of what it stands for. */
+/** Let a heap in which no other is counted count by itself, from what it has on. */
+void zr_heap_count_alone(zr_heap_t *heap);
+/** Count, until the heap ends, bytes that are not there, of what it stands for; or no longer. */
 void zr_heap_count_absent(zr_heap_t *heap, size_t size_bytes);
+void zr_heap_uncount_absent(zr_heap_t *heap, size_t size_bytes);
 /** Count, in the peak, bytes that were asked of another heap meanwhile, and are given back. */
 void zr_heap_count_passing(zr_heap_t *heap, size_t size_bytes);
 

@@ -14,6 +14,7 @@ zr_add_test(allocator/test_replay.c allocator/replay_steps.c allocator/fake_devi
 zr_add_test(allocator/test_replay_faults.c allocator/replay_steps.c allocator/fail_malloc.c
             allocator/fake_device.c LABELS asan)
 zr_add_test(allocator/test_replay_search.c allocator/fake_device.c allocator/plan_cases.c)
+zr_add_test(allocator/test_replay_share.c allocator/replay_steps.c allocator/fake_device.c)
 zr_add_test(allocator/test_replay_threads.c allocator/fake_device.c)
 zr_add_test(allocator/test_replay_properties.c allocator/replay_steps.c allocator/fake_device.c
             LABELS asan)
