@@ -68,7 +68,7 @@ typedef struct zr_block_entry {
 } zr_block_entry_t;
 
 /*
- * Open addressing with linear probing and no tombstones; at most a quarter full, because a
+ * Open addressing with linear probing and no tombstones; at most half full, because a
  * removal looks at every entry of its run.
  */
 #define ZR_TABLE_SLOTS_PER_BLOCK 4

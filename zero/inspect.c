@@ -101,8 +101,7 @@ static zr_status_t read_param(zr_param_t *param, size_t first, size_t n_elems, f
 }
 
 zr_param_t *zr_runtime_param(const zr_runtime_t *runtime, const char *name) {
-    size_t index = zr_names_find(&runtime->model.param_names, name);
-    return index != ZR_NO_NAME ? runtime->model.params[index] : NULL;
+    return zr_units_find_param(&runtime->model, name);
 }
 
 zr_param_t *zr_runtime_param_at(const zr_runtime_t *runtime, size_t index) {

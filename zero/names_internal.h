@@ -8,32 +8,33 @@
 #pragma once
 
 #include <stddef.h>
+#include <stdint.h>
 
 #include "kernels/base/heap_internal.h"
 
 #define ZR_NO_NAME ((size_t)-1)
 
-typedef struct zr_name {
-    const char *text; /* NULL: the slot is empty */
-    size_t index;
-} zr_name_t;
+/** What has the names, by index. */
+typedef struct zr_named {
+    const char *(*name_of)(const void *context, size_t index);
+    const void *context;
+} zr_named_t;
 
 /** Zeros are an empty table. */
 typedef struct zr_names {
-    zr_name_t *slots;
-    size_t n_slots; /* a power of two, or 0; at least half of them are empty */
+    uint32_t *slots; /* index + 1; 0: empty */
+    size_t n_slots;  /* a power of two, or 0; at least half of them are empty */
     size_t n_names;
 } zr_names_t;
 
-/** The index that was given with a name; ZR_NO_NAME: it is not there. */
-size_t zr_names_find(const zr_names_t *names, const char *text);
+/** The index of a name; ZR_NO_NAME: it is not there. */
+size_t zr_names_find(const zr_names_t *names, const zr_named_t *named, const char *text);
 
 /**
- * Add a name that is not there.
+ * Add the name that an index has, which is not there.
  *
  * @param heap  the table lives in it
- * @param text  borrowed for as long as the table is used
  * @return ZR_OK; ZR_ERR_MEMORY, not logged
  */
-ZR_NODISCARD zr_status_t zr_names_add(zr_heap_t *heap, zr_names_t *names, const char *text,
+ZR_NODISCARD zr_status_t zr_names_add(zr_heap_t *heap, zr_names_t *names, const zr_named_t *named,
                                       size_t index);

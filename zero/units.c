@@ -6,11 +6,25 @@
 
 #include <xxhash.h>
 
-static zr_status_t add_name(const zr_base_t *base, zr_names_t *names, const char *name,
+static const char *unit_name(const void *context, size_t index) {
+    return ((const zr_units_t *)context)->units[index]->name;
+}
+
+static const char *param_name(const void *context, size_t index) {
+    return ((const zr_units_t *)context)->params[index]->name;
+}
+
+static zr_status_t add_name(const zr_base_t *base, zr_names_t *names, const zr_named_t *named,
                             size_t index) {
-    return zr_names_add(base->heap, names, name, index) == ZR_OK
+    return zr_names_add(base->heap, names, named, index) == ZR_OK
                ? ZR_OK
                : zr_base_no_memory(base, "a name");
+}
+
+zr_param_t *zr_units_find_param(const zr_units_t *model, const char *name) {
+    zr_named_t named = {.name_of = param_name, .context = model};
+    size_t index = zr_names_find(&model->param_names, &named, name);
+    return index != ZR_NO_NAME ? model->params[index] : NULL;
 }
 
 /* ---- groups ---- */
@@ -84,7 +98,8 @@ static zr_status_t check_unit(const zr_units_t *model, const zr_base_t *base, co
                               zr_unit_t *const *unit_p) {
     if (name == NULL || name[0] == '\0' || unit_p == NULL)
         return zr_fail(&base->log, ZR_ERR_ARGUMENT, "a unit needs a name and an output pointer");
-    if (zr_names_find(&model->unit_names, name) != ZR_NO_NAME)
+    zr_named_t named = {.name_of = unit_name, .context = model};
+    if (zr_names_find(&model->unit_names, &named, name) != ZR_NO_NAME)
         return zr_fail(&base->log, ZR_ERR_ARGUMENT, "a unit \"%s\" exists already", name);
     return ZR_OK;
 }
@@ -105,8 +120,9 @@ zr_status_t zr_units_add(zr_units_t *model, const zr_base_t *base, const char *n
     if (unit->name == NULL || unit->params_tensor == NULL || unit->grads_tensor == NULL ||
         unit->state_tensor == NULL)
         return zr_base_no_memory(base, "a unit");
-    ZR_TRY(add_name(base, &model->unit_names, unit->name, model->n_units));
+    zr_named_t named = {.name_of = unit_name, .context = model};
     model->units[model->n_units] = unit;
+    ZR_TRY(add_name(base, &model->unit_names, &named, model->n_units));
     model->n_units++;
     *unit_p = unit;
     return ZR_OK;
@@ -162,11 +178,11 @@ static zr_status_t check_param(const zr_units_t *model, const zr_base_t *base,
         return zr_fail(&base->log, ZR_ERR_ARGUMENT,
                        "parameter \"%s\" is of group %d; there are groups 0 to %d", desc->name,
                        desc->group, model->n_groups - 1);
-    size_t same = zr_names_find(&model->param_names, desc->name);
-    if (same != ZR_NO_NAME)
+    const zr_param_t *same = zr_units_find_param(model, desc->name);
+    if (same != NULL)
         return zr_fail(&base->log, ZR_ERR_ARGUMENT,
                        "a parameter \"%s\" exists already, in unit \"%s\"", desc->name,
-                       model->params[same]->unit->name);
+                       same->unit->name);
     return ZR_OK;
 }
 
@@ -194,8 +210,9 @@ zr_status_t zr_units_add_param(zr_units_t *model, zr_unit_t *unit, const zr_para
                      .fill = desc->fill,
                      .fill_context = desc->fill_context};
     memcpy(param->dims, desc->dims, sizeof(param->dims));
-    ZR_TRY(add_name(base, &model->param_names, name, model->n_params));
+    zr_named_t named = {.name_of = param_name, .context = model};
     model->params[model->n_params] = unit->params[unit->n_params] = param;
+    ZR_TRY(add_name(base, &model->param_names, &named, model->n_params));
     model->n_params++;
     unit->n_params++;
     *param_p = param;

@@ -100,6 +100,8 @@ ZR_NODISCARD zr_status_t zr_units_add(zr_units_t *model, const zr_base_t *base, 
                                       zr_unit_t **unit_p);
 ZR_NODISCARD zr_status_t zr_units_add_param(zr_units_t *model, zr_unit_t *unit,
                                             const zr_param_desc_t *desc, zr_param_t **param_p);
+/** NULL: there is none. */
+zr_param_t *zr_units_find_param(const zr_units_t *model, const char *name);
 /** Lay out the flat buffers of all units. */
 ZR_NODISCARD zr_status_t zr_units_lay_out(zr_units_t *model, size_t align_elems);
 /** Of all that ranks have to have the same of the model: groups, units, parameters, and an

@@ -89,9 +89,8 @@ bool zr_checkpoint_can_be_linked(const zr_checkpoint_t *checkpoint, zr_frozen_na
 }
 
 static bool is_frozen(const void *context, const char *name) {
-    const zr_units_t *model = context;
-    size_t index = zr_names_find(&model->param_names, name);
-    return index != ZR_NO_NAME && model->params[index]->layout.frozen;
+    const zr_param_t *param = zr_units_find_param(context, name);
+    return param != NULL && param->layout.frozen;
 }
 
 static zr_frozen_names_t frozen_of(const zr_units_t *model) {
