@@ -128,12 +128,14 @@ zr_status_t zr_model_create(zr_runtime_t *runtime, const zr_model_options_t *opt
         return zr_fail(log, ZR_ERR_MEMORY, "the system has no memory for a model");
     }
     model->heap = heap;
+    model->inits = zr_heap_create(heap);
     model->runtime = runtime;
     model->allocator = zr_runtime_allocator(runtime);
     model->device = zr_runtime_device(runtime);
     model->stream = zr_runtime_stream(runtime);
     model->log = log;
-    zr_status_t status = copy_options(model, options);
+    zr_status_t status = model->inits != NULL ? ZR_OK : fail_memory(model);
+    ZR_THEN(status, copy_options(model, options));
     ZR_THEN(status, add_groups(model));
     if (status == ZR_OK)
         *model_p = model;
@@ -151,6 +153,7 @@ void zr_model_destroy(zr_model_t **model_p) {
     zr_flights_free(model);
     zr_stash_destroy(&model->stash);
     zr_free(model->allocator, (void **)&model->loss, model->stream);
+    zr_heap_destroy(&model->inits);
     zr_heap_t *heap = model->heap;
     zr_heap_destroy(&heap);
     *model_p = NULL;
@@ -223,7 +226,7 @@ static zr_status_t find_unit(zr_block_t *block, const zr_param_desc_t *param, zr
 zr_status_t zr_block_add_param(zr_block_t *block, const zr_block_param_t *desc,
                                zr_param_t **param_p) {
     zr_model_t *model = block->model;
-    zr_param_init_t *init = zr_heap_alloc(model->heap, 1, sizeof(*init));
+    zr_param_init_t *init = zr_heap_alloc(model->inits, 1, sizeof(*init));
     if (init == NULL)
         return fail_memory(model);
     *init = (zr_param_init_t){desc->init, zr_init_key(model->options.seed, desc->name),
@@ -459,6 +462,7 @@ zr_status_t zr_model_commit(zr_model_t *model) {
     ZR_TRY(choose_order(model));
     ZR_TRY(plan_stash(model));
     ZR_TRY(zr_runtime_commit(model->runtime));
+    zr_heap_destroy(&model->inits);
     if (model->stash_options.n_slots != 0) {
         model->stash_options.store = zr_runtime_store(model->runtime);
         ZR_TRY(zr_stash_create(&model->stash_options, &model->stash));

@@ -58,6 +58,7 @@ struct zr_model {
     zr_stream_t *stream;
     const zr_log_t *log;
     zr_model_options_t options; /* shape and freeze are copies, owned */
+    zr_heap_t *inits;           /* how parameters begin; ends when they have */
     bool *freeze_is_used;       /* of each entry of freeze: it names a parameter */
     int matrices, vectors;      /* groups */
 
