@@ -566,8 +566,8 @@ void zr_allocator_use_plans(zr_allocator_t *allocator, zr_plan_cache_t *plans) {
     pthread_mutex_unlock(&allocator->lock);
 }
 
-void zr_allocator_share_plans(zr_allocator_t *allocator, zr_plan_cache_t *plans,
-                              size_t n_allocators) {
+void zr_allocator_share_tables(zr_allocator_t *allocator, zr_plan_cache_t *plans,
+                               size_t n_allocators) {
     pthread_mutex_lock(&allocator->lock);
     allocator->shared = plans;
     allocator->n_sharing = n_allocators;

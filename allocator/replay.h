@@ -46,17 +46,18 @@ zr_replay_options_t zr_replay_options_default(void);
 void zr_allocator_use_plans(zr_allocator_t *allocator, zr_plan_cache_t *plans);
 
 /**
- * Share plans with the other allocators of this process, their tables and not only their offsets:
- * of those that plan the same step, one makes the plan, while the others wait, and all read it.
- * Each counts a part of it. Takes effect at the next plan. A plan that is shared has no reach
- * (zr_allocator_replay_reach).
+ * Share tables with the other allocators of this process: those of plans, and what runtimes know of
+ * parameters (zr_runtime_commit). Of those that plan the same step, one makes the plan, while the
+ * others wait, and all read it. Each counts a part. Takes effect at the next plan, or commit. A
+ * plan that is shared has no reach (zr_allocator_replay_reach).
  *
- * @param plans         borrowed for as long as the allocator replays; NULL: nothing is shared, but
- *                      counted as if it was, for simulations of one of them
+ * @param plans         where they are found; borrowed until the runtime, or the allocator, is
+ *                      destroyed. NULL: nothing is shared, but counted as if it was, for
+ * simulations of one of them
  * @param n_allocators  that share; at least 1
  */
-void zr_allocator_share_plans(zr_allocator_t *allocator, zr_plan_cache_t *plans,
-                              size_t n_allocators);
+void zr_allocator_share_tables(zr_allocator_t *allocator, zr_plan_cache_t *plans,
+                               size_t n_allocators);
 
 /**
  * Record steps from now on, as given by marks, and allocate by plan.

@@ -1,6 +1,7 @@
 /* Tables of several users: see shared_internal.h. */
 #include "allocator/shared_internal.h"
 
+#include "allocator/internal.h"
 #include "allocator/planner_internal.h"
 
 /* Lock held. */
@@ -72,4 +73,25 @@ void zr_shared_leave(zr_shared_t *shared) {
         return;
     zr_heap_t *heap = shared->heap;
     zr_heap_destroy(&heap);
+}
+
+zr_shared_t *zr_allocator_share_table(zr_allocator_t *allocator, zr_shared_t *own,
+                                      size_t *bytes_p) {
+    zr_shared_t *shared = zr_shared_take(allocator->shared, own);
+    if (shared == own)
+        zr_shared_settle(own, true);
+    else
+        zr_shared_leave(own);
+    pthread_mutex_lock(&allocator->lock);
+    *bytes_p = zr_part_of_shared(allocator, zr_heap_count(shared->heap).bytes);
+    zr_heap_count_absent(allocator->heap, *bytes_p);
+    pthread_mutex_unlock(&allocator->lock);
+    return shared;
+}
+
+void zr_allocator_leave_table(zr_allocator_t *allocator, zr_shared_t *shared, size_t size_bytes) {
+    pthread_mutex_lock(&allocator->lock);
+    zr_heap_uncount_absent(allocator->heap, size_bytes);
+    pthread_mutex_unlock(&allocator->lock);
+    zr_shared_leave(shared);
 }

@@ -1,6 +1,6 @@
 /*
  * Tables that are the same for several allocators, as ranks of a process have them, and are only
- * read: one has the table of all, and each counts a part (zr_allocator_share_plans). A table ends
+ * read: one has the table of all, and each counts a part (zr_allocator_share_tables). A table ends
  * with the last that has it.
  *
  * Threads: thread-safe, but for what is not shared yet.
@@ -9,6 +9,8 @@
 
 #include "allocator/planner.h"
 #include "kernels/base/heap_internal.h"
+
+typedef struct zr_allocator zr_allocator_t;
 
 /** Begins a table, which lies in its heap. Zeros, but for the first two. */
 typedef struct zr_shared {
@@ -33,3 +35,13 @@ zr_shared_t *zr_shared_take(zr_plan_cache_t *cache, zr_shared_t *own);
 void zr_shared_settle(zr_shared_t *own, bool is_made);
 /** The last one's end is that of its heap. NULL is fine. */
 void zr_shared_leave(zr_shared_t *shared);
+
+/**
+ * Share a table that is made.
+ *
+ * @param own      with a heap that counts by itself, which ends where another one's is taken
+ * @param bytes_p  what is counted of it
+ */
+zr_shared_t *zr_allocator_share_table(zr_allocator_t *allocator, zr_shared_t *own, size_t *bytes_p);
+/** NULL is fine. */
+void zr_allocator_leave_table(zr_allocator_t *allocator, zr_shared_t *shared, size_t size_bytes);

@@ -209,7 +209,7 @@ typedef struct zr_config {
                                     device tier if that is host memory, the library's tables and
                                     ZR_CONFIG_PROGRAM_BYTES; ZR_CONFIG_NO_BUDGET: none */
     int process_ranks; /* ranks that are threads of one process, share that budget equally, and the
-                          tables of plans (zr_allocator_share_plans; zr_run_ranks calls it); > 0 */
+                          tables (zr_allocator_share_tables; zr_run_ranks calls it); > 0 */
     bool plan_check;   /* plan a run first and refuse one that does not fit in memory */
     zr_offload_options_t offload_optimizer; /* optimizer state: master, m and v */
     zr_offload_param_options_t offload_param;

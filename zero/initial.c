@@ -38,7 +38,7 @@ static zr_status_t fill_staging(const chunk_t *chunk, size_t array) {
     memset(values, 0, chunk->n_elems * sizeof(float));
     for (size_t i = 0; i < unit->n_params; i++) {
         const zr_param_t *param = unit->params[i];
-        const zr_layout_param_t *layout = &param->layout;
+        const zr_layout_param_t *layout = &param->about->layout;
         size_t begin = layout->offset_elems, end = begin + layout->n_elems;
         begin = begin > chunk->first ? begin : chunk->first;
         end = end < chunk->first + chunk->n_elems ? end : chunk->first + chunk->n_elems;

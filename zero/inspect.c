@@ -79,8 +79,8 @@ size_t zr_unit_piece_length(const zr_unit_t *unit, int kind, size_t first, size_
 
 static zr_status_t read_param(zr_param_t *param, size_t first, size_t n_elems, float *values) {
     zr_unit_t *unit = param->unit;
-    int kind = param->layout.frozen ? FLAT_FROZEN : FLAT_TRAINABLE;
-    size_t position = param->layout.offset_elems + first;
+    int kind = param->about->layout.frozen ? FLAT_FROZEN : FLAT_TRAINABLE;
+    size_t position = param->about->layout.offset_elems + first;
     size_t end = position + n_elems, lead = position % zr_unit_encoding(unit, kind)->block_elems;
     if (lead != 0 && n_elems != 0) { /* a block is read from its beginning */
         float block[ZR_LAYOUT_MOST_ALIGN_ELEMS];
@@ -112,11 +112,11 @@ zr_status_t zr_rt_check_param(const zr_param_t *param, const char *call, size_t 
                               size_t n_elems) {
     const zr_runtime_t *runtime = param->unit->runtime;
     ZR_TRY(zr_rt_check_outside(runtime, call));
-    if (first > param->layout.n_elems || n_elems > param->layout.n_elems - first)
+    if (first > param->about->layout.n_elems || n_elems > param->about->layout.n_elems - first)
         return zr_fail(&runtime->base.log, ZR_ERR_ARGUMENT,
                        "%s from element %zu of parameter \"%s\", which has %zu",
-                       zr_count_text(n_elems, "element").text, first, param->name,
-                       param->layout.n_elems);
+                       zr_count_text(n_elems, "element").text, first, param->about->name,
+                       param->about->layout.n_elems);
     return ZR_OK;
 }
 
@@ -126,7 +126,7 @@ zr_status_t zr_param_read(zr_param_t *param, size_t first, size_t n_elems, float
     if (values == NULL && n_elems > 0)
         return zr_fail(&runtime->base.log, ZR_ERR_ARGUMENT,
                        "no output pointer (NULL) for %s of parameter \"%s\"",
-                       zr_count_text(n_elems, "element").text, param->name);
+                       zr_count_text(n_elems, "element").text, param->about->name);
     return zr_rt_note(runtime, read_param(param, first, n_elems, values));
 }
 
@@ -178,8 +178,8 @@ static zr_status_t look_at_params(zr_runtime_t *runtime, XXH3_state_t *state, si
     *n_p = 0;
     for (size_t i = 0; i < runtime->model.n_params; i++) {
         zr_param_t *param = runtime->model.params[i];
-        for (size_t first = 0; first < param->layout.n_elems; first += ZR_STAGING_ELEMS) {
-            size_t n_left = param->layout.n_elems - first;
+        for (size_t first = 0; first < param->about->layout.n_elems; first += ZR_STAGING_ELEMS) {
+            size_t n_left = param->about->layout.n_elems - first;
             size_t n_elems = n_left < ZR_STAGING_ELEMS ? n_left : ZR_STAGING_ELEMS;
             ZR_TRY(read_param(param, first, n_elems, values));
             XXH3_64bits_update(state, values, n_elems * sizeof(float));

@@ -76,8 +76,8 @@ static zr_status_t make(member_t *member) {
         ZR_TRY(zr_runtime_create(member->run->config, rank->comm, rank->device, &member->rank.log,
                                  &rank->runtime));
     if (member->run->plans != NULL)
-        zr_allocator_share_plans(zr_runtime_allocator(rank->runtime), member->run->plans,
-                                 (size_t)member->run->config->process_ranks);
+        zr_allocator_share_tables(zr_runtime_allocator(rank->runtime), member->run->plans,
+                                  (size_t)member->run->config->process_ranks);
     return ZR_OK;
 }
 

@@ -131,6 +131,8 @@ void zr_runtime_destroy(zr_runtime_t **runtime_pp) {
     zr_state_destroy(&runtime->state);
     zr_copies_destroy(&runtime->copies);
     zr_nvme_close(&runtime->nvme);
+    if (base->allocator != NULL)
+        zr_units_unshare(&runtime->model, base);
     zr_base_destroy(base);
     zr_heap_t *heap = base->heap;
     zr_heap_destroy(&heap);
@@ -370,6 +372,7 @@ static zr_status_t commit(zr_runtime_t *runtime) {
     zr_state_list_updates(state);
     zr_restore_end(&runtime->restore);
     ZR_TRY(zr_saves_reserve(&runtime->saves, state));
+    zr_units_share(&runtime->model, &runtime->base);
     ZR_TRY(plan_memory(&runtime->base));
     runtime->committed = true; /* placing values has waited for all that compute had to do */
     return ZR_OK;

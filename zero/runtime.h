@@ -236,6 +236,7 @@ ZR_NODISCARD zr_status_t zr_param_grad(zr_param_t *param, void **grad_p, bool *a
 
 size_t zr_param_n_elems(const zr_param_t *param);
 bool zr_param_is_frozen(const zr_param_t *param);
+/** Lives until commit; as asked for after it, as long as the runtime. */
 const char *zr_param_name(const zr_param_t *param);
 const zr_unit_t *zr_param_unit(const zr_param_t *param);
 /** Number of dimensions; dims_p[i] is set for each of them. */

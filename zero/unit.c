@@ -222,7 +222,7 @@ static bool has_trainable(const zr_unit_t *unit) {
 static const zr_layout_param_t *next_param(const zr_unit_t *unit, size_t from) {
     const zr_layout_param_t *next = NULL;
     for (size_t i = 0; i < unit->n_params; i++) {
-        const zr_layout_param_t *layout = &unit->params[i]->layout;
+        const zr_layout_param_t *layout = &unit->params[i]->about->layout;
         if (!layout->frozen && layout->n_elems != 0 && layout->offset_elems >= from &&
             (next == NULL || layout->offset_elems < next->offset_elems))
             next = layout;
@@ -279,10 +279,10 @@ static zr_status_t acquire_grads(zr_unit_t *unit) {
 static zr_status_t zero_missing_grads(zr_unit_t *unit) {
     for (size_t i = 0; i < unit->n_params; i++) {
         zr_param_t *param = unit->params[i];
-        if (param->layout.frozen || param->grad_written || param->layout.n_elems == 0)
+        if (param->about->layout.frozen || param->grad_written || param->about->layout.n_elems == 0)
             continue;
-        size_t first = param->layout.offset_elems;
-        ZR_TRY(zero_grads(unit, first, first + param->layout.n_elems));
+        size_t first = param->about->layout.offset_elems;
+        ZR_TRY(zero_grads(unit, first, first + param->about->layout.n_elems));
         param->grad_written = true;
     }
     return ZR_OK;
@@ -580,28 +580,29 @@ zr_status_t zr_runtime_begin_evaluation(zr_runtime_t *runtime) {
 
 const void *zr_param_data(const zr_param_t *param) {
     const zr_unit_t *unit = param->unit;
-    void *full = unit->data[param->layout.frozen ? FLAT_FROZEN : FLAT_TRAINABLE].full;
+    void *full = unit->data[param->about->layout.frozen ? FLAT_FROZEN : FLAT_TRAINABLE].full;
     if (!unit->has_params || full == NULL)
         return NULL;
-    return zr_base_at(unit->base, full, param->layout.offset_elems);
+    return zr_base_at(unit->base, full, param->about->layout.offset_elems);
 }
 
 zr_status_t zr_param_grad(zr_param_t *param, void **grad_p, bool *accumulate_p) {
     zr_unit_t *unit = param->unit;
     zr_runtime_t *runtime = unit->runtime;
     ZR_TRY(zr_rt_check_ready(runtime, "zr_param_grad"));
-    if (param->layout.frozen || !unit->has_grads)
-        return zr_fail(
-            &runtime->base.log, ZR_ERR_STATE, "parameter \"%s\" has no gradient: %s", param->name,
-            param->layout.frozen ? "it is frozen" : "its unit is not acquired with gradients");
+    if (param->about->layout.frozen || !unit->has_grads)
+        return zr_fail(&runtime->base.log, ZR_ERR_STATE, "parameter \"%s\" has no gradient: %s",
+                       param->about->name,
+                       param->about->layout.frozen ? "it is frozen"
+                                                   : "its unit is not acquired with gradients");
     if (grad_p == NULL)
         return zr_fail(&runtime->base.log, ZR_ERR_ARGUMENT,
                        "no output pointer (NULL) for the gradient of parameter \"%s\"",
-                       param->name);
+                       param->about->name);
     ZR_TRY(zr_rt_note(runtime, progress_update(runtime)));
-    size_t first = param->layout.offset_elems;
+    size_t first = param->about->layout.offset_elems;
     if (accumulate_p == NULL && !param->grad_written)
-        ZR_TRY(zr_rt_note(runtime, zero_grads(unit, first, first + param->layout.n_elems)));
+        ZR_TRY(zr_rt_note(runtime, zero_grads(unit, first, first + param->about->layout.n_elems)));
     if (accumulate_p != NULL)
         *accumulate_p = param->grad_written;
     param->grad_written = true;
@@ -610,15 +611,15 @@ zr_status_t zr_param_grad(zr_param_t *param, void **grad_p, bool *accumulate_p) 
 }
 
 size_t zr_param_n_elems(const zr_param_t *param) {
-    return param->layout.n_elems;
+    return param->about->layout.n_elems;
 }
 
 bool zr_param_is_frozen(const zr_param_t *param) {
-    return param->layout.frozen;
+    return param->about->layout.frozen;
 }
 
 const char *zr_param_name(const zr_param_t *param) {
-    return param->name;
+    return param->about->name;
 }
 
 const zr_unit_t *zr_param_unit(const zr_param_t *param) {
@@ -626,8 +627,8 @@ const zr_unit_t *zr_param_unit(const zr_param_t *param) {
 }
 
 int zr_param_dims(const zr_param_t *param, size_t dims_p[4]) {
-    memcpy(dims_p, param->dims, (size_t)param->n_dims * sizeof(*dims_p));
-    return param->n_dims;
+    memcpy(dims_p, param->about->dims, (size_t)param->about->n_dims * sizeof(*dims_p));
+    return param->about->n_dims;
 }
 
 const char *zr_unit_name(const zr_unit_t *unit) {

@@ -11,19 +11,13 @@ static const char *unit_name(const void *context, size_t index) {
 }
 
 static const char *param_name(const void *context, size_t index) {
-    return ((const zr_units_t *)context)->params[index]->name;
-}
-
-static zr_status_t add_name(const zr_base_t *base, zr_names_t *names, const zr_named_t *named,
-                            size_t index) {
-    return zr_names_add(base->heap, names, named, index) == ZR_OK
-               ? ZR_OK
-               : zr_base_no_memory(base, "a name");
+    return ((const zr_units_t *)context)->params[index]->about->name;
 }
 
 zr_param_t *zr_units_find_param(const zr_units_t *model, const char *name) {
     zr_named_t named = {.name_of = param_name, .context = model};
-    size_t index = zr_names_find(&model->param_names, &named, name);
+    size_t index =
+        model->about != NULL ? zr_names_find(&model->about->names, &named, name) : ZR_NO_NAME;
     return index != ZR_NO_NAME ? model->params[index] : NULL;
 }
 
@@ -122,7 +116,8 @@ zr_status_t zr_units_add(zr_units_t *model, const zr_base_t *base, const char *n
         return zr_base_no_memory(base, "a unit");
     zr_named_t named = {.name_of = unit_name, .context = model};
     model->units[model->n_units] = unit;
-    ZR_TRY(add_name(base, &model->unit_names, &named, model->n_units));
+    if (zr_names_add(base->heap, &model->unit_names, &named, model->n_units) != ZR_OK)
+        return zr_base_no_memory(base, "a name");
     model->n_units++;
     *unit_p = unit;
     return ZR_OK;
@@ -149,7 +144,7 @@ static zr_status_t set_encoding(zr_unit_t *unit, const zr_param_desc_t *desc) {
     const zr_encoding_t *wanted = desc->encoding != NULL ? desc->encoding : plain;
     bool is_first = true;
     for (size_t i = 0; i < unit->n_params; i++)
-        is_first &= !unit->params[i]->layout.frozen;
+        is_first &= !unit->params[i]->about->layout.frozen;
     const zr_encoding_t *held = is_first && desc->frozen ? wanted
                                 : desc->frozen           ? zr_unit_encoding(unit, FLAT_FROZEN)
                                                          : plain;
@@ -186,6 +181,56 @@ static zr_status_t check_param(const zr_units_t *model, const zr_base_t *base,
     return ZR_OK;
 }
 
+static bool is_param_same(const zr_param_about_t *a, const zr_param_about_t *b) {
+    return strcmp(a->name, b->name) == 0 && a->n_dims == b->n_dims &&
+           memcmp(a->dims, b->dims, sizeof(a->dims)) == 0 &&
+           a->layout.n_elems == b->layout.n_elems && a->layout.group == b->layout.group &&
+           a->layout.frozen == b->layout.frozen && a->layout.offset_elems == b->layout.offset_elems;
+}
+
+static bool are_params_same(const zr_shared_t *a, const zr_shared_t *b) {
+    const zr_param_about_t *x = ((const zr_params_about_t *)a)->first;
+    const zr_param_about_t *y = ((const zr_params_about_t *)b)->first;
+    while (x != NULL && y != NULL && is_param_same(x, y)) {
+        x = x->next;
+        y = y->next;
+    }
+    return x == NULL && y == NULL;
+}
+
+static zr_params_about_t *create_about(const zr_base_t *base) {
+    zr_heap_t *heap = zr_heap_create(base->heap);
+    zr_params_about_t *about = heap != NULL ? zr_heap_alloc(heap, 1, sizeof(*about)) : NULL;
+    if (about != NULL)
+        about->shared = (zr_shared_t){.heap = heap, .is_same = are_params_same};
+    else
+        zr_heap_destroy(&heap);
+    return about;
+}
+
+/* Behind the others; NULL without memory. */
+static zr_param_about_t *describe_param(zr_units_t *model, const zr_base_t *base,
+                                        const zr_param_desc_t *desc, size_t n_elems) {
+    if (model->about == NULL && (model->about = create_about(base)) == NULL)
+        return NULL;
+    zr_params_about_t *all = model->about;
+    zr_param_about_t *about = zr_heap_alloc(all->shared.heap, 1, sizeof(*about));
+    char *name = zr_heap_text(all->shared.heap, desc->name);
+    if (about == NULL || name == NULL)
+        return NULL;
+    *about = (zr_param_about_t){
+        .name = name,
+        .n_dims = desc->n_dims,
+        .layout = {.n_elems = n_elems, .group = desc->group, .frozen = desc->frozen}};
+    memcpy(about->dims, desc->dims, sizeof(about->dims));
+    if (all->first == NULL)
+        all->first = about;
+    else
+        all->last->next = about;
+    all->last = about;
+    return about;
+}
+
 zr_status_t zr_units_add_param(zr_units_t *model, zr_unit_t *unit, const zr_param_desc_t *desc,
                                zr_param_t **param_p) {
     const zr_base_t *base = unit->base;
@@ -194,25 +239,23 @@ zr_status_t zr_units_add_param(zr_units_t *model, zr_unit_t *unit, const zr_para
     ZR_TRY(count_elems(base, desc, &n_elems));
     ZR_TRY(set_encoding(unit, desc));
     zr_param_t *param = zr_heap_alloc(base->heap, 1, sizeof(*param));
-    char *name = zr_heap_text(base->heap, desc->name);
-    if (param == NULL || name == NULL ||
+    zr_param_about_t *about = describe_param(model, base, desc, n_elems);
+    if (param == NULL || about == NULL ||
         !zr_heap_make_room(base->heap, &model->params, model->n_params, &model->params_capacity,
                            sizeof(zr_param_t *)) ||
         !zr_heap_make_room(base->heap, &unit->params, unit->n_params, &unit->params_capacity,
                            sizeof(zr_param_t *)))
         return zr_base_no_memory(base, "a parameter");
-    *param =
-        (zr_param_t){.unit = unit,
-                     .name = name,
-                     .n_dims = desc->n_dims,
-                     .layout = {.n_elems = n_elems, .group = desc->group, .frozen = desc->frozen},
-                     .may_be_new = desc->may_be_new,
-                     .fill = desc->fill,
-                     .fill_context = desc->fill_context};
-    memcpy(param->dims, desc->dims, sizeof(param->dims));
+    *param = (zr_param_t){.unit = unit,
+                          .about = about,
+                          .may_be_new = desc->may_be_new,
+                          .fill = desc->fill,
+                          .fill_context = desc->fill_context};
     zr_named_t named = {.name_of = param_name, .context = model};
     model->params[model->n_params] = unit->params[unit->n_params] = param;
-    ZR_TRY(add_name(base, &model->param_names, &named, model->n_params));
+    if (zr_names_add(model->about->shared.heap, &model->about->names, &named, model->n_params) !=
+        ZR_OK)
+        return zr_base_no_memory(base, "a name");
     model->n_params++;
     unit->n_params++;
     *param_p = param;
@@ -227,7 +270,7 @@ static zr_status_t lay_out_unit(zr_unit_t *unit, size_t align_elems) {
     if (layouts == NULL)
         return zr_base_no_memory(base, "a layout");
     for (size_t i = 0; i < unit->n_params; i++)
-        layouts[i] = &unit->params[i]->layout;
+        layouts[i] = &unit->params[i]->about->layout;
     zr_status_t status = ZR_OK;
     for (int kind = 0; kind < N_FLATS && status == ZR_OK; kind++) {
         size_t block = zr_unit_encoding(unit, kind)->block_elems;
@@ -253,6 +296,23 @@ zr_status_t zr_units_lay_out(zr_units_t *model, size_t align_elems) {
     return ZR_OK;
 }
 
+void zr_units_share(zr_units_t *model, const zr_base_t *base) {
+    if (model->about == NULL)
+        return;
+    zr_heap_count_alone(model->about->shared.heap);
+    model->about = (zr_params_about_t *)zr_allocator_share_table(
+        base->allocator, &model->about->shared, &model->about_bytes);
+    zr_param_about_t *about = model->about->first;
+    for (size_t i = 0; i < model->n_params; i++, about = about->next)
+        model->params[i]->about = about;
+}
+
+void zr_units_unshare(zr_units_t *model, const zr_base_t *base) {
+    if (model->about != NULL)
+        zr_allocator_leave_table(base->allocator, &model->about->shared, model->about_bytes);
+    model->about = NULL;
+}
+
 static void hash_text(XXH3_state_t *state, const char *text) {
     XXH3_64bits_update(state, text, strlen(text) + 1);
 }
@@ -272,10 +332,10 @@ static void hash_model(const zr_units_t *model, const zr_config_t *config, XXH3_
     }
     for (size_t i = 0; i < model->n_params; i++) {
         const zr_param_t *param = model->params[i];
-        size_t numbers[] = {param->layout.n_elems, (size_t)param->layout.group,
-                            param->layout.frozen, param->unit->index};
-        hash_text(state, param->name);
-        hash_text(state, zr_unit_encoding(param->unit, param->layout.frozen)->name);
+        size_t numbers[] = {param->about->layout.n_elems, (size_t)param->about->layout.group,
+                            param->about->layout.frozen, param->unit->index};
+        hash_text(state, param->about->name);
+        hash_text(state, zr_unit_encoding(param->unit, param->about->layout.frozen)->name);
         hash_text(state, param->unit->name);
         XXH3_64bits_update(state, numbers, sizeof(numbers));
     }

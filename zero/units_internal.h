@@ -5,18 +5,32 @@
  */
 #pragma once
 
+#include "allocator/shared_internal.h"
 #include "zero/encoded_internal.h"
 #include "zero/layout_internal.h"
 #include "zero/names_internal.h"
 
 enum { FLAT_TRAINABLE = 0, FLAT_FROZEN = 1, N_FLATS = 2 };
 
-struct zr_param {
-    zr_unit_t *unit;
+/* What a parameter is: on all ranks the same. */
+typedef struct zr_param_about {
+    struct zr_param_about *next; /* in order of registration, over all units */
     char *name;
     int n_dims;
     size_t dims[4];
     zr_layout_param_t layout;
+} zr_param_about_t;
+
+/* All of them, and their names. Ranks of a process that have the same share it from commit on. */
+typedef struct zr_params_about {
+    zr_shared_t shared;
+    zr_param_about_t *first, *last;
+    zr_names_t names;
+} zr_params_about_t;
+
+struct zr_param {
+    zr_unit_t *unit;
+    zr_param_about_t *about; /* of the model's */
     zr_param_fill_fn fill;
     void *fill_context;
     size_t tensor;           /* of the checkpoint that its initial values come from */
@@ -86,7 +100,8 @@ typedef struct zr_units {
     zr_names_t unit_names;
     zr_param_t **params; /* in order of registration, over all units */
     size_t n_params, params_capacity;
-    zr_names_t param_names;
+    zr_params_about_t *about; /* NULL: there are no parameters */
+    size_t about_bytes;       /* of it, that are counted once it may be shared */
 } zr_units_t;
 
 /** As the calls of runtime.h, which have checked when they are made. ZR_ERR_MEMORY leaves what
@@ -100,6 +115,9 @@ ZR_NODISCARD zr_status_t zr_units_add(zr_units_t *model, const zr_base_t *base, 
                                       zr_unit_t **unit_p);
 ZR_NODISCARD zr_status_t zr_units_add_param(zr_units_t *model, zr_unit_t *unit,
                                             const zr_param_desc_t *desc, zr_param_t **param_p);
+/** Have what parameters are in common with other ranks of the process. After the layout. */
+void zr_units_share(zr_units_t *model, const zr_base_t *base);
+void zr_units_unshare(zr_units_t *model, const zr_base_t *base);
 /** NULL: there is none. */
 zr_param_t *zr_units_find_param(const zr_units_t *model, const char *name);
 /** Lay out the flat buffers of all units. */

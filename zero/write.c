@@ -99,8 +99,8 @@ static zr_status_t write_param(zr_param_t *param, size_t first, size_t n_elems, 
                                int root) {
     zr_runtime_t *runtime = param->unit->runtime;
     piece_t piece = {.unit = param->unit,
-                     .kind = param->layout.frozen ? FLAT_FROZEN : FLAT_TRAINABLE,
-                     .first = param->layout.offset_elems + first};
+                     .kind = param->about->layout.frozen ? FLAT_FROZEN : FLAT_TRAINABLE,
+                     .first = param->about->layout.offset_elems + first};
     size_t end = piece.first + n_elems;
     ZR_TRY(zr_rt_await_all(runtime));
     for (size_t done = 0; piece.first < end; piece.first += piece.n_elems, done += piece.n_elems) {
@@ -138,19 +138,19 @@ static zr_status_t check_write(const zr_param_t *param, const float *values, siz
     if (root < 0 || root >= base->n_ranks)
         return zr_fail(&base->log, ZR_ERR_ARGUMENT,
                        "values of rank %d for parameter \"%s\"; there are ranks 0 to %d", root,
-                       param->name, base->n_ranks - 1);
+                       param->about->name, base->n_ranks - 1);
     if (values == NULL && n_elems > 0 && base->rank == root)
         return zr_fail(&base->log, ZR_ERR_ARGUMENT, "no values (NULL) for %s of parameter \"%s\"",
-                       zr_count_text(n_elems, "element").text, param->name);
-    if (zr_unit_is_encoded(param->unit, param->layout.frozen ? FLAT_FROZEN : FLAT_TRAINABLE))
+                       zr_count_text(n_elems, "element").text, param->about->name);
+    if (zr_unit_is_encoded(param->unit, param->about->layout.frozen ? FLAT_FROZEN : FLAT_TRAINABLE))
         return zr_fail(&base->log, ZR_ERR_UNSUPPORTED,
                        "parameter \"%s\" cannot be written: it is frozen, and kept in %s",
-                       param->name, zr_unit_encoding(param->unit, FLAT_FROZEN)->name);
+                       param->about->name, zr_unit_encoding(param->unit, FLAT_FROZEN)->name);
     if (!zr_base_has_data(base))
         return zr_fail(
             &base->log, ZR_ERR_UNSUPPORTED,
             "parameter \"%s\" cannot be written: device \"%s\" is simulated and stores no data",
-            param->name, zr_device_info(base->device)->backend);
+            param->about->name, zr_device_info(base->device)->backend);
     return ZR_OK;
 }
 

@@ -75,8 +75,8 @@ static zr_status_t create_model(rank_t *rank) {
     config.process_ranks = train_launch_n_here(o);
     ZR_TRY(zr_runtime_create(&config, rank->comm, rank->device, &rank->log, &rank->runtime));
     zr_allocator_use_plans(zr_runtime_allocator(rank->runtime), o->plans);
-    zr_allocator_share_plans(zr_runtime_allocator(rank->runtime), o->plans,
-                             (size_t)config.process_ranks);
+    zr_allocator_share_tables(zr_runtime_allocator(rank->runtime), o->plans,
+                              (size_t)config.process_ranks);
     ZR_TRY(train_snapshot_start(rank));
     ZR_TRY(zr_model_shape_create(rank->runtime, &o->shape, &options, &activations, &rank->model));
     if (o->checkpoint.dir != NULL && trains)

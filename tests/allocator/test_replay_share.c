@@ -31,7 +31,7 @@ static step_t make_step(size_t least_bytes) {
 static steps_t *start(zr_plan_cache_t *cache, size_t n_sharing, bool is_late) {
     steps_options_t options = {.granule_bytes = 4096, .is_late = is_late, .budget_bytes = PLENTY};
     steps_t *steps = steps_open(&options);
-    zr_allocator_share_plans(steps->allocator, cache, n_sharing);
+    zr_allocator_share_tables(steps->allocator, cache, n_sharing);
     assert_ok(zr_allocator_replay_start(steps->allocator, NULL));
     return steps;
 }

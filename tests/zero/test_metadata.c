@@ -61,8 +61,8 @@ static zr_status_t run_rank(test_rank_t *rank) {
     ZR_TRY(zr_config_resolve(&config, zr_comm_n_ranks(rank->comm), &rank->log));
     ZR_TRY(zr_runtime_create(&config, rank->comm, rank->device, &rank->log, &runtime));
     if (run->plans != NULL)
-        zr_allocator_share_plans(zr_runtime_allocator(runtime), run->plans,
-                                 (size_t)zr_comm_n_ranks(rank->comm));
+        zr_allocator_share_tables(zr_runtime_allocator(runtime), run->plans,
+                                  (size_t)zr_comm_n_ranks(rank->comm));
     zr_status_t status = train(runtime, run, rank->rank);
     zr_runtime_destroy(&runtime);
     assert_null(runtime);
@@ -92,21 +92,26 @@ TEST(test_tables_are_counted_for_each_rank_and_do_not_grow_with_steps) {
         }
 }
 
-/* Four ranks that share a plan have less than half of what plans add to them else, each a part. */
-TEST(test_ranks_share_plans) {
+/* Four ranks that share have less than half of what plans add to them else, each a part, and less
+ * for parameters, whose names and shapes have some hundred bytes. */
+TEST(test_ranks_share_tables) {
     enum { N_UNITS = 64, N_RANKS = 4 };
     run_t without = {.stage = 3, .n_units = N_UNITS}, own = without, shared = without;
+    run_t params = without;
     own.plans_memory = shared.plans_memory = true;
-    shared.plans = zr_plan_cache_create(0);
+    params.plans = shared.plans = zr_plan_cache_create(0);
     run_ranks(&without, N_RANKS);
     run_ranks(&own, N_RANKS);
+    run_ranks(&params, N_RANKS);
     run_ranks(&shared, N_RANKS);
     for (int r = 0; r < N_RANKS; r++) {
         size_t plan = own.last[r].live - without.last[r].live;
-        size_t part = shared.last[r].live - without.last[r].live;
+        size_t part = shared.last[r].live - params.last[r].live;
         assert_true(plan > 2 * N_UNITS * 2 * sizeof(size_t));
         assert_true(part < plan / 2 && part > plan / N_RANKS);
         assert_true(shared.last[r].peak < own.last[r].peak);
+        assert_true(params.committed[r].live + N_UNITS * 60 < without.committed[r].live);
+        assert_int_equal(params.committed[r].live, params.committed[0].live);
         assert_int_equal(shared.last[r].live, shared.last[0].live);
         assert_int_equal(shared.last[r].peak, shared.last[0].peak);
     }

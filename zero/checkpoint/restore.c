@@ -53,13 +53,14 @@ static shape_text_t describe(int n_dims, const size_t *dims) {
 }
 
 static bool has_shape(const zr_param_t *param, const zr_checkpoint_tensor_t *tensor) {
-    return param->n_dims == tensor->n_dims &&
-           memcmp(param->dims, tensor->dims, (size_t)param->n_dims * sizeof(size_t)) == 0;
+    return param->about->n_dims == tensor->n_dims &&
+           memcmp(param->about->dims, tensor->dims,
+                  (size_t)param->about->n_dims * sizeof(size_t)) == 0;
 }
 
 static bool trains(const zr_units_t *model) {
     for (size_t i = 0; i < model->n_params; i++)
-        if (!model->params[i]->layout.frozen)
+        if (!model->params[i]->about->layout.frozen)
             return true;
     return false;
 }
@@ -74,9 +75,9 @@ static void note_changes(const zr_checkpoint_t *checkpoint, const zr_units_t *mo
         if (param->is_new)
             continue;
         bool was_frozen = zr_checkpoint_tensor(checkpoint, param->tensor)->frozen;
-        if (param->layout.frozen == was_frozen || param->layout.frozen != are_frozen)
+        if (param->about->layout.frozen == was_frozen || param->about->layout.frozen != are_frozen)
             continue;
-        first = n++ == 0 ? param->name : first;
+        first = n++ == 0 ? param->about->name : first;
     }
     if (n == 1)
         zr_log_write(&base->log, ZR_LOG_INFO, "\"%s\" %s", first, what);
@@ -90,22 +91,22 @@ static zr_status_t find_tensor(const zr_checkpoint_t *checkpoint, zr_param_t *pa
     const zr_base_t *base = param->unit->base;
     zr_checkpoint_info_t info;
     zr_checkpoint_info(checkpoint, &info);
-    param->is_new = !zr_checkpoint_find(checkpoint, param->name, &param->tensor);
+    param->is_new = !zr_checkpoint_find(checkpoint, param->about->name, &param->tensor);
     if (param->is_new && param->may_be_new)
         return ZR_OK;
     if (param->is_new)
         return zr_fail(&base->log, ZR_ERR_ARGUMENT,
                        "checkpoint %s has no tensor \"%s\", which the model has: it belongs to a "
                        "different model",
-                       info.path, param->name);
+                       info.path, param->about->name);
     const zr_checkpoint_tensor_t *tensor = zr_checkpoint_tensor(checkpoint, param->tensor);
     is_taken[param->tensor] = true;
     if (!has_shape(param, tensor))
         return zr_fail(&base->log, ZR_ERR_ARGUMENT,
                        "checkpoint %s has \"%s\" with shape %s, the model has shape %s: it belongs "
                        "to a different model",
-                       info.path, param->name, describe(tensor->n_dims, tensor->dims).text,
-                       describe(param->n_dims, param->dims).text);
+                       info.path, param->about->name, describe(tensor->n_dims, tensor->dims).text,
+                       describe(param->about->n_dims, param->about->dims).text);
     return ZR_OK;
 }
 
@@ -115,7 +116,7 @@ static void note_new(const zr_units_t *model, const zr_base_t *base,
     size_t n = 0;
     for (size_t i = 0; i < model->n_params; i++)
         if (model->params[i]->is_new)
-            first = n++ == 0 ? model->params[i]->name : first;
+            first = n++ == 0 ? model->params[i]->about->name : first;
     if (n > 0)
         zr_log_write(&base->log, ZR_LOG_INFO,
                      "checkpoint %s lacks %s, the first \"%s\": they start with initial values",
@@ -226,7 +227,7 @@ zr_status_t zr_restore_begin(zr_restore_t *restore, const zr_units_t *model, zr_
     }
     zr_checkpoint_info(checkpoint, &info);
     ZR_TRY(find_tensors(checkpoint, model, base, &info));
-    if (trains(model)) { /* else nothing of the optimizer's is missed */
+    if (trains(model)) {          /* else nothing of the optimizer's is missed */
         if (info.n_updates > 0) { /* else none has state of the optimizer's */
             note_changes(checkpoint, model, base, false,
                          "was frozen and no longer is: its optimizer state begins at 0");

@@ -109,17 +109,17 @@ static zr_status_t list_tensors(const zr_saving_t *saving, zr_manifest_t *manife
     const zr_runtime_t *runtime = saving->runtime;
     for (size_t i = 0; i < runtime->model.n_params; i++) {
         const zr_param_t *param = runtime->model.params[i];
-        if (param->layout.frozen && runtime->base.links_frozen)
+        if (param->about->layout.frozen && runtime->base.links_frozen)
             continue;
         zr_manifest_tensor_t tensor = {.unit = param->unit->index,
-                                       .offset_elems = param->layout.offset_elems};
-        tensor.tensor = (zr_checkpoint_tensor_t){.name = strdup(param->name),
+                                       .offset_elems = param->about->layout.offset_elems};
+        tensor.tensor = (zr_checkpoint_tensor_t){.name = strdup(param->about->name),
                                                  .unit = manifest->units[param->unit->index],
-                                                 .n_dims = param->n_dims,
-                                                 .n_elems = param->layout.n_elems,
-                                                 .frozen = param->layout.frozen,
-                                                 .has_moments = !param->layout.frozen};
-        memcpy(tensor.tensor.dims, param->dims, sizeof(param->dims));
+                                                 .n_dims = param->about->n_dims,
+                                                 .n_elems = param->about->layout.n_elems,
+                                                 .frozen = param->about->layout.frozen,
+                                                 .has_moments = !param->about->layout.frozen};
+        memcpy(tensor.tensor.dims, param->about->dims, sizeof(param->about->dims));
         if (tensor.tensor.name == NULL)
             return out_of_memory(saving);
         manifest->tensors[manifest->n_tensors++] = tensor;

@@ -90,7 +90,7 @@ bool zr_checkpoint_can_be_linked(const zr_checkpoint_t *checkpoint, zr_frozen_na
 
 static bool is_frozen(const void *context, const char *name) {
     const zr_param_t *param = zr_units_find_param(context, name);
-    return param != NULL && param->layout.frozen;
+    return param != NULL && param->about->layout.frozen;
 }
 
 static zr_frozen_names_t frozen_of(const zr_units_t *model) {
@@ -101,10 +101,10 @@ static zr_frozen_names_t frozen_of(const zr_units_t *model) {
 static zr_status_t check_links(const zr_checkpoint_t *checkpoint, const zr_units_t *model,
                                const zr_base_t *base) {
     for (size_t i = 0; i < model->n_params; i++)
-        if (model->params[i]->layout.frozen && model->params[i]->is_new)
+        if (model->params[i]->about->layout.frozen && model->params[i]->is_new)
             return zr_fail(&base->log, ZR_ERR_ARGUMENT,
                            "checkpoint %s lacks \"%s\", which is frozen: it cannot be linked",
-                           checkpoint->found.path, model->params[i]->name);
+                           checkpoint->found.path, model->params[i]->about->name);
     if (zr_checkpoint_can_be_linked(checkpoint, frozen_of(model)))
         return ZR_OK;
     return zr_fail(&base->log, ZR_ERR_ARGUMENT,

@@ -52,8 +52,8 @@ static zr_status_t open_rank(planned_rank_t *rank) {
     ZR_TRY(zr_runtime_create(&config, rank->comm, rank->device, &request->log, &rank->runtime));
     zr_runtime_leave_out_values(rank->runtime);
     zr_allocator_use_plans(zr_runtime_allocator(rank->runtime), request->plans);
-    zr_allocator_share_plans(zr_runtime_allocator(rank->runtime), NULL,
-                             (size_t)config.process_ranks);
+    zr_allocator_share_tables(zr_runtime_allocator(rank->runtime), NULL,
+                              (size_t)config.process_ranks);
     return ZR_OK;
 }
 
