@@ -113,9 +113,23 @@ typedef struct stretch {
     uint32_t entry;
 } stretch_t;
 
+#define BOX_STRETCHES 64
+
+/* Neighbours: adding one moves no more than a box has. */
+typedef struct box {
+    size_t n; /* > 0 */
+    stretch_t stretches[BOX_STRETCHES];
+} box_t;
+
+/* A stretch; behind all: box n_boxes, index 0. */
+typedef struct position {
+    size_t box, index;
+} position_t;
+
 typedef struct occupants {
-    stretch_t *stretches; /* by address; they do not overlap */
-    size_t n_stretches;
+    zr_heap_t *heap;
+    box_t **boxes; /* by address; stretches do not overlap */
+    size_t n_boxes, box_capacity;
     uint32_t *successors; /* of each entry, the last that has it for a predecessor, + 1 */
     size_t capacity;      /* of the plan's predecessors */
 } occupants_t;
@@ -137,69 +151,140 @@ static bool add_predecessor(zr_replay_made_t *made, occupants_t *occupants, uint
     return true;
 }
 
+static stretch_t *stretch_at(const occupants_t *occupants, position_t at) {
+    return at.box < occupants->n_boxes ? &occupants->boxes[at.box]->stretches[at.index] : NULL;
+}
+
+static position_t behind(const occupants_t *occupants, position_t at) {
+    bool is_last = at.index + 1 == occupants->boxes[at.box]->n;
+    return is_last ? (position_t){at.box + 1, 0} : (position_t){at.box, at.index + 1};
+}
+
 /* The first stretch that ends above an address. */
-static size_t first_above(const occupants_t *occupants, size_t address) {
-    size_t low = 0, high = occupants->n_stretches;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (occupants->stretches[middle].end > address)
+static position_t first_above(const occupants_t *occupants, size_t address) {
+    position_t at = {0};
+    for (size_t high = occupants->n_boxes; at.box < high;) {
+        size_t middle = at.box + (high - at.box) / 2;
+        const box_t *box = occupants->boxes[middle];
+        if (box->stretches[box->n - 1].end > address)
             high = middle;
         else
-            low = middle + 1;
+            at.box = middle + 1;
     }
-    return low;
+    while (at.box < occupants->n_boxes && stretch_at(occupants, at)->end <= address)
+        at.index++;
+    return at;
 }
 
-/* Let an entry have its place: cut what it covers off the stretches that are there. */
-static void occupy(occupants_t *occupants, stretch_t place, size_t first, size_t last) {
-    stretch_t left[3];
-    size_t n = 0, n_covered = last - first;
-    stretch_t *stretches = occupants->stretches;
-    if (n_covered > 0 && stretches[first].begin < place.begin)
-        left[n++] = (stretch_t){stretches[first].begin, place.begin, stretches[first].entry};
-    left[n++] = place;
-    if (n_covered > 0 && stretches[last - 1].end > place.end)
-        left[n++] = (stretch_t){place.end, stretches[last - 1].end, stretches[last - 1].entry};
-    if (n != n_covered)
-        memmove(stretches + first + n, stretches + last,
-                (occupants->n_stretches - last) * sizeof(*stretches));
-    memcpy(stretches + first, left, n * sizeof(*left));
-    occupants->n_stretches = occupants->n_stretches - n_covered + n;
+/* A box with nothing in it; NULL: no memory. */
+static box_t *add_box(occupants_t *occupants, size_t at) {
+    if (!zr_heap_make_room(occupants->heap, &occupants->boxes, occupants->n_boxes,
+                           &occupants->box_capacity, sizeof(*occupants->boxes)))
+        return NULL;
+    box_t *box = zr_heap_alloc(occupants->heap, 1, sizeof(*box));
+    if (box == NULL)
+        return NULL;
+    memmove(occupants->boxes + at + 1, occupants->boxes + at,
+            (occupants->n_boxes - at) * sizeof(*occupants->boxes));
+    occupants->boxes[at] = box;
+    occupants->n_boxes++;
+    return box;
 }
 
-static bool place_entry(zr_replay_made_t *made, occupants_t *occupants, uint32_t index) {
-    zr_replay_entry_t *entry = &made->entries[index];
-    size_t block_bytes = made->tape.entries[index].block_bytes;
-    stretch_t place = {entry->offset_bytes, entry->offset_bytes + block_bytes, index};
-    size_t first = first_above(occupants, place.begin), last = first, covered = 0;
-    entry->first_predecessor = (uint32_t)made->n_predecessors;
-    for (; last < occupants->n_stretches && occupants->stretches[last].begin < place.end; last++) {
-        const stretch_t *stretch = &occupants->stretches[last];
-        size_t begin = stretch->begin > place.begin ? stretch->begin : place.begin;
-        size_t end = stretch->end < place.end ? stretch->end : place.end;
-        covered += end - begin;
-        if (!add_predecessor(made, occupants, stretch->entry, index))
-            return false;
-    }
-    entry->is_first = covered < block_bytes;
-    occupy(occupants, place, first, last);
+/* The second half of a full box gets one of its own. */
+static bool halve(occupants_t *occupants, position_t *at) {
+    box_t *second = add_box(occupants, at->box + 1), *box = occupants->boxes[at->box];
+    if (second == NULL)
+        return false;
+    box->n = BOX_STRETCHES / 2;
+    second->n = BOX_STRETCHES - box->n;
+    memcpy(second->stretches, box->stretches + box->n, second->n * sizeof(*second->stretches));
+    if (at->index > box->n)
+        *at = (position_t){at->box + 1, at->index - box->n};
     return true;
 }
 
-/* Entries stand in the order of allocation. Each adds two stretches at most. */
+/* Before a position, which becomes the new stretch's. */
+static bool add_stretch(occupants_t *occupants, position_t *at, stretch_t stretch) {
+    if (at->index == 0 && at->box > 0) /* at the end of the box before */
+        *at = (position_t){at->box - 1, occupants->boxes[at->box - 1]->n};
+    if (occupants->n_boxes == 0 && add_box(occupants, 0) == NULL)
+        return false;
+    if (occupants->boxes[at->box]->n == BOX_STRETCHES && !halve(occupants, at))
+        return false;
+    box_t *box = occupants->boxes[at->box];
+    stretch_t *own = &box->stretches[at->index];
+    memmove(own + 1, own, (box->n++ - at->index) * sizeof(*own));
+    *own = stretch;
+    return true;
+}
+
+/* The position is that of the next afterwards. */
+static void drop_stretch(occupants_t *occupants, position_t *at) {
+    box_t *box = occupants->boxes[at->box];
+    stretch_t *own = &box->stretches[at->index];
+    memmove(own, own + 1, (--box->n - at->index) * sizeof(*own));
+    if (box->n == 0) {
+        zr_heap_free(occupants->heap, box);
+        occupants->n_boxes--;
+        memmove(occupants->boxes + at->box, occupants->boxes + at->box + 1,
+                (occupants->n_boxes - at->box) * sizeof(*occupants->boxes));
+    } else if (at->index == box->n) {
+        *at = (position_t){at->box + 1, 0};
+    }
+}
+
+/* Cut what a place covers off a stretch that it meets; the position is that of the next. */
+static bool cut(occupants_t *occupants, const stretch_t *place, position_t *at) {
+    stretch_t *stretch = stretch_at(occupants, *at);
+    const stretch_t above = {place->end, stretch->end, stretch->entry};
+    if (stretch->begin >= place->begin && stretch->end <= place->end) {
+        drop_stretch(occupants, at);
+        return true;
+    }
+    if (stretch->begin >= place->begin) {
+        stretch->begin = place->end;
+        return true;
+    }
+    stretch->end = place->begin;
+    *at = behind(occupants, *at);
+    return above.end <= above.begin || add_stretch(occupants, at, above);
+}
+
+/* Whoever had an entry's place comes before it, and has it no more. */
+static bool place_entry(zr_replay_made_t *made, occupants_t *occupants, uint32_t index) {
+    zr_replay_entry_t *entry = &made->entries[index];
+    size_t block_bytes = made->tape.entries[index].block_bytes, covered = 0;
+    const stretch_t place = {entry->offset_bytes, entry->offset_bytes + block_bytes, index};
+    position_t at = first_above(occupants, place.begin);
+    entry->first_predecessor = (uint32_t)made->n_predecessors;
+    for (const stretch_t *stretch = stretch_at(occupants, at);
+         stretch != NULL && stretch->begin < place.end; stretch = stretch_at(occupants, at)) {
+        size_t begin = stretch->begin > place.begin ? stretch->begin : place.begin;
+        size_t end = stretch->end < place.end ? stretch->end : place.end;
+        covered += end - begin;
+        if (!add_predecessor(made, occupants, stretch->entry, index) ||
+            !cut(occupants, &place, &at))
+            return false;
+    }
+    entry->is_first = covered < block_bytes;
+    return add_stretch(occupants, &at, place);
+}
+
+/* Entries stand in the order of allocation. */
 static zr_status_t find_predecessors(zr_replay_made_t *made, zr_tier_t tier) {
-    occupants_t occupants = {.capacity = made->n_predecessors};
-    occupants.stretches =
-        zr_heap_alloc(made->shared.heap, 2 * made->n_entries + 3, sizeof(*occupants.stretches));
-    occupants.successors =
-        zr_heap_alloc(made->shared.heap, made->n_entries, sizeof(*occupants.successors));
-    bool found = occupants.stretches != NULL && occupants.successors != NULL;
+    zr_heap_t *heap = made->shared.heap;
+    occupants_t occupants = {.heap = heap, .capacity = made->n_predecessors};
+    occupants.successors = zr_heap_alloc(heap, made->n_entries, sizeof(*occupants.successors));
+    bool found = occupants.successors != NULL;
     for (size_t i = 0; found && i < made->n_entries; i++) {
         if (made->entries[i].is_planned && made->tape.entries[i].kind.tier == tier)
             found = place_entry(made, &occupants, (uint32_t)i);
     }
-    zr_heap_free(made->shared.heap, occupants.stretches);
-    zr_heap_free(made->shared.heap, occupants.successors);
+    for (size_t i = 0; i < occupants.n_boxes; i++)
+        zr_heap_free(heap, occupants.boxes[i]);
+    zr_heap_free(heap, occupants.boxes);
+    zr_heap_free(heap, occupants.successors);
     return found ? ZR_OK : ZR_ERR_MEMORY;
 }
 
