@@ -61,7 +61,7 @@ static bool compare_plans(json_t *told, json_t *walked) {
     assert_true(is_exact == (json_object_get(told, "metadata_bytes") != NULL));
     compare_bytes(json_object_get(told, "peak_bytes"), json_object_get(walked, "peak_bytes"),
                   "peak_bytes");
-    if (fits && !is_same(step, walked_step, is_exact ? 1e-9 : 0.03))
+    if (fits && !is_same(step, walked_step, is_exact ? 1e-9 : 0.05))
         fail_msg("%f ms instead of %f", json_number_value(step), json_number_value(walked_step));
     if (fits && !is_exact) {
         n_fit++;
@@ -107,7 +107,7 @@ TEST(what_is_recommended_is_as_with_all_layers) {
                       n_told, n_fit, n_same_time, most_time_off);
     }
     assert_true(n_told >= 2 * n);
-    assert_true(100 * n_same_time >= 99 * n_fit);
+    assert_true(100 * n_same_time >= 97 * n_fit);
 }
 
 const test_group_t test_group = {make_folder, leave_test_folder};
