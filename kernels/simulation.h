@@ -68,12 +68,11 @@ typedef struct zr_sim_tape zr_sim_tape_t;
 /** NULL: no memory. */
 zr_sim_tape_t *zr_sim_tape_create(void);
 void zr_sim_tape_destroy(zr_sim_tape_t **tape);
-/** Forget what is on it. */
-void zr_sim_tape_rewind(zr_sim_tape_t *tape);
 
 /** The rank's thread waits until all work is done. */
 void zr_sim_clock_rest(zr_sim_clock_t *clock);
-/** Keep all that is asked of the clock's machine from now on, before anything is. NULL: stop.
+/** Keep all that is asked of the clock's machine from now on, in place of what is on the tape.
+ * NULL: stop.
  * @param tape  borrowed */
 void zr_sim_clock_keep(zr_sim_clock_t *clock, zr_sim_tape_t *tape);
 /** Keep a mark: see zr_sim_tape_extend. */

@@ -118,7 +118,7 @@ ZR_NODISCARD zr_status_t zr_units_add_param(zr_units_t *model, zr_unit_t *unit,
 /** Have what parameters are in common with other ranks of the process. After the layout. */
 void zr_units_share(zr_units_t *model, const zr_base_t *base);
 void zr_units_unshare(zr_units_t *model, const zr_base_t *base);
-/** NULL: there is none. */
+/** NULL: no parameter has the name. */
 zr_param_t *zr_units_find_param(const zr_units_t *model, const char *name);
 /** Lay out the flat buffers of all units. */
 ZR_NODISCARD zr_status_t zr_units_lay_out(zr_units_t *model, size_t align_elems);

@@ -78,7 +78,8 @@ void zr_sim_clock_keep(zr_sim_clock_t *clock, zr_sim_tape_t *tape) {
     clock->tape = tape;
     if (tape == NULL)
         return;
-    tape->first_record = clock->n_records;
+    *tape = (zr_sim_tape_t){
+        .ops = tape->ops, .capacity = tape->capacity, .first_record = clock->n_records};
     for (int i = 0; i < ZR_N_SIM_PARTS; i++)
         tape->was_busy |= end_of_part(&clock->parts[i]) > clock->now;
 }

@@ -12,8 +12,8 @@
  * six places to learn them from, which all have to agree.
  */
 #include <math.h>
-#include <stdlib.h>
 
+#include "kernels/base/heap_internal.h"
 #include "kernels/sim/sim_drive.h"
 
 #define N_TAPES 3
@@ -34,6 +34,7 @@ typedef struct part {
 } part_t;
 
 typedef struct course {
+    zr_heap_t *heap; /* of all that is needed to ask */
     const zr_sim_tape_t *tapes[N_TAPES];
     part_t *parts;
     size_t n_parts, capacity;
@@ -97,14 +98,9 @@ static part_t *last_part(course_t *course) {
 
 /* From where the tapes are. NULL: no memory. */
 static part_t *add_part(course_t *course, part_kind_t kind, size_t n) {
-    if (course->n_parts == course->capacity) {
-        size_t capacity = course->capacity != 0 ? 2 * course->capacity : 16;
-        part_t *grown = realloc(course->parts, capacity * sizeof(*grown));
-        if (grown == NULL)
-            return NULL;
-        course->parts = grown;
-        course->capacity = capacity;
-    }
+    if (!zr_heap_make_room(course->heap, &course->parts, course->n_parts, &course->capacity,
+                           sizeof(*course->parts)))
+        return NULL;
     part_t *part = &course->parts[course->n_parts++];
     *part = (part_t){.kind = kind, .n = n};
     for (size_t m = 0; m < N_TAPES; m++)
@@ -154,7 +150,7 @@ static bool follows(const course_t *course, size_t m, size_t n_first, size_t n,
     return true;
 }
 
-/* The last of pieces in a row is none: there may be more of them. */
+/* The last of pieces in a row does not count as one: a longer run may have more pieces. */
 static bool is_grown_place(const course_t *course) {
     zr_sim_op_t op;
     for (size_t m = 0; m < N_TAPES; m++)
@@ -374,14 +370,14 @@ static bool ask_same(const course_t *course, machine_t *machine, const part_t *p
 
 static bool ask_stretch(const course_t *course, machine_t *machine, const part_t *part) {
     const zr_sim_op_t *ops = op_of(course, 1, part->at[1]);
-    numbers_t *numbers = calloc(part->n, sizeof(*numbers));
+    numbers_t *numbers = zr_heap_alloc(course->heap, part->n, sizeof(*numbers));
     bool goes_on = numbers != NULL;
     for (size_t place = 0; place < part->n && goes_on; place++)
         goes_on = find_stretch_numbers(course, part, place, &numbers[place]);
     for (size_t c = 0; c < machine->n_more && goes_on; c++)
         for (size_t place = 0; place < part->n && goes_on; place++)
             goes_on = ask(machine, &ops[place], number_of(&numbers[place], machine->n_more, c));
-    free(numbers);
+    zr_heap_free(course->heap, numbers);
     return goes_on;
 }
 
@@ -418,9 +414,9 @@ static bool open_machine(const course_t *course, machine_t *machine) {
     if (b->n_records < a->n_records)
         return false;
     machine->n_passes = a->n_records + machine->n_more * (b->n_records - a->n_records) + 1;
-    machine->passes = calloc(machine->n_passes, sizeof(*machine->passes));
-    machine->queues = calloc(a->n_queues + 1, sizeof(*machine->queues));
-    machine->drives = calloc(a->n_drives + 1, sizeof(zr_sim_drive_t *));
+    machine->passes = zr_heap_alloc(course->heap, machine->n_passes, sizeof(*machine->passes));
+    machine->queues = zr_heap_alloc(course->heap, a->n_queues, sizeof(*machine->queues));
+    machine->drives = zr_heap_alloc(course->heap, a->n_drives, sizeof(zr_sim_drive_t *));
     if (machine->passes == NULL || machine->queues == NULL || machine->drives == NULL)
         return false;
     for (; machine->n_drives < a->n_drives; machine->n_drives++) {
@@ -432,22 +428,15 @@ static bool open_machine(const course_t *course, machine_t *machine) {
     return true;
 }
 
-static void close_machine(machine_t *machine) {
-    for (uint32_t i = 0; i < machine->n_drives; i++)
-        zr_sim_drive_destroy(&machine->drives[i]);
-    free(machine->drives);
-    free(machine->queues);
-    free(machine->passes);
-}
-
 bool zr_sim_tape_extend(const zr_sim_tape_t *const tapes[3], size_t n_more, zr_sim_clock_t *clock,
                         zr_sim_mark_fn mark, void *context) {
-    course_t course = {.tapes = {tapes[0], tapes[1], tapes[2]}};
+    course_t course = {.heap = zr_heap_create(NULL), .tapes = {tapes[0], tapes[1], tapes[2]}};
     machine_t machine = {
         .clock = clock, .mark = mark, .context = context, .n_more = n_more + N_TAPES - 1};
-    bool is_told = is_whole(&course) && find_parts(&course) && open_machine(&course, &machine) &&
-                   ask_all(&course, &machine);
-    close_machine(&machine);
-    free(course.parts);
+    bool is_told = course.heap != NULL && is_whole(&course) && find_parts(&course) &&
+                   open_machine(&course, &machine) && ask_all(&course, &machine);
+    for (uint32_t i = 0; i < machine.n_drives; i++)
+        zr_sim_drive_destroy(&machine.drives[i]);
+    zr_heap_destroy(&course.heap);
     return is_told;
 }

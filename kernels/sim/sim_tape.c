@@ -15,11 +15,6 @@ void zr_sim_tape_destroy(zr_sim_tape_t **tape) {
     *tape = NULL;
 }
 
-void zr_sim_tape_rewind(zr_sim_tape_t *tape) {
-    zr_sim_op_t *ops = tape->ops;
-    *tape = (zr_sim_tape_t){.ops = ops, .capacity = tape->capacity};
-}
-
 bool zr_sim_is_of_drive(const zr_sim_op_t *op) {
     return op->kind >= ZR_SIM_OP_START && op->kind <= ZR_SIM_OP_ASK_TRANSFER;
 }

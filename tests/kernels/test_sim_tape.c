@@ -217,7 +217,6 @@ TEST(a_tape_begins_at_rest) {
     assert_false(zr_sim_tape_extend(tapes, 1, told.clock, note_mark, &told));
     zr_sim_clock_rest(clock);
     assert_true(zr_sim_clock_now(clock) == 1.0);
-    zr_sim_tape_rewind(tape);
     zr_sim_clock_keep(clock, tape);
     zr_sim_spend(clock, 0.5);
     assert_true(zr_sim_tape_extend(tapes, 1, told.clock, note_mark, &told));

@@ -68,10 +68,10 @@ typedef struct zr_run_request {
                          worked through once */
     zr_run_spans_t
         *spans; /* set to the work of the last step, freed by the caller; NULL: not recorded */
-    zr_sim_tape_t *tape;    /* rewound, and what is asked of the simulated machine is kept; NULL: it
-                               is not; borrowed */
-    zr_trace_t *trace;      /* recorder of the simulated rank; NULL: none */
-    zr_log_t log;           /* log of the simulated rank */
+    zr_sim_tape_t *tape; /* set to what is asked of the simulated machine in the steps whose times
+                            are; borrowed; NULL: it is not kept */
+    zr_trace_t *trace;   /* recorder of the simulated rank; NULL: none */
+    zr_log_t log;        /* log of the simulated rank */
     zr_plan_cache_t *plans; /* cache of memory plans of earlier runs; NULL: none; borrowed */
 } zr_run_request_t;
 

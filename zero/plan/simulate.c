@@ -43,8 +43,6 @@ static zr_status_t open_rank(planned_rank_t *rank) {
     device_options.trace = request->trace;
     zr_config_simulate(&config);
     ZR_TRY(zr_device_open("sim", &device_options, &rank->device));
-    if (request->tape != NULL)
-        zr_sim_tape_rewind(request->tape);
     rank->watch = zr_run_watch_create(zr_sim_clock_of(rank->device), request->spans);
     if (rank->watch == NULL)
         return fail_memory(request);
