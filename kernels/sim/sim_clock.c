@@ -124,19 +124,22 @@ static size_t first_ending_after(const part_t *part, double time) {
     return low;
 }
 
+#define LEAST_PAST 16
+
 /* Nothing begins before now any more. What has passed is in nobody's way, and is dropped when it is
  * half of all, so that each stretch is moved about once. */
 static void forget_past(part_t *part, double now) {
-    size_t n_past = first_ending_after(part, now);
-    if (n_past < 16 || n_past < part->n / 2)
+    size_t least = part->n / 2 > LEAST_PAST ? part->n / 2 : LEAST_PAST;
+    if (part->n < least || part->stretches[least - 1].end > now)
         return;
+    size_t n_past = first_ending_after(part, now);
     part->n -= n_past;
     memmove(part->stretches, part->stretches + n_past, part->n * sizeof(*part->stretches));
 }
 
 /* The first stretch behind the earliest room for so many seconds, and when that begins. */
 static size_t find_room(const part_t *part, double earliest, double seconds, double *begin_p) {
-    size_t next = first_ending_after(part, earliest);
+    size_t next = end_of_part(part) <= earliest ? part->n : first_ending_after(part, earliest);
     double begin = earliest;
     while (next < part->n && part->stretches[next].begin < begin + seconds) {
         if (part->stretches[next].end > begin)
