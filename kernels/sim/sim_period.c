@@ -213,11 +213,11 @@ static bool find_pieces(const course_t *course, const part_t *part, double m, do
     return fabs(work_of(course, part, 2) - first - 2 * more) <= NO_REST;
 }
 
-/* Places before where the tapes are that are alike, up to the last. */
-static size_t count_alike(const course_t *course, size_t most) {
+/* Places before where the tapes are that are the same, up to the last. */
+static size_t count_same(const course_t *course, size_t most) {
     const zr_sim_op_t *last = op_of(course, 0, course->at[0]) - 1;
     size_t n = most > 0 && last->kind == ZR_SIM_OP_WORK;
-    while (n > 0 && n < most && is_alike(last - n, last))
+    while (n > 0 && n < most && is_same(last - n, last))
         n++;
     return n;
 }
@@ -225,7 +225,7 @@ static size_t count_alike(const course_t *course, size_t most) {
 /* What is cut, and ends in different places: it began before. False: there is no such row here. */
 static bool add_pieces(course_t *course) {
     part_t *before = last_part(course);
-    size_t n = before != NULL && before->kind == PART_SAME ? count_alike(course, before->n) : 0;
+    size_t n = before != NULL && before->kind == PART_SAME ? count_same(course, before->n) : 0;
     part_t row = {.kind = PART_PIECES};
     double work;
     if (n == 0)
