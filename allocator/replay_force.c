@@ -185,8 +185,10 @@ static zr_status_t make_tables(zr_allocator_t *allocator) {
     for (int i = 1; i <= ZR_REPLAY_MAX_STREAMS; i++)
         if ((plan->streams & 1u << i) != 0)
             ZR_TRY(zr_event_create(allocator->device, &replay->fences[i]));
-    for (size_t i = 0; i < plan->n_awaited; i++)
+    for (size_t i = 0; i < plan->n_awaited; i++) {
         ZR_TRY(zr_event_create(allocator->device, &replay->awaited[i].event));
+        zr_event_set_of_place(replay->awaited[i].event);
+    }
     return ZR_OK;
 }
 

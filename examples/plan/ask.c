@@ -16,18 +16,21 @@ zr_run_open_t train_plan_open(const train_options_t *options) {
 
 /* Of this machine, drives are only what --nvme-path names. */
 zr_run_ask_t plan_ask(const plan_options_t *options) {
-    return (zr_run_ask_t){.run = train_plan_request(&options->run, &options->hardware),
-                          .places = train_plan_open(&options->run),
-                          .stage_open = options->stage_open,
-                          .optimizer_open = options->optimizer_open,
-                          .params_open = options->params_open,
-                          .recompute_open = options->recompute_open,
-                          .tries_never = options->run.auto_recompute,
-                          .micro_batch_open = options->micro_batch_open,
-                          .group_open = options->group_open,
-                          .least_stage = options->least_stage,
-                          .fold_blocks = options->walks ? 0 : PLAN_FOLD_LAYERS,
-                          .has_drives = !options->is_this};
+    zr_run_ask_t ask = {.run = train_plan_request(&options->run, &options->hardware),
+                        .places = train_plan_open(&options->run),
+                        .stage_open = options->stage_open,
+                        .optimizer_open = options->optimizer_open,
+                        .params_open = options->params_open,
+                        .recompute_open = options->recompute_open,
+                        .tries_never = options->run.auto_recompute,
+                        .micro_batch_open = options->micro_batch_open,
+                        .group_open = options->group_open,
+                        .least_stage = options->least_stage,
+                        .fold_blocks = options->walks ? 0 : PLAN_FOLD_LAYERS,
+                        .has_drives = !options->is_this};
+    if (zr_model_shape_sizes(&options->run.shape).n_layers >= PLAN_FOLD_LAYERS)
+        ask.run.n_steps = ZR_RUN_FOLD_STEPS; /* with --plan-exact walk, too */
+    return ask;
 }
 
 zr_run_request_t plan_row_request(const plan_options_t *options, const zr_run_row_t *row) {

@@ -134,7 +134,7 @@ static const zr_option_t own[] = {
     {"plan-exact", .offset = offsetof(plan_options_t, walks), .type = ZR_OPTION_CHOICE, .group = 4,
      .choices = exactness,
      .help =
-         "for models with at least 512 identical layers. fold: plans other than the "
+         "for models with at least 2048 identical layers. fold: plans other than the "
          "recommended and the fastest may be extrapolated from plans with fewer layers; they "
          "are marked ~ and show bytes in use, without fragmentation. walk: simulate every layer "
          "of every plan"},

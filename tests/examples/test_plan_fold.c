@@ -1,10 +1,11 @@
 /*
- * Plans of a model with many layers: those told from fewer layers say the same of memory, and
- * mostly of time; what is recommended is what it is with all layers, to the byte and to 1e-9 of its
- * time. Options and budgets are drawn at random; ZR_TEST_FOLDS=N draws N times.
+ * Plans of a model with many layers: those told from fewer layers say the same of memory, to the
+ * byte, and of time, mostly to 1e-9; what is recommended is what it is with all layers. Options and
+ * budgets are drawn at random; ZR_TEST_FOLDS=N draws N times.
  */
 #include <math.h>
 
+#include "examples/plan/options.h"
 #include "tests/common/test.h"
 #include "tests/examples/run_plan.h"
 
@@ -15,11 +16,11 @@ static const char *pick(uint64_t *bits, const char *const options[], size_t n) {
     pick(bits, (const char *const[]){__VA_ARGS__},                                                 \
          sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *))
 
-static void draw(uint64_t *bits, char text[1024]) {
+static void draw(uint64_t *bits, size_t least, char text[1024]) {
     snprintf(text, 1024,
              "--model layers=%zu,channels=%d,heads=4,seq=64,vocab=300 %s %s %s %s "
              "--device-memory %zuMiB --host-memory %zuMiB --micro-batch %d --quiet",
-             512 + (size_t)(random_bits(bits) % 200), 16 * (int)(1 + random_bits(bits) % 4),
+             least + (size_t)(random_bits(bits) % 400), 16 * (int)(1 + random_bits(bits) % 4),
              PICK(bits, "--hardware h200", "--hardware 24g-64g", "--hardware 8x-h100",
                   "--hardware 8x-h100 --ranks 16"),
              PICK(bits, "", "--dtype bf16"), PICK(bits, "", "--grad-accum 2", "--clip 1"),
@@ -30,7 +31,6 @@ static void draw(uint64_t *bits, char text[1024]) {
 
 /* Of plans that were told and fit: those with the same time. */
 static size_t n_fit, n_same_time;
-static double most_time_off;
 
 static bool is_same(json_t *a, json_t *b, double share) {
     return fabs(json_number_value(a) - json_number_value(b)) <= share * fabs(json_number_value(b));
@@ -61,14 +61,13 @@ static bool compare_plans(json_t *told, json_t *walked) {
     assert_true(is_exact == (json_object_get(told, "metadata_bytes") != NULL));
     compare_bytes(json_object_get(told, "peak_bytes"), json_object_get(walked, "peak_bytes"),
                   "peak_bytes");
-    if (fits && !is_same(step, walked_step, is_exact ? 1e-9 : 0.05))
-        fail_msg("%f ms instead of %f", json_number_value(step), json_number_value(walked_step));
     if (fits && !is_exact) {
         n_fit++;
         n_same_time += is_same(step, walked_step, 5e-9); /* it is printed with nine digits */
-        most_time_off =
-            fmax(most_time_off, fabs(json_number_value(step) / json_number_value(walked_step) - 1));
     }
+    if (fits && !is_same(step, walked_step, is_exact ? 1e-9 : 1e-4))
+        fail_msg("%.9g ms instead of %.9g", json_number_value(step),
+                 json_number_value(walked_step));
     return !is_exact;
 }
 
@@ -96,18 +95,25 @@ static size_t compare(const char *options) {
 TEST(what_is_recommended_is_as_with_all_layers) {
     const char *wanted = getenv("ZR_TEST_FOLDS");
     uint64_t bits = 11;
-    size_t n = wanted != NULL ? strtoul(wanted, NULL, 10) : 4, n_told = 0;
+    size_t n = wanted != NULL ? strtoul(wanted, NULL, 10) : 3, n_told = 0;
     for (size_t i = 0; i < n; i++) {
         char options[1024];
-        draw(&bits, options);
+        draw(&bits, PLAN_FOLD_LAYERS, options);
         print_message("%s\n", options);
         n_told += compare(options);
-        print_message("%zu plans told from fewer layers; of %zu that fit %zu with the same time, "
-                      "others up to %.2g of it off\n",
-                      n_told, n_fit, n_same_time, most_time_off);
+        print_message("%zu plans told from fewer layers; of %zu that fit %zu with the same time\n",
+                      n_told, n_fit, n_same_time);
     }
     assert_true(n_told >= 2 * n);
-    assert_true(100 * n_same_time >= 97 * n_fit);
+    assert_true(100 * n_same_time >= 95 * n_fit);
+}
+
+/* Of fewer layers none is told. */
+TEST(all_layers_of_usual_models_are_planned) {
+    uint64_t bits = 5;
+    char options[1024];
+    draw(&bits, PLAN_FOLD_LAYERS / 8, options);
+    assert_true(compare(options) == 0);
 }
 
 const test_group_t test_group = {make_folder, leave_test_folder};

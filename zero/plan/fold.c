@@ -5,10 +5,12 @@
  * a size of their own are full, over whole periods. So short plans, with a period more each, say
  * how much that is, if no bounded buffer grew between the last two. What is live is exact. Times
  * are the run's own where what the short ones asked of their machines can be asked again as often
- * as the run would (zr_sim_tape_extend); places in memory, which streams wait for, are taken to
- * repeat with it. Where what is asked depends on when, times are told if they go on evenly. What is
- * mapped is not told, since each class's granules depend on all that was before, nor are tables.
- * Whether a run fits is told only where that makes no difference.
+ * as the run would (zr_sim_tape_extend), and takes as long without the waits for places in memory,
+ * which do not repeat. Where what is asked depends on when, times are told if they go on evenly.
+ * Both are a little off now and then: a longer run's places may cost time where the short ones' do
+ * not, and what goes on evenly may come to an end. What is mapped is not told, since each class's
+ * granules depend on all that was before, nor are tables. Whether a run fits is told only where
+ * that makes no difference.
  */
 #include <math.h>
 #include <stdio.h>
@@ -18,9 +20,9 @@
 #include "zero/plan/watch_internal.h"
 
 #define FIRST_BLOCKS 32
-#define LEAST_EVEN 2048                /* blocks: fewer are walked rather than told so */
 #define LEAST_SAVING 4                 /* blocks to those of the longest short plan */
 #define EVEN 1e-9                      /* of a step */
+#define SAME 1e-10                     /* likewise; sums of other numbers */
 #define ROOM_BYTES ((size_t)128 << 20) /* and 1%: a run with so much left fits */
 #define CERTAIN 1.02                   /* times what there is, live: a run does not fit */
 
@@ -177,6 +179,17 @@ static bool ask_again(const few_t *few, zr_run_plan_t *plan) {
     return is_told;
 }
 
+/* Whether what is kept of the longest short run is all that its time depends on: waits for places
+ * in memory are not kept, and where they cost time nothing is told, since a longer run has others.
+ */
+static bool is_all_known(const few_t *few) {
+    few_t same = *few;
+    zr_run_plan_t plan = few->plans[2];
+    same.n_more = 0;
+    return ask_again(&same, &plan) &&
+           fabs(plan.step_seconds - few->plans[2].step_seconds) <= SAME * plan.step_seconds;
+}
+
 /* A period takes as long as the one before: then those behind are taken to. */
 static bool go_on_evenly(const few_t *few, zr_run_plan_t *plan) {
     const zr_run_plan_t *a = &few->plans[0], *b = &few->plans[1], *c = &few->plans[2];
@@ -211,7 +224,7 @@ static bool tell_from_few(const zr_run_request_t *request, size_t n, few_t *few,
         if (!plan_period(request, n, periods[i], few))
             continue;
         *plan_p = few->plans[2];
-        if (ask_again(few, plan_p) || (n >= LEAST_EVEN && go_on_evenly(few, plan_p))) {
+        if ((is_all_known(few) && ask_again(few, plan_p)) || go_on_evenly(few, plan_p)) {
             go_on(&few->plans[1], plan_p, (double)few->n_more);
             return true;
         }

@@ -112,6 +112,9 @@ void zr_run_hold_buffers(const zr_run_plan_t *plan, zr_config_t *config);
 
 /** Steps of a plan after which steps repeat: see zr_run_request_t.n_steps. */
 #define ZR_RUN_PLAN_STEPS 3
+/** Likewise, for plans that are told from fewer blocks (zr_run_ask_t.fold_blocks): at stage 3, too,
+ * both the last step and the one before, which it may wait for, follow the memory plan. */
+#define ZR_RUN_FOLD_STEPS 4
 
 /** Size of a search's cache of memory plans; many placements share one. */
 #define ZR_RUN_KEPT_BYTES ((size_t)64 << 20)
