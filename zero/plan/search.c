@@ -133,9 +133,12 @@ static void tell_progress(const search_t *search) {
 }
 
 static bool folds(const search_t *search) {
-    const zr_run_open_t *open = &search->ask->places;
-    return !search->walks && search->ask->fold_blocks > 0 && !open->optimizer && !open->params &&
-           !open->activations && !open->order && !open->update_at;
+    const zr_run_ask_t *ask = search->ask;
+    const zr_run_open_t *open = &ask->places;
+    const zr_model_maker_t *model = &ask->run.model;
+    return !search->walks && ask->fold_blocks > 0 && model->n_repeated != NULL &&
+           model->n_repeated(model->context) >= ask->fold_blocks && !open->optimizer &&
+           !open->params && !open->activations && !open->order && !open->update_at;
 }
 
 static zr_status_t plan_way(search_t *search, zr_run_row_t *row) {
