@@ -46,9 +46,9 @@ placement() {
 
 how() {
     case $1 in
-    gpt2-xl) echo "--seq 1024 --micro-batch 16 --recompute none --prefetch 100000000" ;;
-    gpt3-13b) echo "--seq 2048 --micro-batch 8 --recompute unit --prefetch 400000000" ;;
-    gpt3-175b) echo "--seq 2048 --micro-batch 4 --recompute unit --prefetch 2000000000 --max-live 4000000000" ;;
+    gpt2-xl) echo "--seq 1024 --micro-batch 16 --recompute none" ;;
+    gpt3-13b) echo "--seq 2048 --micro-batch 8 --recompute unit" ;;
+    gpt3-175b) echo "--seq 2048 --micro-batch 4 --recompute unit" ;;
     esac
 }
 

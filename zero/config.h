@@ -179,11 +179,12 @@ typedef struct zr_config {
     zr_state_form_t state_form; /* precision of the optimizer's arrays, except the master */
     zr_master_t master;
     zr_schedule_t schedule;
-    size_t prefetch_elems; /* stage 3: prefetch at most this many parameters; 0: none */
+    size_t prefetch_elems; /* stage 3: prefetch units of at most this many parameters;
+                              ZR_CONFIG_ALL: of any size; 0: none */
     size_t reuse_elems;    /* stage 3: keep a released unit gathered if its next use is at most this
                               many gathered parameters away; 0: never */
-    size_t max_live_elems; /* stage 3: prefetch and keep only up to this many gathered parameters; >
-                              0 */
+    size_t max_live_elems; /* stage 3: prefetch and keep only up to this many gathered parameters;
+                              ZR_CONFIG_ALL: no limit; > 0 */
     size_t sub_group_elems; /* update at most this many parameters at a time; > 0, and at least 1024
                                if the optimizer is offloaded */
     int shard_group_size; /* ranks that share one sharded copy (hybrid sharding): consecutive groups
@@ -223,13 +224,14 @@ typedef struct zr_config {
 } zr_config_t;
 
 #define ZR_CONFIG_NO_BUDGET ((size_t)-1)
+#define ZR_CONFIG_ALL ((size_t)-1)
 /** The part of process_memory_bytes reserved for the program, its threads' stacks and heap
  * overhead. */
 #define ZR_CONFIG_PROGRAM_BYTES ((size_t)64 << 20)
 
 /**
  * Stage 0, fp32, one micro-batch of one sequence, AdamW, lr 3e-4, betas 0.9 and 0.95, eps 1e-8, no
- * decay, no momentum, no clipping, constant rate, prefetch of 50,000,000 elements, one group of all
+ * decay, no momentum, no clipping, constant rate, prefetch of units of any size, one group of all
  * ranks, overlap, no budgets, nothing offloaded (optimizer: ratio 1, gradients included, 4 buffers;
  * parameters: ratio 1, 5 buffers of 4194304, none in host memory; requests of 512 KiB, 32 in
  * flight, checksums), progress every 10 steps. The schedule's other fields have DeepSpeed's

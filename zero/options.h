@@ -32,7 +32,7 @@ enum {
     ZR_OPTION_AGREE = 1,      /* must be the same on all ranks */
     ZR_OPTION_AUTO = 2,       /* "auto" is allowed: the program then chooses the value */
     ZR_OPTION_UNSET0 = 4,     /* the field may be 0 (not set), the option may not */
-    ZR_OPTION_OR_ALL = 8,     /* "all" (JSON: -1) is allowed, and stored as -1 */
+    ZR_OPTION_OR_ALL = 8,     /* "all" (JSON: -1) is allowed, and stored as -1, of the type */
     ZR_OPTION_FILE_AUTO = 16, /* JSON: "auto" leaves the field as it is */
     ZR_OPTION_SAID = 32,      /* JSON: written even if it is the default */
     ZR_OPTION_SEVERAL = 64,   /* may be repeated on a command line; every occurrence counts */

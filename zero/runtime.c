@@ -337,6 +337,7 @@ static zr_status_t commit(zr_runtime_t *runtime) {
     ZR_TRY(zr_units_lay_out(&runtime->model, state->align_elems));
     ZR_TRY(zr_exchange_create(&runtime->exchange, &runtime->base));
     ZR_TRY(agree(runtime));
+    zr_unit_warn_of_prefetch(runtime);
     ZR_TRY(zr_grads_create(&runtime->grads));
     ZR_TRY(zr_state_place(state, &runtime->nvme));
     ZR_TRY(zr_grads_place(&runtime->grads, &runtime->nvme));

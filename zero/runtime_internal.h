@@ -80,6 +80,8 @@ void zr_buffers_choose(zr_runtime_t *runtime);
 /** initial.c: bring initial values of a flat buffer to where they live. */
 ZR_NODISCARD zr_status_t zr_initial_place(zr_runtime_t *runtime, zr_unit_t *unit, int kind);
 
+/** unit.c: warn if most units are too large to be prefetched. */
+void zr_unit_warn_of_prefetch(const zr_runtime_t *runtime);
 /** unit.c: give back gathered parameters of a unit that is not acquired, if it has any. Their
  * gather and their uses have been waited for. */
 void zr_unit_drop_gathered(zr_runtime_t *runtime, zr_unit_t *unit);

@@ -181,6 +181,32 @@ static zr_status_t prefetch(zr_runtime_t *runtime) {
     return gather(runtime, next);
 }
 
+/* The limit that keeps a unit from being prefetched beside one like it; NULL: none. */
+static const char *limit_of_prefetch(const zr_config_t *config, size_t elems) {
+    return elems > config->prefetch_elems       ? "--prefetch (stage3_prefetch_bucket_size)"
+           : elems > config->max_live_elems / 2 ? "--max-live (stage3_max_live_parameters)"
+                                                : NULL;
+}
+
+void zr_unit_warn_of_prefetch(const zr_runtime_t *runtime) {
+    const zr_base_t *base = &runtime->base;
+    const zr_units_t *model = &runtime->model;
+    size_t n = 0, largest = 0;
+    for (size_t i = 0; i < model->n_units; i++) {
+        size_t elems = padded_elems(model->units[i]);
+        n += limit_of_prefetch(&base->config, elems) != NULL;
+        largest = elems > largest ? elems : largest;
+    }
+    if (base->rank != 0 || zr_base_keeps_full_params(base) || base->config.prefetch_elems == 0 ||
+        2 * n <= model->n_units)
+        return;
+    zr_log_write(&base->log, ZR_LOG_WARNING,
+                 "%zu of %s are not gathered ahead but waited for: they have up to %zu parameters, "
+                 "and %s leaves no room for the next one; \"all\" does",
+                 n, zr_count_text(model->n_units, "unit").text, largest,
+                 limit_of_prefetch(&base->config, largest));
+}
+
 /* Whether a unit that is released now is needed again soon enough to stay gathered. */
 static bool is_reused_soon(const zr_gathers_t *gathers, const zr_unit_t *unit) {
     const zr_gather_order_t *order = &gathers->orders[0];

@@ -47,9 +47,9 @@ static void plan_and_run(zero_train_t *run, train_options_t *options, messages_t
     bool is_first = train_launch_first(options) == 0;
     train_plan_t plan = {0};
     zr_run_evaluations_t evaluations = zero_train_evaluations(run);
-    if (is_first || train_plan_may_hold_buffers(options))
+    if (is_first || train_plan_may_hold(options))
         train_plan_make(options, zero_train_first_step(run), &evaluations, &plan);
-    train_plan_hold_buffers(&plan, options, log);
+    train_plan_hold(&plan, options, log);
     if (!is_first)
         plan = (train_plan_t){0};
     zr_status_t status = train_plan_check(&plan, options, log);

@@ -183,23 +183,27 @@ zr_status_t train_plan_check(const train_plan_t *plan, const train_options_t *op
                    zr_run_lack_name(lack), train_bytes((double)lack->there_bytes).text);
 }
 
-bool train_plan_may_hold_buffers(const train_options_t *options) {
+bool train_plan_may_hold(const train_options_t *options) {
     const zr_config_t *config = &options->config;
-    return train_options_use_nvme(options) &&
-           (config->offload_optimizer.n_buffers == 0 || config->offload_param.n_buffers == 0);
+    bool opens_buffers =
+        config->offload_optimizer.n_buffers == 0 || config->offload_param.n_buffers == 0;
+    return (train_options_use_nvme(options) && opens_buffers) ||
+           (config->stage == 3 && config->prefetch_elems == ZR_CONFIG_ALL);
 }
 
-void train_plan_hold_buffers(const train_plan_t *plan, train_options_t *options,
-                             const zr_log_t *log) {
+void train_plan_hold(const train_plan_t *plan, train_options_t *options, const zr_log_t *log) {
     zr_config_t *config = &options->config;
     size_t n = plan->on_host.plan.n_buffers + plan->on_device.plan.n_buffers;
-    zr_run_hold_buffers(&plan->on_host.plan, config);
-    zr_run_hold_buffers(&plan->on_device.plan, config);
+    zr_run_hold(&plan->on_host.plan, config);
+    zr_run_hold(&plan->on_device.plan, config);
     if (n > 0)
         zr_log_write(log, ZR_LOG_INFO,
                      "--nvme-buffers %zu --param-buffers %zu are used: more do not fit in host "
                      "memory",
                      config->offload_optimizer.n_buffers, config->offload_param.n_buffers);
+    if (plan->on_host.plan.lacks_prefetch || plan->on_device.plan.lacks_prefetch)
+        zr_log_write(log, ZR_LOG_INFO,
+                     "--prefetch 0 is used: two units at a time do not fit in device memory");
 }
 
 train_planned_t train_plan_of(const train_plan_t *plan, const train_result_t *result) {

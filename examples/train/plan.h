@@ -51,13 +51,12 @@ void train_plan_make(const train_options_t *options, size_t first_step,
 ZR_NODISCARD zr_status_t train_plan_check(const train_plan_t *plan, const train_options_t *options,
                                           const zr_log_t *log);
 
-/** Whether the plan may say how many buffers the run has: each process of the run has to make it.
- */
-bool train_plan_may_hold_buffers(const train_options_t *options);
+/** Whether the plan may say how many buffers the run has, or that it does not prefetch: each
+ * process of the run has to make it. */
+bool train_plan_may_hold(const train_options_t *options);
 
-/** Take the plan's numbers of buffers where more do not fit; logged. */
-void train_plan_hold_buffers(const train_plan_t *plan, train_options_t *options,
-                             const zr_log_t *log);
+/** Take what the plan has where more does not fit; logged. */
+void train_plan_hold(const train_plan_t *plan, train_options_t *options, const zr_log_t *log);
 
 /** What the plan has foretold of the run that had this result. */
 train_planned_t train_plan_of(const train_plan_t *plan, const train_result_t *result);

@@ -212,7 +212,7 @@ TEST(rates_of_a_file) {
 /* Parameters are read once per pass and step, not per micro-batch; but the activations of all
  * micro-batches have to fit. */
 TEST(the_faster_order_that_fits) {
-#define ORDER MODEL "--stage 3 --ranks 2 --grad-accum 4 --offload-params cpu "
+#define ORDER MODEL "--stage 3 --ranks 2 --grad-accum 4 --offload-params cpu --prefetch 1000000 "
     json_t *object = run_json(0, ORDER "--order auto");
     expect_fields(object, "order=block chosen.plans=2");
     expect_fields(run_json(0, ORDER "--order block"), "weights_xxh3=%s",
@@ -223,6 +223,25 @@ TEST(the_faster_order_that_fits) {
     assert_ran(1, ORDER "--order block --device-memory %.0f", most - 4096);
     expect_fields(run_json(0, MODEL "--order auto"), "order=micro-batch"); /* of one micro-batch */
     expect_said(ZERO_TRAIN, 2, MODEL "--order blocks", "the nearest is block");
+}
+
+/* Two units at a time are gathered where they fit, unless the size of units is said. */
+TEST(prefetch_where_it_fits) {
+#define AHEAD MODEL "--stage 3 --ranks 2 --offload-params cpu "
+    json_t *object = run_json(0, AHEAD "--prefetch all");
+    double most = number(object, "planned_peak_bytes.device.reserved");
+    expect_fields(run_json(0, AHEAD "--device-memory %.0f", most - 4096), "weights_xxh3=%s",
+                  text(object, "weights_xxh3"));
+    assert_has(err, "--prefetch 0 is used: two units at a time do not fit in device memory");
+    assert_ran(1, AHEAD "--prefetch 1000000 --device-memory %.0f", most - 4096);
+    assert_ran(0, AHEAD "--prefetch 0 --device-memory %.0f", most - 4096);
+    assert_true(strstr(err, "gathered ahead") == NULL);
+    static const char *const limits[] = {"--prefetch", "--max-live"};
+    for (size_t i = 0; i < 2; i++) {
+        assert_ran(0, AHEAD "%s 100", limits[i]);
+        assert_has(err, "6 of 6 units are not gathered ahead but waited for");
+        assert_has(err, limits[i]);
+    }
 }
 
 /* Updates in backward keep no gradients; where the norm decides they keep the old state instead. */

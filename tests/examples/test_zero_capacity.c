@@ -296,7 +296,7 @@ TEST(few_steps_are_proof_enough) {
     json_t *point = point_of(capacity_json(
         0, SMALL "--device-memory 2200kB --host-memory 8MiB --ranks 2 --verify steps=1 --stage 3 "
                  "--offload-params none --offload-optimizer cpu --offload-gradients cpu "
-                 "--offload-gradients-ratio 1 --offload-activations none"));
+                 "--offload-gradients-ratio 1 --offload-activations none --prefetch 1000000"));
     expect_fields(point,
                   "proof.steps=1 proof.result=trained proof.peaks=as_planned proof.next=refused");
     assert_true(number(point, "proof.peak_bytes.device") <

@@ -41,7 +41,7 @@ TEST(tables_are_planned) {
 
 /* What is needed of it, and a byte for each rank less. */
 TEST(a_process_has_a_budget) {
-    static const char *const cases[] = {"--stage 1", "--stage 3 --ranks 2",
+    static const char *const cases[] = {"--stage 1", "--stage 3 --ranks 2 --prefetch 1000000",
                                         "--stage 2 --ranks 3 --offload-optimizer cpu"};
     for (size_t i = 0; i < N_OF(cases); i++) {
         json_t *plain = run_json(0, RUN "%s", cases[i]);

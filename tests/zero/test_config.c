@@ -13,7 +13,7 @@ TEST(test_default_is_valid) {
     assert_int_equal(config.grad_accum, 1);
     assert_int_equal(config.train_batch, 3);
     assert_true(config.adamw.lr == 3e-4 && config.adamw.beta2 == 0.95);
-    assert_int_equal(config.prefetch_elems, 50000000);
+    assert_true(config.prefetch_elems == ZR_CONFIG_ALL && config.max_live_elems == ZR_CONFIG_ALL);
     assert_true(config.device_memory_bytes == ZR_CONFIG_NO_BUDGET);
 }
 
@@ -140,7 +140,8 @@ static void too_many_paths(zr_config_t *c) {
 }
 
 static const wrong_case_t wrong_cases[] = {
-    {cosine_without_end, "requires schedule.total_steps (scheduler.params.total_num_steps), which is not set"},
+    {cosine_without_end,
+     "requires schedule.total_steps (scheduler.params.total_num_steps), which is not set"},
     {decay_shorter_than_warmup, "is 11, must be at most schedule.total_steps"},
     {sub_group_too_small,
      "--sub-group) is 1023; with an offloaded optimizer allowed: at least 1024"},

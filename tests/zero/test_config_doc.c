@@ -74,7 +74,7 @@ static void print_value(FILE *out, const zr_option_t *option, const zr_config_t 
         fprintf(out, "`%s`", c->json);
     else if (c != NULL && c->json == NULL && c->name != NULL && option->field != NULL)
         fprintf(out, "`\"%s\"`", c->name);
-    else if ((option->flags & ZR_OPTION_OR_ALL) != 0 && value == -1)
+    else if (strcmp(zr_option_text(option, config).text, "all") == 0)
         fprintf(out, "`-1`");
     else if ((option->flags & ZR_OPTION_OR_AUTO) != 0)
         fprintf(out, "`\"auto\"`");

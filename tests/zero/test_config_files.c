@@ -40,6 +40,7 @@ TEST(test_good_file) {
     expected.schedule.warmup_max_lr = 6e-4;
     expected.schedule.warmup_steps = 20;
     expected.stage = 3;
+    expected.prefetch_elems = 50000000;
     assert_ok(read_text(good_file, &config, &messages));
     assert_has(messages.text, "fp16.enabled \"auto\" is taken as false: fp16 is not supported");
     assert_has(messages.text, "stage3_gather_16bit_weights_on_model_save true has no effect");
@@ -52,6 +53,28 @@ TEST(test_good_file) {
     config.schedule.total_steps = 100; /* what the trainer does for "auto" */
     assert_ok(zr_config_resolve(&config, 4, &log));
     assert_int_equal(config.micro_batch, 4);
+}
+
+/* A file says -1, or nothing; "all" is for command lines. */
+TEST(test_units_of_any_size) {
+    messages_t messages;
+    zr_config_t config = zr_config_default(), before = config;
+    const char *text =
+        "{\"train_micro_batch_size_per_gpu\": 1, \"zero_optimization\": {\"stage\": 3, "
+        "\"stage3_prefetch_bucket_size\": %s, \"stage3_max_live_parameters\": %s}}";
+    static const char *const values[][2] = {{"\"auto\"", "\"auto\""}, {"-1", "-1"}, {"0", "1"}};
+    for (size_t i = 0; i < 3; i++) {
+        char file[256];
+        snprintf(file, sizeof(file), text, values[i][0], values[i][1]);
+        config = before;
+        assert_ok(read_text(file, &config, &messages));
+        assert_true((config.prefetch_elems == ZR_CONFIG_ALL) == (i < 2));
+        assert_true((config.max_live_elems == ZR_CONFIG_ALL) == (i < 2));
+    }
+    assert_int_equal(read_text("{\"zero_optimization\": {\"stage3_max_live_parameters\": 0}}",
+                               &config, &messages),
+                     ZR_ERR_ARGUMENT);
+    assert_has(messages.text, "at least 1, or -1");
 }
 
 TEST(test_empty_object_changes_nothing) {

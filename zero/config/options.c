@@ -107,7 +107,8 @@ bool zr_option_holds(const zr_option_t *option, double value) {
                 return true;
         return false;
     }
-    if ((option->flags & ZR_OPTION_OR_ALL) != 0 && value == -1)
+    if ((option->flags & ZR_OPTION_OR_ALL) != 0 &&
+        (value == -1 || (option->type == ZR_OPTION_COUNT && value == (double)SIZE_MAX)))
         return true;
     bool is_bounded = option->type != ZR_OPTION_SWITCH && option->type != ZR_OPTION_FLAG;
     return !is_bounded || (isfinite(value) && value >= option->least &&
@@ -117,8 +118,10 @@ bool zr_option_holds(const zr_option_t *option, double value) {
 bool zr_option_is_allowed(const zr_option_t *option, const void *object) {
     double value = zr_option_number(option, object);
     return zr_option_holds(option, value) ||
-           ((option->flags & (ZR_OPTION_UNSET0 | ZR_OPTION_OR_AUTO)) != 0 && value == 0) || /* no budget: a SIZE_MAX */
-           option->type == ZR_OPTION_PATHS || option->type == ZR_OPTION_STRING;
+           ((option->flags & (ZR_OPTION_UNSET0 | ZR_OPTION_OR_AUTO)) != 0 &&
+            value == 0) || /* no budget: a SIZE_MAX */
+           option->type == ZR_OPTION_PATHS ||
+           option->type == ZR_OPTION_STRING;
 }
 
 zr_option_range_t zr_option_range(const zr_option_t *option) {
@@ -190,6 +193,8 @@ zr_option_text_t zr_option_text(const zr_option_t *option, const void *object) {
     case ZR_OPTION_BYTES:
         if ((option->flags & ZR_OPTION_OR_AUTO) != 0 && *(const size_t *)field == 0)
             snprintf(text.text, size, "auto");
+        else if ((option->flags & ZR_OPTION_OR_ALL) != 0 && *(const size_t *)field == SIZE_MAX)
+            snprintf(text.text, size, "all");
         else if (*(const size_t *)field != ZR_CONFIG_NO_BUDGET)
             snprintf(text.text, size, "%zu", *(const size_t *)field);
         break;
@@ -307,7 +312,7 @@ static zr_status_t set_whole(const reading_t *r) {
         return ZR_OK;
     }
     if (may_be_all && strcmp(r->text, "all") == 0) {
-        *(int *)place_of(r->option, r->object) = -1;
+        zr_option_store_whole(r->option, UINT64_MAX, r->object);
         return ZR_OK;
     }
     char *end = NULL;

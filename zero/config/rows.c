@@ -249,8 +249,7 @@ static const zr_option_t rows[] = {
          "ranks that share one sharded copy (hybrid sharding): gathers stay within groups of this "
          "many consecutive ranks, and gradients are summed between groups once per step; auto, and "
          "the default with --stage auto: the best planned size, on one machine all ranks",
-     .more =
-         "must divide the ranks ([clusters.md](../guide/clusters.md#groups-hybrid-sharding))"},
+     .more = "must divide the ranks ([clusters.md](../guide/clusters.md#groups-hybrid-sharding))"},
     {"dtype", "bf16.enabled", FIELD(dtype), .type = ZR_OPTION_CHOICE,
      .flags = AGREE | FILE_AUTO | SAID, .choices = dtypes, .group = RANKS, .usual = "false",
      .help = "dtype of parameters and gradients", .note = "true: bf16; false: fp32"},
@@ -260,12 +259,15 @@ static const zr_option_t rows[] = {
              "with --order block, else every micro-batch",
      .more = "the other makes all four stages bitwise equal with `--grad-accum`"},
     {"prefetch", ZERO "stage3_prefetch_bucket_size", FIELD(prefetch_elems), .type = ZR_OPTION_COUNT,
-     .flags = AGREE | FILE_AUTO, .arg = "ELEMS", .group = RANKS, .usual = "50000000",
-     .help = "stage 3: maximum number of parameters that are prefetched", .when = {&at_stage_3},
-     .idle = "0"},
+     .flags = AGREE | FILE_AUTO | ZR_OPTION_OR_ALL, .arg = "ELEMS|all", .group = RANKS,
+     .usual = "50000000",
+     .help = "stage 3: gather the next unit while one computes, if it has at most this many "
+             "parameters; all: of any size, where the plan says that it fits",
+     .when = {&at_stage_3}, .idle = "0"},
     {"max-live", ZERO "stage3_max_live_parameters", FIELD(max_live_elems), .type = ZR_OPTION_COUNT,
-     .flags = AGREE | FILE_AUTO, .least = 1, .arg = "ELEMS", .group = RANKS, .usual = "1000000000",
-     .help = "stage 3: maximum number of parameters that are gathered at a time",
+     .flags = AGREE | FILE_AUTO | ZR_OPTION_OR_ALL, .least = 1, .arg = "ELEMS|all", .group = RANKS,
+     .usual = "1000000000",
+     .help = "stage 3: maximum number of parameters that are gathered at a time by a prefetch",
      .when = {&at_stage_3}},
     {NULL, ZERO "stage3_max_reuse_distance", FIELD(reuse_elems), .type = ZR_OPTION_COUNT,
      .flags = AGREE | FILE_AUTO, .usual = "1000000000",
@@ -416,7 +418,8 @@ static const zr_option_t rows[] = {
      .help =
          "buffers in host memory: this many sub-groups of optimizer state are read, updated and "
          "written concurrently, and as many inputs of layers; auto: with --update-at backward as "
-         "many as the largest unit fills four times, in 9/10 of what the host budget leaves, else 4",
+         "many as the largest unit fills four times, in 9/10 of what the host budget leaves, else "
+         "4",
      .when = {&slices_on_nvme}},
     {NULL, STATE "pipeline_read", FIELD(offload_optimizer.read_ahead), .type = ZR_OPTION_SWITCH,
      .flags = FILE_AUTO, .usual = "false",

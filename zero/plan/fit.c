@@ -129,7 +129,7 @@ zr_run_lack_t zr_run_find_lack(const zr_run_request_t *request, const zr_run_pla
     return lack;
 }
 
-/* ---- numbers of buffers that are left open --------------------------------------------------- */
+/* ---- what is left open ----------------------------------------------------------------------- */
 
 typedef struct held_error {
     const zr_log_t *log;
@@ -137,7 +137,7 @@ typedef struct held_error {
     char message[1024];
 } held_error_t;
 
-/* Errors wait until it is known that fewer buffers do not fit either. */
+/* Errors wait until it is known that less does not fit either. */
 static void hold_error(void *context, zr_log_level_t level, int rank, const char *message) {
     held_error_t *held = context;
     zr_log_t log = zr_log_with_rank(held->log, rank);
@@ -174,8 +174,18 @@ static void set_open(zr_config_t *config, size_t n_buffers, size_t n_param_buffe
         config->offload_param.n_buffers = n_param_buffers;
 }
 
-void zr_run_hold_buffers(const zr_run_plan_t *plan, zr_config_t *config) {
+bool zr_run_opens_prefetch(const zr_run_request_t *request) {
+    return request->config.stage == 3 && request->config.prefetch_elems == ZR_CONFIG_ALL;
+}
+
+bool zr_run_opens(const zr_run_request_t *request) {
+    return zr_run_opens_buffers(request) || zr_run_opens_prefetch(request);
+}
+
+void zr_run_hold(const zr_run_plan_t *plan, zr_config_t *config) {
     set_open(config, plan->n_buffers, plan->n_param_buffers);
+    if (plan->lacks_prefetch)
+        config->prefetch_elems = 0;
 }
 
 /* Buffers are in host memory, which is all there is where the device is the host. */
@@ -212,7 +222,12 @@ static bool fits_with_fewer(const zr_run_request_t *request, zr_run_plan_t *plan
     return true;
 }
 
-zr_status_t zr_run_plan(const zr_run_request_t *request, zr_run_plan_t *plan_p) {
+static zr_status_t tell_held(const held_error_t *held, zr_status_t status) {
+    zr_log_t log = zr_log_with_rank(held->log, held->rank);
+    return status == ZR_OK ? ZR_OK : zr_fail(&log, status, "%s", held->message);
+}
+
+zr_status_t zr_run_plan_with_prefetch(const zr_run_request_t *request, zr_run_plan_t *plan_p) {
     held_error_t held = {.log = &request->log};
     zr_run_request_t own = *request;
     if (!zr_run_opens_buffers(request))
@@ -223,8 +238,38 @@ zr_status_t zr_run_plan(const zr_run_request_t *request, zr_run_plan_t *plan_p) 
     if (status == ZR_ERR_BUDGET && may_lack_buffers(request, plan_p) &&
         fits_with_fewer(request, plan_p))
         return ZR_OK;
-    zr_log_t log = zr_log_with_rank(&request->log, held.rank);
-    return status == ZR_OK ? ZR_OK : zr_fail(&log, status, "%s", held.message);
+    return tell_held(&held, status);
+}
+
+/* What is gathered is on the device. */
+static bool may_lack_prefetch(const zr_run_request_t *request, const zr_run_plan_t *plan) {
+    return request->hardware.kind == ZR_HARDWARE_HOST || plan->tiers[ZR_TIER_DEVICE].n_refused > 0;
+}
+
+static bool fits_without_prefetch(const zr_run_request_t *request, zr_run_plan_t *plan_p) {
+    zr_run_request_t own = *request;
+    zr_run_plan_t plan;
+    own.log = zr_run_nowhere;
+    own.config.prefetch_elems = 0;
+    if (zr_run_plan_with_prefetch(&own, &plan) != ZR_OK)
+        return false;
+    plan.lacks_prefetch = true;
+    *plan_p = plan;
+    return true;
+}
+
+zr_status_t zr_run_plan(const zr_run_request_t *request, zr_run_plan_t *plan_p) {
+    held_error_t held = {.log = &request->log};
+    zr_run_request_t own = *request;
+    if (!zr_run_opens_prefetch(request))
+        return zr_run_plan_with_prefetch(request, plan_p);
+    own.log.sink = hold_error;
+    own.log.context = &held;
+    zr_status_t status = zr_run_plan_with_prefetch(&own, plan_p);
+    if (status == ZR_ERR_BUDGET && may_lack_prefetch(request, plan_p) &&
+        fits_without_prefetch(request, plan_p))
+        return ZR_OK;
+    return tell_held(&held, status);
 }
 
 /* ---- what it needs --------------------------------------------------------------------------- */
@@ -250,8 +295,10 @@ zr_run_request_t zr_run_to_learn(const zr_run_request_t *limited, size_t n_steps
     return request;
 }
 
-void zr_run_set_usual_buffers(zr_config_t *config) {
-    set_open(config, ZR_CONFIG_USUAL_BUFFERS, ZR_CONFIG_USUAL_PARAM_BUFFERS);
+void zr_run_set_least(zr_run_request_t *request) {
+    set_open(&request->config, ZR_CONFIG_USUAL_BUFFERS, ZR_CONFIG_USUAL_PARAM_BUFFERS);
+    if (zr_run_opens_prefetch(request))
+        request->config.prefetch_elems = 0;
 }
 
 /* What it needs, with enough of everything. */
@@ -261,7 +308,7 @@ static zr_status_t plan_without_limits(const zr_run_request_t *limited, const zr
     request.log = *log;
     request.log.level = ZR_LOG_ERROR;
     request.memory_only = request.spans == NULL && request.trace == NULL;
-    zr_run_set_usual_buffers(&request.config);
+    zr_run_set_least(&request);
     ZR_TRY(zr_run_plan(&request, &one->plan));
     one->lack = zr_run_find_lack(limited, &one->plan);
     return ZR_OK;

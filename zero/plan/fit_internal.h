@@ -8,7 +8,7 @@
 /** A log that drops all messages. */
 extern const zr_log_t zr_run_nowhere;
 
-/** zr_run_plan, with as many buffers as the run itself would choose. */
+/** zr_run_plan, with what the run itself would choose. */
 ZR_NODISCARD zr_status_t zr_run_plan_as_asked(const zr_run_request_t *request,
                                               zr_run_plan_t *plan_p);
 
@@ -19,11 +19,21 @@ typedef enum zr_run_mark {
     ZR_RUN_MARK_END        /* it ends */
 } zr_run_mark_t;
 
+/** zr_run_plan, with prefetch even if it fits only without. */
+ZR_NODISCARD zr_status_t zr_run_plan_with_prefetch(const zr_run_request_t *request,
+                                                   zr_run_plan_t *plan_p);
+
 /** Whether a run has buffers whose number is open. */
 bool zr_run_opens_buffers(const zr_run_request_t *request);
 
-/** Give open numbers of buffers what a plan with enough memory has. */
-void zr_run_set_usual_buffers(zr_config_t *config);
+/** Whether it prefetches only where that fits. */
+bool zr_run_opens_prefetch(const zr_run_request_t *request);
+
+/** Either. */
+bool zr_run_opens(const zr_run_request_t *request);
+
+/** Choose what is open so that little is needed: the usual numbers of buffers, and no prefetch. */
+void zr_run_set_least(zr_run_request_t *request);
 
 /** The same run with enough of everything. */
 zr_run_request_t zr_run_without_limits(const zr_run_request_t *request);

@@ -258,10 +258,10 @@ bool zr_run_fold(const zr_run_request_t *request, size_t least_blocks, zr_run_fi
     zr_run_fit_t one = {0};
     if (n == 0 || n < least_blocks || !tell(request, n, &one))
         return false;
-    if (!one.fits && zr_run_opens_buffers(request)) {
-        zr_run_request_t usual = *request;
-        zr_run_set_usual_buffers(&usual.config);
-        if (!lacks_device_surely(request, &one.plan) || !tell(&usual, n, &one))
+    if (!one.fits && zr_run_opens(request)) {
+        zr_run_request_t least = *request;
+        zr_run_set_least(&least);
+        if (!lacks_device_surely(request, &one.plan) || !tell(&least, n, &one) || one.fits)
             return false;
     }
     if (!one.fits && !lacks_surely(request, &one.plan))

@@ -74,7 +74,7 @@ static zr_status_t plan_placed(zr_run_largest_t *search, const variant_t *varian
             zr_run_place_and_plan(run, &open, search->log, &search->n_plans, plan_p, &is_planned));
     search->n_plans += !is_planned;
     *status_p = is_planned ? ZR_OK : zr_run_plan(run, plan_p);
-    zr_run_hold_buffers(plan_p, &run->config);
+    zr_run_hold(plan_p, &run->config);
     return ZR_OK;
 }
 
@@ -423,7 +423,7 @@ static zr_status_t plan_next(zr_run_largest_t *search, const variant_t *first) {
     search->next_run.memory_only = false;
     if (search->next.fits)
         ZR_TRY(zr_run_fit(&search->next_run, search->log, &search->next));
-    zr_run_hold_buffers(&search->next.plan, &search->next_run.config);
+    zr_run_hold(&search->next.plan, &search->next_run.config);
     return ZR_OK;
 }
 

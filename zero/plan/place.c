@@ -67,7 +67,7 @@ static zr_status_t plan(search_t *search, size_t n_free, zr_run_plan_t *plan_p, 
     request.memory_only |= search->memory_only;
     search->message[0] = '\0';
     search->n_plans++;
-    zr_status_t status = zr_run_plan(&request, plan_p);
+    zr_status_t status = zr_run_plan_with_prefetch(&request, plan_p);
     *fits_p = status == ZR_OK;
     if (status == ZR_ERR_UNSUPPORTED && search->tries_split)
         return status;
@@ -674,13 +674,14 @@ static zr_status_t open_buffers(search_t *search, const zr_config_t *asked) {
     search->memory_only = search->open->is_enough;
     ZR_TRY(plan(search, 0, &search->planned, &search->is_planned));
     if (search->is_planned)
-        zr_run_hold_buffers(&search->planned, config);
+        zr_run_hold(&search->planned, config);
     return ZR_OK;
 }
 
 /* With updates where the run says. */
-static zr_status_t place(zr_run_request_t *run, const zr_run_open_t *open, const zr_log_t *log,
-                         size_t *n_plans_p, zr_run_plan_t *plan_p, bool *is_planned_p) {
+static zr_status_t place_with_prefetch(zr_run_request_t *run, const zr_run_open_t *open,
+                                       const zr_log_t *log, size_t *n_plans_p,
+                                       zr_run_plan_t *plan_p, bool *is_planned_p) {
     search_t search = {.run = run, .open = open, .log = log, .memory_only = true};
     const zr_config_t asked = run->config;
     const size_t pinned_bytes = run->hardware.pinned_bytes;
@@ -703,6 +704,22 @@ static zr_status_t place(zr_run_request_t *run, const zr_run_open_t *open, const
     if (search.is_planned)
         *plan_p = search.planned;
     return ZR_OK;
+}
+
+/* Tiers are filled beside what is prefetched; without it only where nothing fits else. */
+static zr_status_t place(zr_run_request_t *run, const zr_run_open_t *open, const zr_log_t *log,
+                         size_t *n_plans_p, zr_run_plan_t *plan_p, bool *is_planned_p) {
+    const zr_run_request_t asked = *run;
+    ZR_TRY(place_with_prefetch(run, open, log, n_plans_p, plan_p, is_planned_p));
+    if (*is_planned_p || !zr_run_opens_prefetch(run))
+        return ZR_OK;
+    zr_run_request_t without = *run; /* all as far down as it goes */
+    without.config.prefetch_elems = 0;
+    if (!zr_run_fits(&without))
+        return ZR_OK;
+    *run = asked;
+    run->config.prefetch_elems = 0;
+    return place_with_prefetch(run, open, log, n_plans_p, plan_p, is_planned_p);
 }
 
 /* A placement with updates on the GPU instead, where that is possible and faster. */

@@ -89,14 +89,15 @@ typedef struct zr_run_plan {
                                       all: how many have an input that may wait elsewhere, and
                                       bytes of all that are held at once */
     zr_offload_report_t offload;
-    /* Numbers of buffers that were left open, if the run fits with these and not with what it would
-     * choose: zr_run_hold_buffers. 0: as the configuration says */
+    /* What was left open, if the run fits with this and not with what it would choose: zr_run_hold.
+     * Numbers of buffers, 0: as the configuration says; and whether it does not prefetch */
     size_t n_buffers, n_param_buffers;
+    bool lacks_prefetch;
 } zr_run_plan_t;
 
 /**
- * Plan a run. If it does not fit with the numbers of buffers that it would choose, those that its
- * configuration leaves open are tried lower: 4 and 5, then 1.
+ * Plan a run. If it does not fit with what it would choose, less is tried where its configuration
+ * leaves that open: fewer buffers (4 and 5, then 1), or at stage 3 no prefetch.
  *
  * @param plan_p  also set if the run fails, with the values up to the failure
  * @return ZR_OK; ZR_ERR_BUDGET if it does not fit, logged as by the run itself; any other error of
@@ -104,9 +105,9 @@ typedef struct zr_run_plan {
  */
 ZR_NODISCARD zr_status_t zr_run_plan(const zr_run_request_t *request, zr_run_plan_t *plan_p);
 
-/** Put the numbers of buffers that a plan needs into the configuration of its run: without them the
- * run may not fit. No effect if the plan has none. */
-void zr_run_hold_buffers(const zr_run_plan_t *plan, zr_config_t *config);
+/** Put what a plan needs of what was left open into the configuration of its run: without it the
+ * run may not fit. No effect if the plan needs nothing. */
+void zr_run_hold(const zr_run_plan_t *plan, zr_config_t *config);
 
 /* ---- whether it fits ------------------------------------------------------------------------- */
 

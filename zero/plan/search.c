@@ -151,7 +151,7 @@ static zr_status_t plan_way(search_t *search, zr_run_row_t *row) {
     row->is_exact = !folds(search) || !zr_run_fold(&run, search->ask->fold_blocks, &row->one);
     if (row->is_exact && !is_planned)
         ZR_TRY(zr_run_fit(&run, search->log, &row->one));
-    zr_run_hold_buffers(&row->one.plan, &row->config);
+    zr_run_hold(&row->one.plan, &row->config);
     if (row->one.fits)
         row->tokens_per_s = (double)run.n_ranks * (double)row->micro_batch *
                             (double)run.config.grad_accum * (double)run.seq /

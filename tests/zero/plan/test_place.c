@@ -286,7 +286,7 @@ static void compare_with_grid(bool opens_inputs, size_t n) {
                   "several tiers; %zu plans, %zu of the grid\n",
                   n_fit, n, n_more, n_faster, worst, n_mixed, n_plans, n_tried);
     assert_true(n_fit >= n / 3 && n_faster >= n / 10 && worst < 1.1);
-    assert_true(2 * n_plans < n_tried && 2 * n_planned > n_fit);
+    assert_true(1.9 * (double)n_plans < (double)n_tried && 2 * n_planned > n_fit);
     assert_true(!opens_inputs || n_mixed > 0);
 }
 
@@ -462,7 +462,7 @@ TEST(what_fits_with_some_buffers_fits_with_an_open_number) {
         n_held++;
         n_usual += plan.n_buffers == ZR_CONFIG_USUAL_BUFFERS;
         assert_true(fits_with(&run, plan.n_buffers, plan.n_param_buffers));
-        zr_run_hold_buffers(&plan, &run.config);
+        zr_run_hold(&plan, &run.config);
         assert_int_equal(run.config.offload_optimizer.n_buffers, plan.n_buffers);
     }
     print_message("%zu of %zu fit, %zu with fewer buffers than they would choose, %zu with 4\n",
