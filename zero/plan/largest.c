@@ -64,6 +64,9 @@ static zr_status_t plan_placed(zr_run_largest_t *search, const variant_t *varian
                                zr_status_t *status_p) {
     bool is_planned = false;
     zr_run_open_t open = search->open.places;
+    bool gives_up_prefetch = is_enough && run->memory_only && zr_run_opens_prefetch(run);
+    if (gives_up_prefetch) /* what fits so fits */
+        run->config.prefetch_elems = 0;
     open.params &= run->config.stage == 3;
     if (!open.optimizer && !open.params)
         open =
@@ -75,6 +78,8 @@ static zr_status_t plan_placed(zr_run_largest_t *search, const variant_t *varian
     search->n_plans += !is_planned;
     *status_p = is_planned ? ZR_OK : zr_run_plan(run, plan_p);
     zr_run_hold(plan_p, &run->config);
+    if (gives_up_prefetch) /* until it is planned with times */
+        run->config.prefetch_elems = ZR_CONFIG_ALL;
     return ZR_OK;
 }
 
@@ -442,6 +447,7 @@ static zr_status_t add_times(zr_run_largest_t *search) {
     search->largest.memory_only = false;
     search->n_plans++;
     zr_status_t status = zr_run_plan(&search->largest, &search->plan);
+    zr_run_hold(&search->plan, &search->largest.config);
     search->found = status == ZR_OK;
     if (search->found)
         note_size(search, &search->plan);

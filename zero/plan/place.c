@@ -713,13 +713,13 @@ static zr_status_t place(zr_run_request_t *run, const zr_run_open_t *open, const
     ZR_TRY(place_with_prefetch(run, open, log, n_plans_p, plan_p, is_planned_p));
     if (*is_planned_p || !zr_run_opens_prefetch(run))
         return ZR_OK;
-    zr_run_request_t without = *run; /* all as far down as it goes */
-    without.config.prefetch_elems = 0;
-    if (!zr_run_fits(&without))
-        return ZR_OK;
+    const zr_run_request_t lowest = *run;
     *run = asked;
     run->config.prefetch_elems = 0;
-    return place_with_prefetch(run, open, log, n_plans_p, plan_p, is_planned_p);
+    ZR_TRY(place_with_prefetch(run, open, log, n_plans_p, plan_p, is_planned_p));
+    if (!*is_planned_p)
+        *run = lowest;
+    return ZR_OK;
 }
 
 /* A placement with updates on the GPU instead, where that is possible and faster. */
