@@ -275,6 +275,17 @@ static void place(placer_t *placer, uint32_t index, size_t offset) {
     placer->height = end > placer->height ? end : placer->height;
 }
 
+/* So many steps of the clock are one item in an order's place i: more have been placed before. */
+static uint64_t steps_of(size_t i) {
+    return i / 1024 + (i % 16 == 0);
+}
+
+/* The same of all items. */
+static uint64_t steps_of_order(size_t n_items) {
+    uint64_t n = n_items, full = n / 1024;
+    return 1024 * (full * (full - 1) / 2) + (n - 1024 * full) * full + (n + 15) / 16;
+}
+
 /* Place all in an order; false when it was given up, at `limit` or because time is over. */
 static bool place_in_order(placer_t *placer, const uint32_t *order, bool best_fit, size_t limit,
                            zr_plan_clock_t *clock) {
@@ -283,7 +294,7 @@ static bool place_in_order(placer_t *placer, const uint32_t *order, bool best_fi
     for (size_t i = 0; i < placer->part->n_items; i++) {
         const zr_plan_item_t *item = &placer->part->items[order[i]];
         place(placer, order[i], find_place(placer, item, best_fit));
-        if (placer->height > limit || zr_plan_clock_step(clock, i / 1024 + (i % 16 == 0)))
+        if (placer->height > limit || zr_plan_clock_step(clock, steps_of(i)))
             return false;
     }
     return true;
@@ -470,6 +481,12 @@ static zr_plan_order_search_t *order_create(const zr_plan_part_t *part) {
     return is_whole ? order : NULL;
 }
 
+/* No order of so many can be tried to its end: then that is all there is time for. */
+static bool is_too_long(zr_plan_clock_t *clock, size_t n_items) {
+    uint64_t n_steps = steps_of_order(n_items);
+    return n_steps >= clock->max_steps - clock->n_steps && zr_plan_clock_step(clock, n_steps);
+}
+
 zr_status_t zr_plan_greedy(zr_plan_part_t *part, size_t target, zr_plan_clock_t *clock) {
     size_t *contention = NULL;
     zr_plan_order_search_t *order = part->order = order_create(part);
@@ -481,7 +498,7 @@ zr_status_t zr_plan_greedy(zr_plan_part_t *part, size_t target, zr_plan_clock_t 
     zr_status_t status = ZR_OK;
     for (int m = 0; status == ZR_OK && m < 2 * N_MEASURES && part->height > target; m++) {
         bool best_fit = m % 2 == 1;
-        if (zr_plan_clock_step(clock, 1))
+        if (zr_plan_clock_step(clock, 1) || is_too_long(clock, part->n_items))
             break;
         if (!best_fit)
             status = order_items(part, &contention, (measure_t)(m / 2), order->order);
