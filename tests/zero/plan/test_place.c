@@ -470,4 +470,48 @@ TEST(what_fits_with_some_buffers_fits_with_an_open_number) {
     assert_true(n_held >= n / 10 && n_usual < n_held && (n_usual > 0 || TEST_IS_SLOW));
 }
 
+static size_t device_peak(const zr_run_request_t *run, size_t prefetch_elems) {
+    zr_run_request_t own = *run;
+    zr_run_plan_t plan;
+    own.config.prefetch_elems = prefetch_elems;
+    assert_ok(zr_run_plan(&own, &plan));
+    assert_false(plan.lacks_prefetch);
+    return plan.tiers[ZR_TIER_DEVICE].reserved.peak;
+}
+
+/* Nor is prefetch, unless units are said to be prefetched. */
+TEST(what_fits_without_prefetch_fits_with_an_open_one) {
+    uint64_t bits = 9;
+    size_t n_held = 0;
+    for (size_t i = 0; i < 20; i++) {
+        box_t box;
+        draw(&bits, &box);
+        zr_run_request_t run = box.run;
+        zr_config_t *config = &run.config;
+        zr_run_plan_t plan, held;
+        config->stage = 3;
+        config->offload_param.device = i % 2 == 0 ? ZR_OFFLOAD_CPU : ZR_OFFLOAD_NONE;
+        config->host_memory_bytes = config->device_memory_bytes = ZR_CONFIG_NO_BUDGET;
+        config->device_memory_bytes = device_peak(&run, 0);
+        run.hardware.host_memory_bytes = ZR_RUN_ENOUGH_BYTES;
+        zr_run_request_t free = run;
+        free.config.device_memory_bytes = ZR_CONFIG_NO_BUDGET;
+        if (device_peak(&free, ZR_CONFIG_ALL) <= config->device_memory_bytes)
+            continue;
+        n_held++;
+        assert_ok(zr_run_plan(&run, &plan));
+        assert_true(plan.lacks_prefetch);
+        config->prefetch_elems = (size_t)1 << 40;
+        assert_int_equal(zr_run_plan(&run, &held), ZR_ERR_BUDGET);
+        config->prefetch_elems = ZR_CONFIG_ALL;
+        zr_run_hold(&plan, config);
+        assert_int_equal(config->prefetch_elems, 0);
+        assert_ok(zr_run_plan(&run, &held));
+        held.lacks_prefetch = true;
+        assert_memory_equal(&plan, &held, sizeof(plan));
+    }
+    print_message("%zu fit only without prefetch\n", n_held);
+    assert_true(n_held >= 10);
+}
+
 const test_group_t test_group = {NULL, NULL};
