@@ -10,9 +10,9 @@ enum { MEASURED_HOST, ONE_NODE, SEVERAL_NODES };
 static const plan_band_t bands[] = {
     [MEASURED_HOST] = {0.96, 1.15, 24, "runs on the host with rates measured there",
                        "docs/internals/simulation.md"},
-    [ONE_NODE] = {1.12, 1.65, 9, "published runs of other programs on one node of GPUs",
+    [ONE_NODE] = {1.12, 1.64, 9, "published runs of other programs on one node of GPUs",
                   "docs/internals/scaling.md"},
-    [SEVERAL_NODES] = {1.21, 3.05, 18, "published runs of other programs on several nodes of GPUs",
+    [SEVERAL_NODES] = {1.21, 3.04, 18, "published runs of other programs on several nodes of GPUs",
                        "docs/internals/scaling.md"}};
 
 const plan_band_t *plan_bands(size_t *n_p) {
