@@ -28,8 +28,7 @@ zr_run_ask_t plan_ask(const plan_options_t *options) {
                         .least_stage = options->least_stage,
                         .fold_blocks = options->walks ? 0 : PLAN_FOLD_LAYERS,
                         .has_drives = !options->is_this};
-    if (zr_model_shape_sizes(&options->run.shape).n_layers >= PLAN_FOLD_LAYERS)
-        ask.run.n_steps = ZR_RUN_FOLD_STEPS; /* with --plan-exact walk, too */
+    ask.run.n_steps = ZR_RUN_PLAN_STEPS; /* of a row, as many as its stage needs */
     return ask;
 }
 

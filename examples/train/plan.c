@@ -34,7 +34,7 @@ zr_run_request_t train_plan_request(const train_options_t *options, const zr_har
                               .activations_in_host = options->activations_in_host,
                               .seq = options->seq,
                               .seq_min = options->seq_min,
-                              .n_steps = ZR_RUN_PLAN_STEPS,
+                              .n_steps = zr_run_steps_of_plan(config.stage),
                               .saves = options->checkpoint.dir != NULL && !options->evaluation.only,
                               .save_every = options->checkpoint.every,
                               .save_goes_on = options->checkpoint.is_async,

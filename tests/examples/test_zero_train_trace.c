@@ -6,6 +6,7 @@
 #include "tests/common/trace_file.h"
 #include "tests/examples/run_plan.h"
 #include "tests/examples/run_ranks.h"
+#include "zero/plan/run_plan.h"
 
 #define STAGE3 TINY "--ranks 2 --stage 3 --steps 3 --grad-accum 2 --threads 1 --clip 1 "
 
@@ -206,22 +207,25 @@ TEST(processes) {
 
 /* ---- a plan ---- */
 
+#define PLANNED_PROCESS 1001
+
 /* Slices of a lane and a step, without those that a plan cannot have. */
-static json_t **slices_of_step(json_t *file, int process, const char *lane, size_t *n_p) {
+static json_t **slices_of_step(json_t *file, int process, const char *lane, size_t step,
+                               size_t *n_p) {
     size_t n, n_kept = 0;
     json_t **slices = trace_file_slices(file, process, lane, NULL, &n);
     for (size_t i = 0; i < n; i++)
         if (strcmp(json_string_value(json_object_get(slices[i], "cat")), "place") != 0 &&
-            arg(slices[i], "step") == 3)
+            arg(slices[i], "step") == (double)step)
             slices[n_kept++] = slices[i];
     *n_p = n_kept;
     return slices;
 }
 
-static size_t compare_lane(json_t *run, json_t *planned, int planned_process, const char *lane) {
+static size_t compare_lane(json_t *run, json_t *planned, const char *lane, size_t step) {
     size_t n_run, n_planned;
-    json_t **of_run = slices_of_step(run, 1, lane, &n_run);
-    json_t **of_plan = slices_of_step(planned, planned_process, lane, &n_planned);
+    json_t **of_run = slices_of_step(run, 1, lane, step, &n_run);
+    json_t **of_plan = slices_of_step(planned, PLANNED_PROCESS, lane, step, &n_planned);
     for (size_t i = 0; i < n_run || i < n_planned; i++) {
         const char *ran = i < n_run ? name_of(of_run[i]) : "nothing";
         const char *foreseen = i < n_planned ? name_of(of_plan[i]) : "nothing";
@@ -237,10 +241,10 @@ static size_t compare_lane(json_t *run, json_t *planned, int planned_process, co
 }
 
 /* The places of the schedule, too, are the same. */
-static void compare_schedule(json_t *run, json_t *planned, int planned_process) {
+static void compare_schedule(json_t *run, json_t *planned) {
     size_t n_run, n_planned;
     json_t **of_run = trace_file_slices(run, 1, "schedule", "place", &n_run);
-    json_t **of_plan = trace_file_slices(planned, planned_process, "schedule", "place", &n_planned);
+    json_t **of_plan = trace_file_slices(planned, PLANNED_PROCESS, "schedule", "place", &n_planned);
     assert_int_equal(n_run, n_planned + 1); /* the hash of the weights */
     for (size_t i = 0; i < n_planned; i++)
         assert_string_equal(name_of(of_run[i]), name_of(of_plan[i]));
@@ -248,12 +252,12 @@ static void compare_schedule(json_t *run, json_t *planned, int planned_process) 
     free(of_plan);
 }
 
-#define PLANNED_PROCESS 1001
-
 static void compare(const char *options, const char *const *lanes, size_t n_lanes) {
     char arguments[1024];
+    size_t step = zr_run_steps_of_plan(strstr(options, "--stage 3") != NULL ? 3 : 0);
     snprintf(arguments, sizeof(arguments),
-             TINY "--threads 1 --steps 3 --trace ran.json --trace-steps 3:3 --quiet %s", options);
+             TINY "--threads 1 --steps %zu --trace ran.json --trace-steps %zu:%zu --quiet %s", step,
+             step, step, options);
     assert_ran(0, "%s", arguments);
     snprintf(arguments, sizeof(arguments),
              "--model layers=2,channels=16,heads=2,seq=16,vocab=256 --threads 1 --trace plan.json "
@@ -263,9 +267,9 @@ static void compare(const char *options, const char *const *lanes, size_t n_lane
     if (code != 0)
         fail_msg("zero-plan %s: exit %d: %s", arguments, code, err);
     json_t *run = kept(trace_file_load("ran.json")), *planned = kept(trace_file_load("plan.json"));
-    compare_schedule(run, planned, PLANNED_PROCESS);
+    compare_schedule(run, planned);
     for (size_t i = 0; i < n_lanes; i++)
-        assert_true(compare_lane(run, planned, PLANNED_PROCESS, lanes[i]) > 0);
+        assert_true(compare_lane(run, planned, lanes[i], step) > 0);
 }
 
 #define LEAVE_NOTHING_OPEN "--micro-batch 2 --recompute none "

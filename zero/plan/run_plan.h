@@ -49,8 +49,8 @@ typedef struct zr_run_request {
     size_t seq_min;                                    /* length of the shortest sequence; 0: seq */
     const zr_run_lengths_t *lengths;                   /* NULL: no sequence is cut */
     size_t n_steps; /* 3 show a run's peaks: the first records a memory plan, the second is the
-                       first to follow it. With lengths: all steps of the run. 0: only the
-                       evaluation at the start */
+                       first to follow it; zr_run_steps_of_plan show its times. With lengths: all
+                       steps of the run. 0: only the evaluation at the start */
     zr_run_evaluations_t evaluations;
     bool saves;          /* checkpoints are saved, at least after the last step */
     size_t save_every;   /* steps; 0: only after the last */
@@ -111,11 +111,11 @@ void zr_run_hold(const zr_run_plan_t *plan, zr_config_t *config);
 
 /* ---- whether it fits ------------------------------------------------------------------------- */
 
-/** Steps of a plan after which steps repeat: see zr_run_request_t.n_steps. */
+/** Steps of a plan after which peaks repeat: see zr_run_request_t.n_steps. */
 #define ZR_RUN_PLAN_STEPS 3
-/** Likewise, for plans that are told from fewer blocks (zr_run_ask_t.fold_blocks): at stage 3, too,
- * both the last step and the one before, which it may wait for, follow the memory plan. */
-#define ZR_RUN_FOLD_STEPS 4
+/** Likewise times: the last step and the one before, whose end it may wait for, follow the memory
+ * plan; at stage 3 a first one learns the order of units. */
+size_t zr_run_steps_of_plan(int stage);
 
 /** Size of a search's cache of memory plans; many placements share one. */
 #define ZR_RUN_KEPT_BYTES ((size_t)64 << 20)

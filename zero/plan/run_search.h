@@ -53,8 +53,7 @@ typedef struct zr_run_ask {
     int least_stage;  /* smallest stage that is tried */
     /* Models of at least so many equal blocks: plans that are neither recommended nor the fastest,
      * nor, where none fits, the nearest, are told from plans of fewer blocks, and is_exact says so.
-     * Takes run.n_steps of ZR_RUN_FOLD_STEPS. 0: never. Has no effect where a placement or an order
-     * is open. */
+     * 0: never. Has no effect where a placement or an order is open. */
     size_t fold_blocks;
     bool has_drives; /* there are drives, even if config.nvme.paths names none */
     void (*progress)(void *context,

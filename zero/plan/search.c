@@ -74,8 +74,8 @@ zr_run_request_t zr_run_row_request(const zr_run_ask_t *ask, const zr_run_row_t 
     }
     if (row->recompute != ZR_RECOMPUTE_UNIT)
         run.activations = ZR_OFFLOAD_NONE;
-    if (run.config.stage < 3 && run.n_steps == ZR_RUN_FOLD_STEPS)
-        run.n_steps = ZR_RUN_PLAN_STEPS; /* no order of units is learnt first */
+    if (run.n_steps == ZR_RUN_PLAN_STEPS)
+        run.n_steps = zr_run_steps_of_plan(run.config.stage);
     return run;
 }
 

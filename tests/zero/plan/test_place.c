@@ -514,4 +514,31 @@ TEST(what_fits_without_prefetch_fits_with_an_open_one) {
     assert_true(n_held >= 10);
 }
 
+/* The last step of a plan is like those that a longer run goes on with. */
+TEST(steps_go_on_as_planned) {
+    uint64_t bits = 3;
+    double worst = 0;
+    for (size_t i = 0; i < (TEST_IS_SLOW ? 20 : 100); i++) {
+        box_t box;
+        zr_run_plan_t plan, longer;
+        draw(&bits, &box);
+        zr_run_request_t run = box.run;
+        zr_config_t *config = &run.config;
+        config->host_memory_bytes = config->device_memory_bytes = ZR_CONFIG_NO_BUDGET;
+        config->nvme.capacity_bytes = ZR_CONFIG_NO_BUDGET;
+        run.hardware.host_memory_bytes = run.hardware.disk_bytes = ZR_RUN_ENOUGH_BYTES;
+        snprintf(config->nvme.paths, sizeof(config->nvme.paths), ".");
+        config->offload_optimizer.device = (zr_offload_device_t)below(&bits, 3);
+        if (config->stage == 3)
+            config->offload_param.device = (zr_offload_device_t)below(&bits, 3);
+        run.n_steps = zr_run_steps_of_plan(config->stage);
+        assert_ok(zr_run_plan(&run, &plan));
+        run.n_steps += 1 + below(&bits, 3);
+        assert_ok(zr_run_plan(&run, &longer));
+        worst = fmax(worst, fabs(plan.step_seconds / longer.step_seconds - 1));
+    }
+    print_message("at most %.3g off\n", worst);
+    assert_true(worst < 1e-3);
+}
+
 const test_group_t test_group = {NULL, NULL};
