@@ -261,8 +261,9 @@ bool zr_run_fold(const zr_run_request_t *request, size_t least_blocks, zr_run_fi
     if (!one.fits && zr_run_opens(request)) {
         zr_run_request_t least = *request;
         zr_run_set_least(&least);
-        if (!lacks_device_surely(request, &one.plan) || !tell(&least, n, &one) || one.fits)
-            return false;
+        if (!tell(&least, n, &one) || one.fits ||
+            (zr_run_opens_buffers(request) && !lacks_device_surely(request, &one.plan)))
+            return false; /* with fewer buffers it may fit */
     }
     if (!one.fits && !lacks_surely(request, &one.plan))
         return false;
