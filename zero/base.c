@@ -1,12 +1,23 @@
 /* What all parts of a runtime work with: see base_internal.h. */
 #include "zero/base_internal.h"
 
+static zr_status_t create_update_stream(zr_base_t *base) {
+    ZR_TRY(zr_stream_create(base->device, "update", &base->update));
+    ZR_TRY(zr_event_create(base->device, &base->computed));
+    return zr_event_create(base->device, &base->updated);
+}
+
 static zr_status_t create_streams(zr_base_t *base) {
     ZR_TRY(zr_stream_create(base->device, "compute", &base->compute));
     if (base->config.overlap_comm)
         ZR_TRY(zr_stream_create_concurrent(base->device, "comm", &base->transfer));
     else
         base->transfer = base->compute;
+    if (zr_base_updates_in_backward(base) && !zr_device_info(base->device)->computes_on_host &&
+        base->config.offload_optimizer.device != ZR_OFFLOAD_NONE)
+        ZR_TRY(create_update_stream(base));
+    else
+        base->update = base->compute;
     return zr_event_create(base->device, &base->order);
 }
 
@@ -38,8 +49,12 @@ void zr_base_drain(zr_stream_t *stream) {
 
 void zr_base_destroy(zr_base_t *base) {
     zr_event_destroy(&base->order);
+    zr_event_destroy(&base->computed);
+    zr_event_destroy(&base->updated);
     if (base->transfer != base->compute)
         zr_stream_destroy(&base->transfer);
+    if (base->update != base->compute)
+        zr_stream_destroy(&base->update);
     zr_stream_destroy(&base->compute);
     zr_sharding_set_allocator(&base->sharding, NULL);
     zr_sharding_destroy(&base->sharding);
@@ -63,11 +78,23 @@ void zr_base_place_below(zr_offload_device_t device, size_t in_cpu_elems,
     options->most_lower_elems = in_cpu_elems;
 }
 
+static zr_status_t order_by(zr_event_t *event, zr_stream_t *earlier, zr_stream_t *later) {
+    ZR_TRY(zr_event_record(event, earlier));
+    return zr_stream_wait(later, event);
+}
+
+zr_status_t zr_base_begin_updates(const zr_base_t *base) {
+    return base->update == base->compute ? ZR_OK
+                                         : order_by(base->computed, base->compute, base->update);
+}
+
+zr_status_t zr_base_end_updates(const zr_base_t *base, zr_stream_t *later) {
+    return base->update == base->compute ? zr_base_order(base, base->compute, later)
+                                         : order_by(base->updated, base->update, later);
+}
+
 zr_status_t zr_base_order(const zr_base_t *base, zr_stream_t *earlier, zr_stream_t *later) {
-    if (earlier == later)
-        return ZR_OK;
-    ZR_TRY(zr_event_record(base->order, earlier));
-    return zr_stream_wait(later, base->order);
+    return earlier == later ? ZR_OK : order_by(base->order, earlier, later);
 }
 
 zr_status_t zr_base_allocate(const zr_base_t *base, size_t size_bytes, zr_tag_t tag,

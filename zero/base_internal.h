@@ -45,11 +45,15 @@ typedef struct zr_base {
     int n_ranks;
     zr_stream_t *compute;
     zr_stream_t *transfer; /* collectives; == compute without overlap_comm */
+    zr_stream_t *update;   /* kernels of updates on the device; == compute, unless state comes up to
+                              it within backward: compute would wait for that */
     zr_event_t *order;     /* scratch: orders one stream behind another */
+    /* Each of one stream alone, so that its records pass in order; NULL where update == compute. */
+    zr_event_t *computed, *updated;
     zr_progress_t progress;
-    bool has_no_values; /* zr_runtime_leave_out_values */
+    bool has_no_values;   /* zr_runtime_leave_out_values */
     bool does_alike_once; /* zr_runtime_do_alike_once */
-    bool links_frozen;  /* zr_runtime_link_frozen */
+    bool links_frozen;    /* zr_runtime_link_frozen */
 } zr_base_t;
 
 /* ---- what follows from the configuration ---- */
@@ -192,6 +196,10 @@ ZR_NODISCARD zr_status_t zr_base_no_memory(const zr_base_t *base, const char *wh
 /** Work queued on `later` from now on runs after what is queued on `earlier` now. */
 ZR_NODISCARD zr_status_t zr_base_order(const zr_base_t *base, zr_stream_t *earlier,
                                        zr_stream_t *later);
+
+/** The same of the update stream behind the compute stream, and of any behind the update stream. */
+ZR_NODISCARD zr_status_t zr_base_begin_updates(const zr_base_t *base);
+ZR_NODISCARD zr_status_t zr_base_end_updates(const zr_base_t *base, zr_stream_t *later);
 
 /** Allocate memory on the device; `stream` uses it first. */
 ZR_NODISCARD zr_status_t zr_base_allocate(const zr_base_t *base, size_t size_bytes, zr_tag_t tag,

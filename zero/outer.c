@@ -156,7 +156,7 @@ static zr_status_t write_params(const work_t *work) {
         base->compute,
         zr_base_at(base, unit->data[FLAT_TRAINABLE].own, work->range.first - own_first),
         work->params, zr_base_bytes(base, work->range.n_elems), ZR_COPY_DEVICE_TO_DEVICE));
-    return zr_step_publish(&work->runtime->state, unit);
+    return zr_step_publish(&work->runtime->state, unit, false);
 }
 
 static zr_status_t meet(work_t *work) {

@@ -421,14 +421,14 @@ zr_status_t zr_params_open_write(zr_params_t *params, zr_unit_t *unit, int kind,
     }
     write->target = host_place(params, unit, kind, write->first);
     ZR_TRY(take_gathered(params, unit, kind, write));
-    if (params->is_direct || write->stream != base->compute)
+    if (params->is_direct || write->stream != base->update)
         return ZR_OK;
     ZR_TRY(zr_base_allocate(base, zr_unit_bytes(unit, kind, write->n_elems), ZR_TAG_STAGING,
-                            ZR_LIFETIME_COLLECTIVE, unit->params_tensor, base->compute,
+                            ZR_LIFETIME_COLLECTIVE, unit->params_tensor, write->stream,
                             &write->on_device));
     if (params->is_read_by_updates && !base->does_alike_once) {
         size_t size_bytes = zr_unit_bytes(unit, kind, write->n_elems);
-        ZR_TRY(zr_copy_async(base->compute, write->on_device, write->target, size_bytes,
+        ZR_TRY(zr_copy_async(write->stream, write->on_device, write->target, size_bytes,
                              ZR_COPY_HOST_TO_DEVICE));
         params->copied_up_bytes += size_bytes;
     }
@@ -445,7 +445,7 @@ static zr_status_t end_part(zr_params_t *params, zr_unit_t *unit, int kind, size
         return ZR_OK;
     params->writing = NULL;
     return params->is_written_on_device
-               ? zr_swap_done_behind(params->filled_by, params->base->compute)
+               ? zr_swap_done_behind(params->filled_by, params->base->update)
                : zr_swap_done(params->filled_by);
 }
 
@@ -456,9 +456,9 @@ zr_status_t zr_params_close_write(zr_params_t *params, zr_unit_t *unit, int kind
     if (write->on_device != NULL) {
         zr_status_t status = ZR_OK;
         if (!base->does_alike_once)
-            status = zr_copy_async(base->compute, host_place(params, unit, kind, write->first),
+            status = zr_copy_async(write->stream, host_place(params, unit, kind, write->first),
                                    write->on_device, size_bytes, ZR_COPY_DEVICE_TO_HOST);
-        zr_free(base->allocator, &write->on_device, base->compute);
+        zr_free(base->allocator, &write->on_device, write->stream);
         ZR_TRY(status);
         params->copied_down_bytes += size_bytes;
     }

@@ -118,6 +118,8 @@ void zr_runtime_destroy(zr_runtime_t **runtime_pp) {
     zr_base_drain(base->compute);
     if (base->transfer != base->compute)
         zr_base_drain(base->transfer);
+    if (base->update != base->compute)
+        zr_base_drain(base->update);
     zr_base_drain(runtime->copies.down);
     zr_base_drain(runtime->copies.up);
     zr_saves_destroy(&runtime->saves);

@@ -88,8 +88,9 @@ void zr_unit_drop_gathered(zr_runtime_t *runtime, zr_unit_t *unit);
 /** write.c: make this rank's trainable parameters of a unit from their masters. Nothing that uses
  * them is under way. */
 ZR_NODISCARD zr_status_t zr_unit_take_masters(zr_unit_t *unit);
-/** step.c: at stages 1 and 2 all ranks of a group get what each has updated of a unit. */
-ZR_NODISCARD zr_status_t zr_step_publish(zr_state_t *state, const zr_unit_t *unit);
+/** step.c: at stages 1 and 2 all ranks of a group get what each has written of a unit: by an
+ * update, or on the compute stream. */
+ZR_NODISCARD zr_status_t zr_step_publish(zr_state_t *state, const zr_unit_t *unit, bool is_update);
 /** step.c: read the state of the first units that are to be updated in backward, if it is not yet.
  */
 ZR_NODISCARD zr_status_t zr_step_read_ahead(zr_runtime_t *runtime);

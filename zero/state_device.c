@@ -1,7 +1,7 @@
 /*
  * The update, on the device, of state that lives elsewhere: see state_internal.h.
  *
- * A piece's state comes up to one of a few buffers, is updated on the compute stream and goes back,
+ * A piece's state comes up to one of a few buffers, is updated on the update stream and goes back,
  * each on a stream of its own, so that three pieces are under way at a time. Gradients that wait in
  * host memory come up with it; parameters are written where they are.
  *
@@ -71,14 +71,14 @@ zr_status_t zr_state_bring_up(zr_state_t *state, const zr_piece_t *piece, const 
     }
     ZR_TRY(zr_event_record(stage->there, copies->up));
     *stage_p = stage;
-    return zr_stream_wait(state->base->compute, stage->there);
+    return zr_stream_wait(state->base->update, stage->there);
 }
 
 zr_status_t zr_state_send_back(zr_state_t *state, const zr_piece_t *piece, zr_state_stage_t *stage,
                                void *arrays) {
     zr_stream_t *down = state->copies->down;
     size_t size_bytes = zr_piece_bytes(&state->placement, piece);
-    ZR_TRY(zr_event_record(stage->updated, state->base->compute));
+    ZR_TRY(zr_event_record(stage->updated, state->base->update));
     ZR_TRY(zr_stream_wait(down, stage->updated));
     ZR_TRY(zr_copy_async(down, arrays, stage->state, size_bytes, ZR_COPY_DEVICE_TO_HOST));
     state->copies->down_bytes += size_bytes;

@@ -2,7 +2,7 @@
  * The update of the optimizer state where it lives: see state_internal.h.
  *
  * Units are updated in order, and their pieces in order. A piece on the device is a kernel queued
- * on the compute stream. Any other is updated here and now: its state is in host memory, or comes
+ * on the update stream. Any other is updated here and now: its state is in host memory, or comes
  * to a buffer of the swap pipeline, which reads the next ones and writes the last ones meanwhile.
  * Where the CPU cannot touch the device's memory, the gradients of the next piece come down on a
  * stream of their own while this one is updated, and the parameters of the last one go up on
@@ -228,7 +228,7 @@ static zr_status_t update_on_stage(zr_state_t *state, piece_work_t *work) {
 }
 
 static zr_status_t update_piece(zr_state_t *state, piece_work_t *work) {
-    work->stream = state->base->compute;
+    work->stream = state->base->update;
     if (work->is_left_out)
         return update_runs(state, work);
     work->grads = zr_grads_of_piece(state->grads, work->unit, work->piece);
@@ -316,6 +316,7 @@ zr_status_t zr_state_skip_update(zr_state_t *state) {
 }
 
 zr_status_t zr_state_begin_update(zr_state_t *state) {
+    ZR_TRY(zr_base_begin_updates(state->base));
     if (state->n_lowered == 0)
         return ZR_OK;
     state->begin_seconds = zr_base_now(state->base);
@@ -352,7 +353,7 @@ zr_status_t zr_state_settle(zr_state_t *state) {
 zr_status_t zr_state_update_in_backward(zr_state_t *state, zr_unit_t *unit,
                                         const zr_state_update_t *update) {
     double begin = zr_base_now(state->base);
-    ZR_TRY(zr_stream_wait(state->base->compute, unit->grads_kept));
+    ZR_TRY(zr_stream_wait(state->base->update, unit->grads_kept));
     ZR_TRY(zr_state_update_unit(state, unit, update));
     state->n_early += state->first_lowered[unit->index + 1] - state->first_lowered[unit->index];
     state->begin_seconds = zr_base_now(state->base); /* of what is left to the end */
@@ -370,6 +371,7 @@ zr_status_t zr_state_order_params(zr_state_t *state, zr_stream_t *later) {
 }
 
 zr_status_t zr_state_end_update(zr_state_t *state) {
+    ZR_TRY(zr_base_end_updates(state->base, state->base->compute));
     if (state->n_lowered == 0)
         return ZR_OK;
     ZR_TRY(zr_grads_drive_end_update(&state->grads->drive));

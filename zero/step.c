@@ -20,12 +20,13 @@ static zr_update_t update_args(const zr_runtime_t *runtime, double grad_scale) {
 }
 
 /* Stages 1 and 2: every rank has updated its slice of the full parameters. */
-zr_status_t zr_step_publish(zr_state_t *state, const zr_unit_t *unit) {
+zr_status_t zr_step_publish(zr_state_t *state, const zr_unit_t *unit, bool is_update) {
     const zr_base_t *base = unit->base;
     if (base->config.stage == 0 || base->config.stage == 3)
         return ZR_OK;
     zr_base_trace(base, "publish", unit->name, 0);
-    ZR_TRY(zr_base_order(base, base->compute, base->transfer));
+    ZR_TRY(is_update ? zr_base_end_updates(base, base->transfer)
+                     : zr_base_order(base, base->compute, base->transfer));
     ZR_TRY(zr_state_order_params(state, base->transfer));
     zr_encoded_t gathered = zr_encoded_params(base, unit->params_tensor);
     void *full = unit->data[FLAT_TRAINABLE].own;
@@ -46,7 +47,7 @@ static zr_status_t update_all(zr_runtime_t *runtime, double lr, double grad_scal
         if (units[i]->flat[FLAT_TRAINABLE].padded_elems == 0)
             continue;
         ZR_TRY(zr_state_update_unit(state, units[i], &update));
-        ZR_TRY(zr_step_publish(state, units[i]));
+        ZR_TRY(zr_step_publish(state, units[i], true));
     }
     zr_base_trace(base, "update", NULL, 0);
     ZR_TRY(zr_state_end_update(state));
@@ -95,8 +96,8 @@ static zr_status_t update_in_backward(zr_runtime_t *runtime, zr_unit_t *unit) {
                                 .lr = zr_config_lr(&base->config, base->progress.n_updates)};
     ZR_TRY(zr_state_update_in_backward(&runtime->state, unit, &update));
     unit->grads_in_bucket = false;
-    zr_free(base->allocator, &unit->grad_full, base->compute);
-    return zr_step_publish(&runtime->state, unit);
+    zr_free(base->allocator, &unit->grad_full, base->update);
+    return zr_step_publish(&runtime->state, unit, true);
 }
 
 zr_status_t zr_step_follow(zr_runtime_t *runtime, zr_unit_t *unit) {
@@ -192,7 +193,7 @@ static zr_status_t skip(zr_runtime_t *runtime) {
         return zr_state_skip_update(state);
     for (size_t i = 0; i < n_units; i++) {
         ZR_TRY(zr_unit_take_masters(units[i]));
-        ZR_TRY(zr_step_publish(state, units[i]));
+        ZR_TRY(zr_step_publish(state, units[i], false));
     }
     return ZR_OK;
 }

@@ -46,7 +46,8 @@ static int lane_of(const zr_sim_span_t *span) {
         [ZR_SIM_COMPUTE] = LANE_COMPUTE,     [ZR_SIM_HOST] = LANE_UPDATE,
         [ZR_SIM_TO_DEVICE] = LANE_TO_DEVICE, [ZR_SIM_TO_HOST] = LANE_TO_HOST,
         [ZR_SIM_NETWORK] = LANE_NETWORK,     [ZR_SIM_DISK_READ] = LANE_READ,
-        [ZR_SIM_DISK_WRITE] = LANE_WRITE,    [ZR_SIM_DISK] = LANE_NONE};
+        [ZR_SIM_DISK_WRITE] = LANE_WRITE,    [ZR_SIM_DISK] = LANE_NONE,
+        [ZR_SIM_UPDATE] = LANE_UPDATE};
     _Static_assert(sizeof(of_parts) / sizeof(of_parts[0]) == ZR_N_SIM_PARTS,
                    "every part of the machine is in a lane, or said to be in none");
     if (strcmp(span->name, "checksum") == 0)

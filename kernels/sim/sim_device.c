@@ -254,9 +254,11 @@ static void sim_charge(zr_stream_t *stream, const zr_charge_t *charge) {
                                                         : sim->processor.memory_bytes_per_s;
     double compute = compute_seconds(&sim->processor, charge);
     double move = charge->cost.bytes / bytes_per_s;
-    const zr_sim_op_t op = {.part = sim->part,
+    bool is_update = charge->rate == ZR_RATE_UPDATE;
+    bool is_beside = is_update && sim->part == ZR_SIM_COMPUTE && sim->has_links;
+    const zr_sim_op_t op = {.part = is_beside ? ZR_SIM_UPDATE : sim->part,
                             .name = charge->kernel,
-                            .is_update = charge->rate == ZR_RATE_UPDATE,
+                            .is_update = is_update,
                             .seconds =
                                 (compute > move ? compute : move) + sim->processor.kernel_latency_s,
                             .latency = sim->processor.kernel_latency_s};

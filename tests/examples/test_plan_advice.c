@@ -150,6 +150,25 @@ TEST(slow_links_between_nodes) {
     assert_true(gain[1] > 2.5 && gain[1] > 2 * gain[0]);
 }
 
+/* Compute covers state that comes up to the device and goes back, for as long as backward takes. */
+TEST(updates_in_backward_run_beside_compute) {
+    static const char *const moments[] = {"end", "backward"};
+    double step_ms[2], link_ms = 0, compute_ms = 0;
+    for (size_t i = 0; i < 2; i++) {
+        json_t *object =
+            plan_json(0,
+                      "--model llama-3.1-8b --hardware 8x-a100-80g --dtype bf16 --quiet --stage 3 "
+                      "--offload-optimizer cpu --offload-params none --update-on device "
+                      "--recompute unit --micro-batch 1 --update-at %s",
+                      moments[i]);
+        step_ms[i] = number(recommended_plan(object), "step_ms");
+        if (i == 0)
+            link_ms = 1e3 * number(recommended_plan(object), "time.host_link.exposed");
+        compute_ms = 1e3 * number(recommended_plan(object), "time.compute.busy");
+    }
+    assert_true(step_ms[0] - step_ms[1] > 0.8 * fmin(link_ms, 0.75 * compute_ms));
+}
+
 /* What groups of a node's ranks gain where nodes wait for each other, and memory holds a copy per
  * node: whatever else is chosen, all stages are faster in them, and over fast links they are not
  * worth naming. */
