@@ -472,6 +472,15 @@ offload() {
     rm -rf "$logs/drive"
 }
 
+# Updates of state in host memory, beside backward instead of behind it.
+update_in_backward() {
+    local moment
+    for moment in end backward; do
+        train_on_gpu "offload-1.5b-update-at-$moment" 20 --model "$large" --stage 2 --steps 4 --micro-batch "$large_batch" \
+            --offload-optimizer cpu --update-on device --update-at $moment
+    done
+}
+
 fill_all_memory() {
     local device host
     device=$(ask_gpu memory.free)
@@ -655,6 +664,7 @@ if $is_built || part_of build 80 build_all; then
     fill_all_memory
     measure_more
     sanitize
+    update_in_backward
 fi
 if $is_self_test; then
     zr_say "none of these parts was run, and no file was written; now testing this script with a simulated GPU"

@@ -156,8 +156,8 @@ expect "the smoke test takes a minute at most" test $((after_smoke - first_smoke
 
 # With all that it needs: build, 4 of smoke, the hardware, 4 steps with their plans, 3 other benchmarks, 3 traces with
 # what is in use, their kernels and cuBLASLt's choices, a step with cuDNN, suite, 6 runs with their losses and peaks, 2 comparisons, 12 placements with 2 comparisons, 2 runs
-# and their losses, 2 of PyTorch, 2 of offload with their plans, capacity, 3 further benchmarks, 6 of compute-sanitizer.
-n_all=85
+# and their losses, 2 of PyTorch, 2 of offload with their plans, capacity, 3 further benchmarks, 6 of compute-sanitizer, 2 of updates.
+n_all=87
 run well
 expect "all passes" test $code -eq 0
 expect "$n_all parts pass" counts $n_all 0
