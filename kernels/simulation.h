@@ -27,8 +27,8 @@ typedef enum zr_sim_part {
     ZR_SIM_DISK_READ = 5,
     ZR_SIM_DISK_WRITE = 6,
     ZR_SIM_DISK = 7,  /* limit shared by reads and writes */
-    ZR_SIM_UPDATE = 8 /* the device's kernels of updates, which run beside its others: they wait for
-                         memory, and those hardly */
+    ZR_SIM_UPDATE = 8 /* the device's kernels of updates, concurrent with its others: memory limits
+                         them, and hardly those */
 } zr_sim_part_t;
 #define ZR_N_SIM_PARTS 9
 
