@@ -160,8 +160,7 @@ compare() {
         [ "$stage" -lt 3 ] || params=(--offload-params none)
         plan --model "$model" --hardware "$hardware" --ranks "$ranks" --micro-batch "$micro" \
             --grad-accum "$accum" --stage "$stage" --recompute "$recompute" --sums any \
-            --offload-optimizer none "${params[@]}" \
-            --prefetch 2000000000 --max-live 4000000000 >$work/one.json
+            --offload-optimizer none "${params[@]}" >$work/one.json
         jq -r --arg run "$source $model $hardware $ranks $tokens" --argjson ranks "$ranks" \
             '"\($run) \(.tokens_per_s / $ranks)"' $work/one.json >>$work/measured.txt
         jq -r --arg source "$source" --arg model "$model" --arg hardware "$hardware" \
