@@ -109,41 +109,54 @@ static uint8_t number_of(zr_replay_t *replay, const zr_stream_t *stream) {
     return ZR_REPLAY_OTHER_STREAM;
 }
 
-static zr_status_t record_fence(zr_replay_t *replay, int i) {
-    return zr_event_record(replay->fences[i], replay->streams[i - 1]);
+static zr_event_t *event_of(const zr_replay_fence_t *fence, size_t number) {
+    return fence->events[number % ZR_REPLAY_N_RECORDS];
 }
 
-/* Let a stream wait for what all others had queued at their fences. */
-static zr_status_t wait_for_fences(zr_replay_t *replay, zr_stream_t *stream, bool of_now) {
-    for (int i = 1; i <= ZR_REPLAY_MAX_STREAMS; i++) {
-        if (replay->fences[i] == NULL || replay->streams[i - 1] == stream)
-            continue;
-        if (of_now)
-            ZR_TRY(record_fence(replay, i));
-        ZR_TRY(zr_stream_wait(stream, replay->fences[i]));
-    }
+/* Note where a stream is. */
+static zr_status_t record(zr_replay_t *replay, int stream) {
+    zr_replay_fence_t *fence = &replay->fences[stream];
+    ZR_TRY(zr_event_record(event_of(fence, fence->n_records + 1), replay->streams[stream - 1]));
+    fence->n_records++;
+    fence->has_freed = false;
     return ZR_OK;
 }
 
-/* Let the stream that uses an entry's place wait for those that used it before. */
-static zr_status_t order_behind_others(zr_replay_t *replay, size_t index, zr_stream_t *stream) {
-    const zr_replay_made_t *plan = replay->plan;
-    const zr_replay_entry_t *entry = &plan->entries[index];
-    uint8_t number = plan->tape.entries[index].kind.stream;
-    if (replay->has_left)
-        return wait_for_fences(replay, stream, true);
-    for (uint32_t i = 0; i < entry->n_predecessors; i++) {
-        uint32_t before = plan->predecessors[entry->first_predecessor + i];
-        uint32_t awaited = plan->entries[before].awaited;
-        if (awaited != 0 &&
-            replay->awaited[awaited - 1].recorded_in == replay->statistics.n_steps + 1 &&
-            zr_replay_last_stream(&plan->tape.entries[before]) != number)
-            ZR_TRY(zr_stream_wait(stream, replay->awaited[awaited - 1].event));
-    }
-    if (!entry->is_first || replay->is_joined[number])
+/* Let a stream wait for a record, or, where it is gone, for the first that there still is. */
+static zr_status_t wait_for(zr_stream_t *stream, uint8_t number, zr_replay_fence_t *fence,
+                            size_t record) {
+    if (record + ZR_REPLAY_N_RECORDS <= fence->n_records)
+        record = fence->n_records - ZR_REPLAY_N_RECORDS + 1;
+    if (record <= fence->joined[number])
         return ZR_OK;
+    ZR_TRY(zr_stream_wait(stream, event_of(fence, record)));
+    fence->joined[number] = record;
+    return ZR_OK;
+}
+
+/* Let the stream that uses an entry's place wait for another, as far as the plan says. */
+static zr_status_t order_behind(zr_replay_t *replay, size_t entry, zr_stream_t *stream, int other) {
+    zr_replay_fence_t *fence = &replay->fences[other];
+    uint8_t number = replay->plan->tape.entries[entry].kind.stream;
+    size_t since = replay->plan->entries[entry].since[other - 1];
+    size_t before = fence->n_before;
+    if (replay->has_left)
+        ZR_TRY(record(replay, other));
+    if (replay->has_left || since > 0)
+        before = fence->n_records + 1 - (replay->has_left || since > fence->n_records ? 1 : since);
+    else if (replay->is_joined[number])
+        return ZR_OK;
+    return wait_for(stream, number, fence, before > fence->least ? before : fence->least);
+}
+
+/* Let the stream that uses an entry's place wait for those that used it before. */
+static zr_status_t order_behind_others(zr_replay_t *replay, size_t entry, zr_stream_t *stream) {
+    uint8_t number = replay->plan->tape.entries[entry].kind.stream;
+    for (int i = 1; i <= ZR_REPLAY_MAX_STREAMS; i++)
+        if (zr_replay_has_fence(replay, i) && i != number)
+            ZR_TRY(order_behind(replay, entry, stream, i));
     replay->is_joined[number] = true;
-    return wait_for_fences(replay, stream, false);
+    return ZR_OK;
 }
 
 /* ---- allocating and freeing ------------------------------------------------------------ */
@@ -275,31 +288,29 @@ static zr_status_t wait_instead(zr_stream_t *stream, zr_status_t status) {
     return waited == ZR_OK ? status : waited;
 }
 
-/* Let a stream that no tensor of the plan was freed behind be one that others wait for. */
-static zr_status_t learn_stream(zr_allocator_t *allocator, uint8_t number, zr_stream_t *stream) {
-    zr_replay_t *replay = allocator->replay;
-    if (number == ZR_REPLAY_OTHER_STREAM)
-        return zr_stream_synchronize(stream);
-    zr_status_t status = zr_event_create(allocator->device, &replay->fences[number]);
-    return status == ZR_OK ? ZR_OK : wait_instead(stream, status);
-}
-
-/* Note where the stream is; whoever has the place next waits for that. */
+/* Note where the stream is, for whoever has the place next. */
 static zr_status_t note_last_use(zr_allocator_t *allocator, size_t entry, zr_stream_t *stream) {
     zr_replay_t *replay = allocator->replay;
-    uint8_t first = replay->plan->tape.entries[entry].kind.stream;
-    uint8_t number = stream == NULL ? first : number_of(replay, stream);
-    uint32_t awaited = replay->plan->entries[entry].awaited;
-    if (stream == NULL)
-        stream = replay->streams[first - 1];
-    if (number == ZR_REPLAY_OTHER_STREAM || replay->fences[number] == NULL)
-        return learn_stream(allocator, number, stream);
-    if (awaited == 0)
+    uint8_t number = number_of(replay, stream);
+    zr_replay_fence_t *fence = &replay->fences[number];
+    if (number == 0)
         return ZR_OK;
-    zr_status_t status = zr_event_record(replay->awaited[awaited - 1].event, stream);
-    if (status != ZR_OK)
+    if (number == ZR_REPLAY_OTHER_STREAM)
+        return zr_stream_synchronize(stream);
+    zr_status_t status = ZR_OK;
+    if (!zr_replay_has_fence(replay, number)) /* no tensor of the plan was freed behind it */
+        status = zr_replay_add_fence(allocator, number);
+    fence->has_freed = status == ZR_OK;
+    uint32_t freed = replay->plan->tape.entries[entry].upper + 1;
+    bool is_in_order = freed > fence->freed;
+    if (replay->plan->entries[entry].is_awaited || !is_in_order)
+        ZR_THEN(status, record(replay, number));
+    if (status != ZR_OK) {
+        leave(replay, replay->at);
         return wait_instead(stream, status);
-    replay->awaited[awaited - 1].recorded_in = replay->statistics.n_steps + 1;
+    }
+    fence->freed = is_in_order ? freed : fence->freed;
+    fence->least = is_in_order ? fence->least : fence->n_records;
     return ZR_OK;
 }
 
@@ -500,9 +511,13 @@ static void begin_step(zr_replay_t *replay, size_t step) {
     if (!replay->is_in_force)
         return;
     for (int i = 1; i <= ZR_REPLAY_MAX_STREAMS; i++) {
+        zr_replay_fence_t *fence = &replay->fences[i];
         replay->is_joined[i] = false;
-        if (replay->fences[i] != NULL && record_fence(replay, i) != ZR_OK)
+        fence->freed = 0;
+        fence->least = 0;
+        if (fence->has_freed && record(replay, i) != ZR_OK)
             leave(replay, 0); /* each place then waits for all there is */
+        fence->n_before = fence->n_records;
     }
 }
 
@@ -552,6 +567,7 @@ static zr_replay_t *create_replay(const zr_allocator_t *allocator,
     replay->planning = (zr_replay_planning_t){
         .log = allocator->log,
         .is_synchronous = allocator->is_synchronous,
+        .is_as_long = options->is_as_long,
         .search = {.log = allocator->log, .cache = allocator->plans, .max_steps = PLAN_STEPS}};
     replay->planning.compute = number_of(replay, options->compute);
     replay->search_seconds = options->search_seconds;

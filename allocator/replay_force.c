@@ -14,13 +14,12 @@ static zr_arena_t *arena_of(zr_allocator_t *allocator, int tier) {
 /* Blocks are back. */
 static void free_tables(zr_allocator_t *allocator) {
     zr_replay_t *replay = allocator->replay;
-    for (size_t i = 0; replay->awaited != NULL && i < replay->plan->n_awaited; i++)
-        zr_event_destroy(&replay->awaited[i].event);
-    for (int i = 0; i <= ZR_REPLAY_MAX_STREAMS; i++)
-        zr_event_destroy(&replay->fences[i]);
-    zr_heap_free(allocator->heap, replay->awaited);
+    for (int i = 0; i <= ZR_REPLAY_MAX_STREAMS; i++) {
+        for (size_t k = 0; k < ZR_REPLAY_N_RECORDS; k++)
+            zr_event_destroy(&replay->fences[i].events[k]);
+        replay->fences[i] = (zr_replay_fence_t){0};
+    }
     zr_heap_free(allocator->heap, replay->blocks);
-    replay->awaited = NULL;
     replay->blocks = NULL;
 }
 
@@ -37,7 +36,7 @@ static zr_status_t synchronize(const zr_replay_t *replay) {
     zr_status_t first = ZR_OK;
     for (int i = 1; i <= ZR_REPLAY_MAX_STREAMS; i++) {
         zr_status_t status =
-            replay->fences[i] != NULL ? zr_stream_synchronize(replay->streams[i - 1]) : ZR_OK;
+            zr_replay_has_fence(replay, i) ? zr_stream_synchronize(replay->streams[i - 1]) : ZR_OK;
         first = first == ZR_OK ? status : first;
     }
     return first;
@@ -175,20 +174,25 @@ static zr_status_t hold_memory(zr_allocator_t *allocator) {
     return ZR_OK;
 }
 
+zr_status_t zr_replay_add_fence(zr_allocator_t *allocator, int stream) {
+    zr_event_t **events = allocator->replay->fences[stream].events;
+    zr_status_t status = ZR_OK;
+    for (size_t i = 0; i < ZR_REPLAY_N_RECORDS; i++)
+        ZR_THEN(status, zr_event_create(allocator->device, &events[i]));
+    for (size_t i = 0; status != ZR_OK && i < ZR_REPLAY_N_RECORDS; i++)
+        zr_event_destroy(&events[i]);
+    return status;
+}
+
 static zr_status_t make_tables(zr_allocator_t *allocator) {
     zr_replay_t *replay = allocator->replay;
     const zr_replay_made_t *plan = replay->plan;
     replay->blocks = zr_heap_alloc(allocator->heap, plan->n_entries, sizeof(zr_block_t *));
-    replay->awaited = zr_heap_alloc(allocator->heap, plan->n_awaited, sizeof(*replay->awaited));
-    if (replay->blocks == NULL || replay->awaited == NULL)
+    if (replay->blocks == NULL)
         return ZR_ERR_MEMORY;
     for (int i = 1; i <= ZR_REPLAY_MAX_STREAMS; i++)
         if ((plan->streams & 1u << i) != 0)
-            ZR_TRY(zr_event_create(allocator->device, &replay->fences[i]));
-    for (size_t i = 0; i < plan->n_awaited; i++) {
-        ZR_TRY(zr_event_create(allocator->device, &replay->awaited[i].event));
-        zr_event_set_of_place(replay->awaited[i].event);
-    }
+            ZR_TRY(zr_replay_add_fence(allocator, i));
     return ZR_OK;
 }
 

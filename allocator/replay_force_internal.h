@@ -23,5 +23,12 @@ ZR_NODISCARD zr_status_t zr_replay_force(zr_allocator_t *allocator);
  */
 ZR_NODISCARD bool zr_replay_release(zr_allocator_t *allocator);
 
+/** The events by which places wait for a stream. ZR_ERR_MEMORY, ZR_ERR_DEVICE: there are none. */
+ZR_NODISCARD zr_status_t zr_replay_add_fence(zr_allocator_t *allocator, int stream);
+
+static inline bool zr_replay_has_fence(const zr_replay_t *replay, int stream) {
+    return replay->fences[stream].events[0] != NULL;
+}
+
 /** Destroy the events of a plan that could not be released; for the end of the allocator. */
 void zr_replay_abandon(zr_allocator_t *allocator);

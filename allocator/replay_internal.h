@@ -2,7 +2,8 @@
  * Replay, for the files of this folder.
  *
  *   tape.c          writes a step down
- *   replay_plan.c   makes a plan of a tape: offsets, the line of events, who waits for whom
+ *   replay_plan.c   makes a plan of a tape: offsets, and the line of events
+ *   replay_waits.c  finds who waits for whom
  *   replay.c        follows the plan, and decides when to make another
  *
  * Why it is safe to hand out a place without looking at what lies around it: the plan is a line
@@ -12,10 +13,10 @@
  * plan as well, and no two of those overlap.
  *
  * On a device whose streams are late, memory also has to wait for work that is queued. While a
- * step follows the plan, the tensors that had a place before are known in advance (the
- * predecessors), and so is whether their last stream differs from the next one's first; only
- * then there is an event. Once a step has left the plan, a place waits for all that every other
- * stream has queued. Places that nobody had before in the step wait for the step before.
+ * step follows the plan, it is known in advance what each stream has freed last of all that may
+ * have lain in a place. When that is freed, the stream's position is recorded, and the stream that
+ * uses the place next waits for it. Once a step has left the plan, a place waits for all that the
+ * other streams have queued. A stream's first place in a step waits for the step before.
  */
 #pragma once
 
@@ -36,11 +37,11 @@
 /* What a plan adds to an entry of its tape. */
 typedef struct zr_replay_entry {
     size_t offset_bytes; /* in the arena of the plan */
-    uint32_t first_predecessor, n_predecessors;
-    uint32_t awaited; /* its number, + 1, among those that a successor on another stream than that
-                         of the free waits for; 0: nobody does */
+    /* By stream - 1: which of its last records was made when it freed the last of what may have had
+     * the place, 1 for the last; 0: it has freed nothing of that in this step. */
+    uint8_t since[ZR_REPLAY_MAX_STREAMS];
+    bool is_awaited; /* its free is recorded */
     bool is_planned;
-    bool is_first; /* some of its place was nobody's before in the step */
 } zr_replay_entry_t;
 
 /* How offsets are searched for. */
@@ -48,6 +49,7 @@ typedef struct zr_replay_planning {
     zr_log_t log;
     uint8_t compute;     /* its stream; 0: none */
     bool is_synchronous; /* streams are done at once: nothing waits, nothing is kept longer */
+    bool is_as_long;     /* zr_replay_options_t */
     zr_plan_options_t search;
 } zr_replay_planning_t;
 
@@ -57,20 +59,11 @@ typedef struct zr_replay_made {
     zr_replay_planning_t planning;
     zr_replay_entry_t *entries; /* alongside those of the tape */
     size_t n_entries;
-    size_t n_awaited; /* entries */
-    uint32_t *predecessors;
-    size_t n_predecessors;
     uint32_t *events; /* the line, by time: entry << 1, + 1 for its free */
     size_t n_events;
     unsigned streams; /* of what is planned, bit by number; late devices only */
     zr_replay_plan_t summary[ZR_REPLAY_N_TIERS];
 } zr_replay_made_t;
-
-/* The stream behind whose work an entry's place is free. One that the CPU freed may never have
- * been used, so that what its first stream was made to wait for still has to be waited for. */
-static inline uint8_t zr_replay_last_stream(const zr_tape_entry_t *entry) {
-    return entry->free_stream != 0 ? entry->free_stream : entry->kind.stream;
-}
 
 /**
  * Make a plan of a tape, or take the one that others have of the same.
@@ -85,15 +78,34 @@ ZR_NODISCARD zr_status_t zr_replay_plan_make(zr_plan_cache_t *cache, const zr_ta
 /** Its blocks and events must be back. One that others have stays. */
 void zr_replay_plan_free(zr_replay_made_t **made);
 
+/*
+ * When a place may be given to another. What another stream than compute frees is kept to the end
+ * of the segment after that of the free: the next unit then computes while, say, the gradients of
+ * this one are still being reduced.
+ */
+uint32_t zr_replay_end_of_life(const zr_tape_t *tape, const zr_tape_entry_t *entry,
+                               const zr_replay_planning_t *planning);
+
+/** Set what entries wait for, and which are awaited. ZR_ERR_MEMORY, not logged. */
+ZR_NODISCARD zr_status_t zr_replay_find_waits(zr_replay_made_t *made,
+                                              const zr_replay_planning_t *planning);
+
 typedef struct zr_replay_search zr_replay_search_t;
 
 /* ---- replay itself ---------------------------------------------------------------------- */
 
-/* The event of an entry that somebody waits for, recorded when it is freed. */
-typedef struct zr_replay_awaited {
-    zr_event_t *event;
-    size_t recorded_in; /* the step, as counted here; 0: none */
-} zr_replay_awaited_t;
+#define ZR_REPLAY_N_RECORDS ((size_t)32)
+
+/* A stream that places wait for. Records of where it was have numbers from 1 on. */
+typedef struct zr_replay_fence {
+    zr_event_t *events[ZR_REPLAY_N_RECORDS];  /* of the last records: number n in n % N_RECORDS */
+    size_t n_records, n_before;               /* of all, and of those of before the step */
+    size_t joined[ZR_REPLAY_MAX_STREAMS + 1]; /* numbers that other streams have waited for */
+    uint32_t freed;                           /* last in the step, as time on the tape, + 1 */
+    size_t least;   /* the record that is waited for at least: it was made when the step freed
+                       something later than in the plan's order */
+    bool has_freed; /* something, since the last record */
+} zr_replay_fence_t;
 
 typedef struct zr_replay {
     zr_replay_planning_t planning;
@@ -103,13 +115,11 @@ typedef struct zr_replay {
     size_t plan_bytes;   /* of it, that are counted in the allocator's heap */
     bool is_in_force;    /* its memory is held, and there is what follows */
     zr_block_t **blocks; /* of entries' places, from the pool, while they are live; else NULL */
-    zr_replay_awaited_t *awaited;
-    bool is_paused; /* it is not, and will be at the next mark */
+    bool is_paused;      /* it is not, and will be at the next mark */
     zr_block_t *held[ZR_REPLAY_N_TIERS];
-    /* Late devices, by number: NULL where the plan does not have the stream; whether it waits for
-     * the others' step before. */
-    zr_event_t *fences[ZR_REPLAY_MAX_STREAMS + 1];
-    bool is_joined[ZR_REPLAY_MAX_STREAMS + 1];
+    /* Late devices, by stream: without events where the plan does not have it. */
+    zr_replay_fence_t fences[ZR_REPLAY_MAX_STREAMS + 1];
+    bool is_joined[ZR_REPLAY_MAX_STREAMS + 1]; /* a stream waits for the others' step before */
 
     size_t step;    /* of the last mark; 0: none yet */
     uint32_t scale; /* of what is allocated now; 0: none */

@@ -444,11 +444,6 @@ zr_status_t zr_stream_wait(zr_stream_t *stream, zr_event_t *event) {
     return status;
 }
 
-void zr_event_set_of_place(zr_event_t *event) {
-    if (event->device->backend->event_set_of_place != NULL)
-        event->device->backend->event_set_of_place(event);
-}
-
 zr_status_t zr_event_synchronize(zr_event_t *event) {
     double begin = begin_wait(event->device);
     zr_status_t status = event->device->backend->event_synchronize(event);

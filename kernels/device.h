@@ -263,10 +263,6 @@ double zr_device_wait_seconds(const zr_device_t *device);
 /** Create an event; one that was never recorded counts as passed. */
 ZR_NODISCARD zr_status_t zr_event_create(zr_device_t *device, zr_event_t **event_p);
 void zr_event_destroy(zr_event_t **event);
-/** The event only orders uses of a place in memory, which a run that is as long but has other
- * places would not: on a simulated device, tapes leave its records and waits out
- * (zr_sim_tape_extend). */
-void zr_event_set_of_place(zr_event_t *event);
 
 /** The event passes when the work queued on `stream` up to now is done. May be recorded again. */
 ZR_NODISCARD zr_status_t zr_event_record(zr_event_t *event, zr_stream_t *stream);

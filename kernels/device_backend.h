@@ -100,8 +100,6 @@ typedef struct zr_device_backend {
     zr_status_t (*stream_synchronize)(zr_stream_t *stream);
     zr_status_t (*event_create)(zr_device_t *device, zr_event_t **event_p);
     void (*event_destroy)(zr_event_t *event);
-    /* Optional. See zr_event_set_of_place. */
-    void (*event_set_of_place)(zr_event_t *event);
     zr_status_t (*event_record)(zr_event_t *event, zr_stream_t *stream);
     zr_status_t (*stream_wait)(zr_stream_t *stream, zr_event_t *event);
     zr_status_t (*event_synchronize)(zr_event_t *event);

@@ -53,6 +53,7 @@ typedef struct zr_base {
     zr_progress_t progress;
     bool has_no_values;   /* zr_runtime_leave_out_values */
     bool does_alike_once; /* zr_runtime_do_alike_once */
+    bool is_of_longer;    /* zr_runtime_stand_for_longer */
     bool links_frozen;    /* zr_runtime_link_frozen */
 } zr_base_t;
 

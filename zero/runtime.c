@@ -296,6 +296,7 @@ static zr_status_t allocate_training(zr_runtime_t *runtime, zr_unit_t *unit) {
 static zr_status_t plan_memory(const zr_base_t *base) {
     zr_replay_options_t options = zr_replay_options_default();
     options.compute = base->compute;
+    options.is_as_long = base->is_of_longer;
     /* A simulated step takes no time to search in, and would have the same plan on any machine. */
     if (zr_base_has_data(base))
         options.search_seconds = PLAN_SEARCH_SECONDS;
@@ -304,6 +305,10 @@ static zr_status_t plan_memory(const zr_base_t *base) {
 
 void zr_runtime_leave_out_values(zr_runtime_t *runtime) {
     runtime->base.has_no_values = !zr_base_has_data(&runtime->base);
+}
+
+void zr_runtime_stand_for_longer(zr_runtime_t *runtime) {
+    runtime->base.is_of_longer = true;
 }
 
 void zr_runtime_do_alike_once(zr_runtime_t *runtime, bool does) {

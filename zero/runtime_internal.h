@@ -74,6 +74,10 @@ void zr_runtime_leave_out_values(zr_runtime_t *runtime);
  * memory is as ever. */
 void zr_runtime_do_alike_once(zr_runtime_t *runtime, bool does);
 
+/** Before commit, of a simulated rank: its run stands for one of thousands of units, and its
+ * streams wait for memory as those of that one do. */
+void zr_runtime_stand_for_longer(zr_runtime_t *runtime);
+
 /** buffers.c: numbers of staging buffers that are left to the run. After everything is placed. */
 void zr_buffers_choose(zr_runtime_t *runtime);
 

@@ -168,10 +168,6 @@ static void sim_event_destroy(zr_event_t *event) {
     free(event);
 }
 
-static void sim_event_set_of_place(zr_event_t *event) {
-    ((zr_sim_event_t *)event)->record.is_of_place = true;
-}
-
 static zr_status_t sim_event_record(zr_event_t *event, zr_stream_t *stream) {
     (void)ask(event->device, (zr_sim_op_t){.kind = ZR_SIM_OP_RECORD}, stream, event);
     return ZR_OK;
@@ -313,7 +309,6 @@ const zr_device_backend_t zr_sim_backend = {
     .stream_synchronize = sim_stream_synchronize,
     .event_create = sim_event_create,
     .event_destroy = sim_event_destroy,
-    .event_set_of_place = sim_event_set_of_place,
     .event_record = sim_event_record,
     .stream_wait = sim_stream_wait,
     .event_synchronize = sim_event_synchronize,

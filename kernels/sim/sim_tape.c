@@ -104,8 +104,6 @@ bool zr_sim_ask(zr_sim_clock_t *clock, zr_sim_op_t *op, zr_sim_queue_t *queue,
                 zr_sim_record_t *record) {
     if (queue != NULL)
         op->number = queue->number;
-    if (record != NULL && record->is_of_place)
-        return zr_sim_do(clock, op, queue, record);
     if (op->kind == ZR_SIM_OP_RECORD)
         record->number = zr_sim_number_record(clock);
     if (record != NULL)

@@ -51,8 +51,7 @@ typedef struct zr_sim_queue {
 /* A record of an event. */
 typedef struct zr_sim_record {
     double passes;
-    size_t number;    /* 0: none */
-    bool is_of_place; /* see zr_event_set_of_place */
+    size_t number; /* 0: none */
 } zr_sim_record_t;
 
 /* Numbers of queues, drives and records, in the order in which they are made: the first two from 0
@@ -64,7 +63,7 @@ size_t zr_sim_number_record(zr_sim_clock_t *clock);
 /* Do what is asked. Of an event: returns whether it has passed. */
 bool zr_sim_do(zr_sim_clock_t *clock, const zr_sim_op_t *op, zr_sim_queue_t *queue,
                zr_sim_record_t *record);
-/* The same, and keep it, unless it is of a place; *op as found. */
+/* The same, and keep it; *op as found. */
 bool zr_sim_ask(zr_sim_clock_t *clock, zr_sim_op_t *op, zr_sim_queue_t *queue,
                 zr_sim_record_t *record);
 bool zr_sim_is_of_drive(const zr_sim_op_t *op);

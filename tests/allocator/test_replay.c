@@ -1055,7 +1055,7 @@ TEST(test_no_more_waits_than_needed) {
         step_free(&step, i, COMPUTE);
     }
     assert_int_equal(waits_of(&step, &n_events), 0);
-    assert_int_equal(n_events, 5 + 1); /* of the first step's frees, and one fence */
+    assert_int_equal(n_events, 5 + ZR_REPLAY_N_RECORDS); /* the first step's frees, and one fence */
     /* The other comes second, at the same place: one event, and nothing of the step before. */
     step_allocate(&step, 5, 5000, ZR_LIFETIME_UNIT, COMM);
     step_free(&step, 5, COMM);
@@ -1089,6 +1089,39 @@ TEST(test_what_others_free_is_kept_for_a_segment) {
                          has_compute ? 2 * 5120 : 5120);
         steps_close(&steps);
     }
+}
+
+/* Two streams have a tensor each, and then one has another: as large as the other stream's was, or
+ * as its own. Whether its place waits for the other stream. */
+static bool waits_behind(bool is_of_other, bool is_as_long) {
+    steps_options_t options = {.granule_bytes = GRANULE, .is_late = true, .budget_bytes = PLENTY};
+    steps_t *steps = steps_open(&options);
+    zr_replay_options_t how = zr_replay_options_default();
+    how.is_as_long = is_as_long;
+    assert_ok(zr_allocator_replay_start(steps->allocator, &how));
+    step_t step = {.n_ops = 0};
+    step_mark(&step, 1, 0, 0);
+    step_allocate(&step, 0, 2560, ZR_LIFETIME_UNIT, COMPUTE);
+    step_allocate(&step, 1, is_of_other ? 5120 : 1024, ZR_LIFETIME_UNIT, COMM);
+    step_free(&step, 1, COMM);
+    step_free(&step, 0, COMPUTE);
+    step_allocate(&step, 2, is_of_other ? 5120 : 2560, ZR_LIFETIME_UNIT, COMPUTE);
+    step_free(&step, 2, COMPUTE);
+    steps_run_times(steps, &step, 4);
+    assert_int_equal(steps_replay(steps).n_clean_steps, 2);
+    assert_int_equal(steps_replay(steps).plans[ZR_TIER_DEVICE].height_bytes,
+                     2560 + (is_of_other ? 5120 : 1024));
+    bool waits = steps->allocator->replay->plan->entries[2].since[COMM] > 0;
+    steps_close(&steps);
+    return waits;
+}
+
+/* Who waits for whom in a long step, or in one that stands for it, does not depend on where. */
+TEST(test_a_long_step_waits_alike_wherever_places_are) {
+    assert_false(waits_behind(false, false));
+    assert_true(waits_behind(true, false));
+    assert_true(waits_behind(false, true));
+    assert_true(waits_behind(true, true));
 }
 
 /* Memory that one stream has used, given to a tensor that nobody uses, passes to a third. */

@@ -352,9 +352,9 @@ typedef struct owners {
     uint32_t seen_by[MAX_ENTRIES];              /* the last entry that came after one, + 1 */
 } owners_t;
 
-/* Give an entry its place. How many others' streams it waits for. */
-static size_t occupy(owners_t *owners, const zr_replay_made_t *plan, uint32_t index,
-                     bool *is_first_p) {
+/* Give an entry its place. How many others' streams it may wait for: behind what the CPU has freed,
+ * for all that that one waited for. */
+static size_t occupy(owners_t *owners, const zr_replay_made_t *plan, uint32_t index) {
     const zr_tape_entry_t *entry = &plan->tape.entries[index];
     size_t first = plan->entries[index].offset_bytes;
     size_t n_waits = 0, end = (first + entry->block_bytes) / 256;
@@ -362,33 +362,31 @@ static size_t occupy(owners_t *owners, const zr_replay_made_t *plan, uint32_t in
     for (size_t i = first / 256; i < end; i++) {
         uint32_t owner = owners->of_unit[entry->kind.tier][i];
         owners->of_unit[entry->kind.tier][i] = index + 1;
-        *is_first_p = *is_first_p || owner == 0;
         if (owner == 0 || owners->seen_by[owner - 1] == index + 1)
             continue;
         owners->seen_by[owner - 1] = index + 1;
-        n_waits += zr_replay_last_stream(&plan->tape.entries[owner - 1]) != entry->kind.stream;
+        uint8_t last = plan->tape.entries[owner - 1].free_stream;
+        n_waits += last == 0 ? STEPS_N_STREAMS - 1 : last != entry->kind.stream;
     }
     return n_waits;
 }
 
-/* How often streams have to wait for each other in a step that follows the plan: for who had a
- * place before, and where nobody had, for the step before, once. */
-static size_t count_waits(const zr_replay_t *replay) {
+/* How often streams may wait for each other in a step that follows the plan: for who had a place
+ * before, and once for the step before. */
+static size_t most_waits(const zr_replay_t *replay) {
     static owners_t owners;
     const zr_replay_made_t *plan = replay->plan;
     bool joins[ZR_REPLAY_MAX_STREAMS + 1] = {false};
     size_t n_waits = 0, n_streams = 0;
     memset(&owners, 0, sizeof(owners));
     for (uint32_t i = 0; i < plan->n_entries; i++) {
-        bool is_first = false;
         if (!plan->entries[i].is_planned)
             continue;
-        n_waits += occupy(&owners, plan, i, &is_first);
-        if (is_first)
-            joins[plan->tape.entries[i].kind.stream] = true;
+        n_waits += occupy(&owners, plan, i);
+        joins[plan->tape.entries[i].kind.stream] = true;
     }
     for (int k = 1; k <= ZR_REPLAY_MAX_STREAMS; k++)
-        n_streams += replay->fences[k] != NULL;
+        n_streams += replay->fences[k].events[0] != NULL;
     for (int k = 1; k <= ZR_REPLAY_MAX_STREAMS; k++)
         n_waits += joins[k] ? n_streams - 1 : 0;
     return n_waits;
@@ -418,8 +416,9 @@ static void settle(training_t *training) {
     for (int i = 0; i < 3; i++) {
         size_t n_waits = steps_n_waits(steps);
         assert_true(run_quiet(training) == places || !is_all_planned);
-        if (steps->options.is_late)
-            assert_int_equal(steps_n_waits(steps) - n_waits, count_waits(steps->allocator->replay));
+        if (steps->options.is_late && !steps->allocator->replay->planning.is_as_long)
+            assert_in_range(steps_n_waits(steps) - n_waits, 0,
+                            most_waits(steps->allocator->replay));
     }
     assert_int_equal(steps_replay(steps).n_clean_steps, before.n_clean_steps + 4);
     assert_int_equal(steps_replay(steps).n_unplanned, before.n_unplanned);
@@ -453,6 +452,7 @@ static void run(uint64_t seed, const steps_options_t *options) {
     steps_t *steps = training->steps = steps_open(options);
     zr_replay_options_t how = zr_replay_options_default();
     how.compute = seed % 2 == 0 ? NULL : steps->streams[0];
+    how.is_as_long = seed > 6;
     assert_ok(zr_allocator_replay_start(steps->allocator, &how));
     zr_replay_statistics_t replay = {0};
     for (size_t round = 0; steps->n_operations < N_OPERATIONS; round++) {
@@ -501,6 +501,13 @@ TEST(test_late) {
     run(3, &(steps_options_t){
                .granule_bytes = 4096, .is_late = true, .budget_bytes = (size_t)4 << 20});
     run(4, &(steps_options_t){
+               .granule_bytes = 65536, .is_late = true, .budget_bytes = (size_t)16 << 20});
+}
+
+TEST(test_late_as_in_long_steps) {
+    run(7, &(steps_options_t){
+               .granule_bytes = 4096, .is_late = true, .budget_bytes = (size_t)4 << 20});
+    run(8, &(steps_options_t){
                .granule_bytes = 65536, .is_late = true, .budget_bytes = (size_t)16 << 20});
 }
 

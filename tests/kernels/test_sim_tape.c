@@ -15,7 +15,7 @@ enum { MOST_BLOCKS = 400, PIECE = 1000 };
 typedef struct program {
     double compute, gather, transfer, checksum; /* seconds */
     size_t elems;                               /* of a block, of pieces at the end */
-    bool has_drive, goes_back, looks, has_places;
+    bool has_drive, goes_back, looks;
     size_t first_elems; /* of work before the pieces, of their kind; 0: none */
 } program_t;
 
@@ -24,7 +24,7 @@ typedef struct run {
     zr_sim_clock_t *clock;
     zr_device_t *device;
     zr_stream_t *a, *b;
-    zr_event_t *forward[MOST_BLOCKS], *gathered, *place;
+    zr_event_t *forward[MOST_BLOCKS], *gathered;
     zr_sim_drive_t *drive;
     size_t records[MOST_BLOCKS];
     double begin, seconds;
@@ -43,8 +43,6 @@ static void open_run(run_t *run, const program_t *program) {
     assert_ok(zr_stream_create(run->device, "a", &run->a));
     assert_ok(zr_stream_create(run->device, "b", &run->b));
     assert_ok(zr_event_create(run->device, &run->gathered));
-    assert_ok(zr_event_create(run->device, &run->place));
-    zr_event_set_of_place(run->place);
     for (size_t i = 0; i < MOST_BLOCKS; i++)
         assert_ok(zr_event_create(run->device, &run->forward[i]));
     run->drive = zr_sim_drive_create(run->clock, 64, hardware.launch_s, NULL, NULL);
@@ -55,7 +53,6 @@ static void close_run(run_t *run) {
     for (size_t i = 0; i < MOST_BLOCKS; i++)
         zr_event_destroy(&run->forward[i]);
     zr_event_destroy(&run->gathered);
-    zr_event_destroy(&run->place);
     zr_stream_destroy(&run->a);
     zr_stream_destroy(&run->b);
     zr_sim_drive_destroy(&run->drive);
@@ -76,14 +73,6 @@ static void read_block(run_t *run, size_t block, size_t n) {
         (void)zr_sim_drive_start(run->drive, &how, block, &run->records[block]);
 }
 
-/* Places in memory: who had them before differs from block to block, and has long gone. */
-static void take_place(const run_t *run, size_t block) {
-    if (!run->program->has_places || block * block % 7 > 2)
-        return;
-    assert_ok(zr_event_record(run->place, run->b));
-    assert_ok(zr_stream_wait(run->b, run->place));
-}
-
 static void forward(run_t *run, size_t n) {
     const program_t *p = run->program;
     for (size_t block = 0; block < 3; block++)
@@ -92,7 +81,6 @@ static void forward(run_t *run, size_t n) {
         if (p->has_drive)
             assert_true(zr_sim_drive_ask(run->drive, run->records[block], true));
         read_block(run, block + 3, n);
-        take_place(run, block);
         zr_sim_queue(run->b, ZR_SIM_NETWORK, "all_gather", p->gather);
         assert_ok(zr_event_record(run->gathered, run->b));
         assert_ok(zr_stream_wait(run->a, run->gathered));
@@ -204,7 +192,6 @@ TEST(a_longer_run_is_told_from_short_ones) {
                                    .elems = 100 + random_bits(&bits) % 3000,
                                    .has_drive = random_bits(&bits) % 2 == 0,
                                    .goes_back = random_bits(&bits) % 3 != 0,
-                                   .has_places = random_bits(&bits) % 2 == 0,
                                    .first_elems = 10 * (random_bits(&bits) % 3)};
         double told = tell_run(&program, first, period, n);
         double made = make_run(&program, n, NULL);

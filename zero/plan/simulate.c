@@ -49,6 +49,8 @@ static zr_status_t open_rank(planned_rank_t *rank) {
     ZR_TRY(zr_comm_create_sim(0, request->n_ranks, &comm_options, &rank->comm));
     ZR_TRY(zr_runtime_create(&config, rank->comm, rank->device, &request->log, &rank->runtime));
     zr_runtime_leave_out_values(rank->runtime);
+    if (request->tape != NULL)
+        zr_runtime_stand_for_longer(rank->runtime);
     zr_allocator_use_plans(zr_runtime_allocator(rank->runtime), request->plans);
     zr_allocator_share_tables(zr_runtime_allocator(rank->runtime), NULL,
                               (size_t)config.process_ranks);
