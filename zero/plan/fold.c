@@ -5,12 +5,11 @@
  * a size of their own are full, over whole periods. So short plans, with a period more each, say
  * how much that is, if no bounded buffer grew between the last two. What is live is exact. Times
  * are the run's own where what the short ones asked of their machines can be asked again as often
- * as the run would (zr_sim_tape_extend), and takes as long without the waits for places in memory,
- * which do not repeat. Where what is asked depends on when, times are told if they go on evenly.
- * Both are a little off now and then: a longer run's places may cost time where the short ones' do
- * not, and what goes on evenly may come to an end. What is mapped is not told, since each class's
- * granules depend on all that was before, nor are tables. Whether a run fits is told only where
- * that makes no difference.
+ * as the run would (zr_sim_tape_extend). Where what is asked depends on when, as reading ahead from
+ * drives does, times are told if they go on evenly: these are a little off now and then, since what
+ * goes on evenly may come to an end. What is mapped is not told, since each class's granules depend
+ * on all that was before, nor are tables. Whether a run fits is told only where that makes no
+ * difference.
  */
 #include <math.h>
 #include <stdio.h>
@@ -19,10 +18,9 @@
 #include "zero/plan/fit_internal.h"
 #include "zero/plan/watch_internal.h"
 
-#define FIRST_BLOCKS 32
+#define LEAST_BLOCKS 8                 /* of a short plan, besides a period */
 #define LEAST_SAVING 4                 /* blocks to those of the longest short plan */
 #define EVEN 1e-9                      /* of a step */
-#define SAME 1e-10                     /* likewise; sums of other numbers */
 #define ROOM_BYTES ((size_t)128 << 20) /* and 1%: a run with so much left fits */
 #define CERTAIN 1.02                   /* times what there is, live: a run does not fit */
 
@@ -179,17 +177,6 @@ static bool ask_again(const few_t *few, zr_run_plan_t *plan) {
     return is_told;
 }
 
-/* Whether what is kept of the longest short run is all that its time depends on: waits for places
- * in memory are not kept, and where they cost time nothing is told, since a longer run has others.
- */
-static bool is_all_known(const few_t *few) {
-    few_t same = *few;
-    zr_run_plan_t plan = few->plans[2];
-    same.n_more = 0;
-    return ask_again(&same, &plan) &&
-           fabs(plan.step_seconds - few->plans[2].step_seconds) <= SAME * plan.step_seconds;
-}
-
 /* A period takes as long as the one before: then those behind are taken to. */
 static bool go_on_evenly(const few_t *few, zr_run_plan_t *plan) {
     const zr_run_plan_t *a = &few->plans[0], *b = &few->plans[1], *c = &few->plans[2];
@@ -202,10 +189,16 @@ static bool go_on_evenly(const few_t *few, zr_run_plan_t *plan) {
     return true;
 }
 
+/* Blocks of the shortest plan: its tape has what repeats in it, once at least. */
+static size_t first_of(size_t n, size_t period) {
+    size_t least = LEAST_BLOCKS + period;
+    return n > least ? least + (n - least) % period : least;
+}
+
 /* Steps repeat after some blocks: as many as a ring has buffers, or a bucket takes. So the numbers
  * of blocks differ from each other, and from n, by whole periods. */
 static bool plan_period(const zr_run_request_t *request, size_t n, size_t period, few_t *few) {
-    size_t first = FIRST_BLOCKS + (n - FIRST_BLOCKS) % period;
+    size_t first = first_of(n, period);
     few->n_more = (n - first) / period - 2;
     for (size_t i = 0; i < 3; i++)
         if (plan_blocks(request, first + i * period, few->tapes[i], &few->plans[i]) != ZR_OK)
@@ -215,17 +208,17 @@ static bool plan_period(const zr_run_request_t *request, size_t n, size_t period
 
 /* From the shortest that go on so; false: none do. */
 static bool tell_from_few(const zr_run_request_t *request, size_t n, few_t *few,
-                          zr_run_plan_t *plan_p) {
-    static const size_t periods[] = {24, 120, 480};
+                          zr_run_fit_t *one) {
+    static const size_t periods[] = {24, 120};
     for (size_t i = 0; i < sizeof(periods) / sizeof(periods[0]); i++) {
-        size_t longest = FIRST_BLOCKS + (n - FIRST_BLOCKS) % periods[i] + 2 * periods[i];
-        if (LEAST_SAVING * longest > n)
+        if (LEAST_SAVING * (first_of(n, periods[i]) + 2 * periods[i]) > n)
             return false;
         if (!plan_period(request, n, periods[i], few))
             continue;
-        *plan_p = few->plans[2];
-        if ((is_all_known(few) && ask_again(few, plan_p)) || go_on_evenly(few, plan_p)) {
-            go_on(&few->plans[1], plan_p, (double)few->n_more);
+        one->plan = few->plans[2];
+        one->is_about = !ask_again(few, &one->plan);
+        if (!one->is_about || go_on_evenly(few, &one->plan)) {
+            go_on(&few->plans[1], &one->plan, (double)few->n_more);
             return true;
         }
     }
@@ -234,7 +227,7 @@ static bool tell_from_few(const zr_run_request_t *request, size_t n, few_t *few,
 
 static bool tell(const zr_run_request_t *request, size_t n, zr_run_fit_t *one) {
     few_t few = {0};
-    bool is_told = make_tapes(&few) && tell_from_few(request, n, &few, &one->plan);
+    bool is_told = make_tapes(&few) && tell_from_few(request, n, &few, one);
     clear(&few);
     if (!is_told)
         return false;

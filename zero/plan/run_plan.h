@@ -69,7 +69,8 @@ typedef struct zr_run_request {
     zr_run_spans_t
         *spans; /* set to the work of the last step, freed by the caller; NULL: not recorded */
     zr_sim_tape_t *tape; /* set to what is asked of the simulated machine in the steps whose times
-                            are; borrowed; NULL: it is not kept */
+                            are, of a run that stands for a longer one; borrowed; NULL: it is not
+                            kept */
     zr_trace_t *trace;   /* recorder of the simulated rank; NULL: none */
     zr_log_t log;        /* log of the simulated rank */
     zr_plan_cache_t *plans; /* cache of memory plans of earlier runs; NULL: none; borrowed */
@@ -142,6 +143,7 @@ typedef struct zr_run_fit {
     zr_run_plan_t plan; /* if it does not fit: the plan with unlimited memory */
     zr_run_lack_t lack; /* valid if it does not fit */
     char message[1024]; /* if it does not fit: the run's error message */
+    bool is_about;      /* the plan's times may be a little off: see zr_run_ask_t.fold_blocks */
 } zr_run_fit_t;
 
 /** The exceeded memory: "device memory", "host memory", "nvme memory", "memory (device and host are
