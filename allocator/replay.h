@@ -30,11 +30,11 @@ typedef struct zr_replay_options {
     zr_stream_t *compute;
     size_t max_allocations; /* per step; a step with more is not planned, which is logged; 0:
                                default */
-    bool is_as_long;       /* streams wait as in steps of thousands of segments, whose waits are the
-                              same in each unit, and longer at times: of a step that stands for a
-                              longer one */
-    double search_seconds; /* time to search for a lower plan concurrently with training, if one is
-                              possible; 0: never, and plans are the same on every run */
+    bool is_as_long;        /* streams wait as in steps of thousands of units, whose waits are the
+                               same in each unit, and longer at times: of a step that stands for a
+                               longer one */
+    double search_seconds;  /* time to search for a lower plan concurrently with training, if one is
+                               possible; 0: never, and plans are the same on every run */
 } zr_replay_options_t;
 
 /** No compute stream, the default number of allocations, no concurrent search. */

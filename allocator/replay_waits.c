@@ -1,13 +1,12 @@
 /*
  * For what streams have to wait before they use a place.
  */
-#include <stdlib.h>
 #include <string.h>
 
 #include "allocator/replay_internal.h"
 
 #define MOST_PARTS ((size_t)4096)
-#define LONG_SEGMENTS 4096 /* of a long step */
+#define LONG_UNITS 2048 /* of a long step */
 
 /* A part of a tier's memory. */
 typedef struct part {
@@ -23,55 +22,14 @@ typedef struct span {
 
 typedef struct waits {
     zr_replay_made_t *made;
+    size_t n_streams;                 /* of the plan */
     span_t *spans;                    /* [n_entries] */
     part_t *parts[ZR_REPLAY_N_TIERS]; /* by address */
     size_t n_parts[ZR_REPLAY_N_TIERS];
     uint32_t *first, *next; /* entries by the ends of their lives, + 1: lists */
+    uint32_t *freed;        /* [n_entries][n_streams] of the parts that each touches */
     uint32_t *ranks;        /* [n_events] of what is awaited, among that of its stream */
-    uint32_t n_awaited[ZR_REPLAY_MAX_STREAMS]; /* by stream - 1, so far */
 } waits_t;
-
-static int compare_addresses(const void *a, const void *b) {
-    size_t x = *(const size_t *)a, y = *(const size_t *)b;
-    return (x > y) - (x < y);
-}
-
-/* Where places begin and end, each once. */
-static size_t find_borders(const zr_replay_made_t *made, int tier, size_t *borders) {
-    size_t n = 0, n_once = 0;
-    for (size_t i = 0; i < made->n_entries; i++) {
-        if (!made->entries[i].is_planned || made->tape.entries[i].kind.tier != tier)
-            continue;
-        borders[n++] = made->entries[i].offset_bytes;
-        borders[n++] = made->entries[i].offset_bytes + made->tape.entries[i].block_bytes;
-    }
-    qsort(borders, n, sizeof(*borders), compare_addresses);
-    for (size_t i = 0; i < n; i++)
-        if (i == 0 || borders[i] != borders[n_once - 1])
-            borders[n_once++] = borders[i];
-    return n_once;
-}
-
-/* Parts end where places do, all of them if that are not too many. A long step's memory is one
- * part: who waits for whom then depends on no offsets, and is the same in each of its units. */
-static zr_status_t make_parts(waits_t *waits, int tier) {
-    const zr_replay_made_t *made = waits->made;
-    zr_heap_t *heap = made->shared.heap;
-    bool is_long = made->planning.is_as_long || made->tape.n_segments >= LONG_SEGMENTS;
-    size_t *borders = zr_heap_alloc(heap, is_long ? 1 : 2 * made->n_entries, sizeof(*borders));
-    if (borders == NULL)
-        return ZR_ERR_MEMORY;
-    size_t n_borders = is_long ? 1 : find_borders(made, tier, borders);
-    size_t step = n_borders / MOST_PARTS + 1, n = (n_borders + step - 1) / step;
-    part_t *parts = waits->parts[tier] = zr_heap_alloc(heap, n + 1, sizeof(*parts));
-    if (parts == NULL)
-        return ZR_ERR_MEMORY;
-    waits->n_parts[tier] = n;
-    for (size_t i = 0; i < n; i++)
-        parts[i].begin = borders[i * step];
-    zr_heap_free(heap, borders);
-    return ZR_OK;
-}
 
 /* The last part that begins at an address or below, or the first. */
 static uint32_t part_at(const waits_t *waits, int tier, size_t address) {
@@ -84,6 +42,40 @@ static uint32_t part_at(const waits_t *waits, int tier, size_t address) {
             high = middle;
     }
     return (uint32_t)low;
+}
+
+static void add_border(waits_t *waits, int tier, size_t address) {
+    part_t *parts = waits->parts[tier];
+    size_t n = waits->n_parts[tier], at = part_at(waits, tier, address) + 1;
+    if (parts[at - 1].begin == address || n == MOST_PARTS)
+        return;
+    memmove(parts + at + 1, parts + at, (n - at) * sizeof(*parts));
+    parts[at] = (part_t){.begin = address};
+    waits->n_parts[tier]++;
+}
+
+static bool is_long(const zr_replay_made_t *made) {
+    bool has_many = made->planning.is_as_long;
+    for (size_t i = 0; i < made->tape.n_segments; i++)
+        has_many |= made->tape.segments[i].unit + 1 >= LONG_UNITS;
+    return has_many;
+}
+
+/* Parts end where places do, all of them if that are not too many. A long step's memory is one
+ * part: who waits for whom then depends on no offsets, and is the same in each of its units. */
+static void find_parts(waits_t *waits) {
+    const zr_replay_made_t *made = waits->made;
+    size_t n_looked = is_long(made) ? 0 : made->n_entries;
+    for (int tier = 0; tier < ZR_REPLAY_N_TIERS; tier++)
+        waits->n_parts[tier] = 1;
+    for (size_t i = 0; i < n_looked; i++) {
+        int tier = made->tape.entries[i].kind.tier;
+        size_t begin = made->entries[i].offset_bytes;
+        if (!made->entries[i].is_planned)
+            continue;
+        add_border(waits, tier, begin);
+        add_border(waits, tier, begin + made->tape.entries[i].block_bytes);
+    }
 }
 
 static void find_spans(const waits_t *waits) {
@@ -127,81 +119,94 @@ static void pass_on(const waits_t *waits, size_t entry) {
     }
 }
 
-/* An entry begins: what its place waits for, which has ranks when it is known of all. */
-static void fill_entry(const waits_t *waits, size_t entry, bool has_ranks) {
-    zr_replay_made_t *made = waits->made;
-    uint32_t freed[ZR_REPLAY_MAX_STREAMS] = {0};
-    const part_t *end;
-    for (const part_t *part = parts_of(waits, entry, &end); part < end; part++)
-        for (int i = 0; i < ZR_REPLAY_MAX_STREAMS; i++)
-            freed[i] = part->freed[i] > freed[i] ? part->freed[i] : freed[i];
-    for (int i = 0; i < ZR_REPLAY_MAX_STREAMS; i++) {
-        if (freed[i] == 0 || i + 1 == made->tape.entries[entry].kind.stream)
-            continue;
-        made->entries[made->events[freed[i] - 1] >> 1].is_awaited = true;
-        uint32_t since = has_ranks ? waits->n_awaited[i] - waits->ranks[freed[i] - 1] + 1 : 0;
-        made->entries[entry].since[i] = (uint8_t)(since < UINT8_MAX ? since : UINT8_MAX);
-    }
-}
-
-/* Of what an entry covers, it is the last now. One that the CPU frees may never have been used, so
- * that what its stream was made to wait for still has to be. */
-static void supersede(const waits_t *waits, size_t entry) {
+/* An entry begins: its place waits for what was freed there. It comes last then in what it covers.
+ * One that the CPU frees may never have been used, so that what its stream was made to wait for
+ * still has to be. */
+static void take_over(const waits_t *waits, size_t entry) {
     const zr_tape_entry_t *life = &waits->made->tape.entries[entry];
     size_t begin = waits->made->entries[entry].offset_bytes, end = begin + life->block_bytes;
+    uint32_t *freed = waits->freed + entry * waits->n_streams;
     const part_t *behind,
         *all_behind = waits->parts[life->kind.tier] + waits->n_parts[life->kind.tier];
-    for (part_t *part = parts_of(waits, entry, &behind); part < behind; part++)
+    for (part_t *part = parts_of(waits, entry, &behind); part < behind; part++) {
+        for (size_t i = 0; i < waits->n_streams; i++)
+            freed[i] = part->freed[i] > freed[i] ? part->freed[i] : freed[i];
         if (life->free_stream != 0 && part->begin >= begin && part + 1 < all_behind &&
             part[1].begin <= end)
             memset(part->freed, 0, sizeof(part->freed));
+    }
 }
 
-static void count_awaited(waits_t *waits, size_t event) {
-    const zr_replay_made_t *made = waits->made;
-    size_t entry = made->events[event] >> 1;
-    if ((made->events[event] & 1) != 0 && made->entries[entry].is_awaited)
-        waits->ranks[event] = ++waits->n_awaited[made->tape.entries[entry].free_stream - 1];
+static bool begins(const zr_replay_made_t *made, size_t event) {
+    return (made->events[event] & 1) == 0 && made->entries[made->events[event] >> 1].is_planned;
 }
 
-static void fill_entries_of(waits_t *waits, bool has_ranks) {
+static void find_freed(const waits_t *waits) {
     const zr_replay_made_t *made = waits->made;
-    for (int tier = 0; tier < ZR_REPLAY_N_TIERS; tier++)
-        for (size_t i = 0; i < waits->n_parts[tier]; i++)
-            memset(waits->parts[tier][i].freed, 0, sizeof(waits->parts[tier][i].freed));
     for (size_t i = 0; i < made->n_events; i++) {
         size_t entry = made->events[i] >> 1;
         for (uint32_t past = waits->first[i]; past != 0; past = waits->next[past - 1])
             pass_on(waits, past - 1);
-        if (has_ranks)
-            count_awaited(waits, i);
-        if ((made->events[i] & 1) != 0 || !made->entries[entry].is_planned)
+        if (!begins(made, i))
             continue;
-        fill_entry(waits, entry, has_ranks);
-        supersede(waits, entry);
+        take_over(waits, entry);
+        uint32_t *freed = waits->freed + entry * waits->n_streams;
+        freed[made->tape.entries[entry].kind.stream - 1] = 0; /* it is in order with itself */
+        for (size_t k = 0; k < waits->n_streams; k++)
+            if (freed[k] != 0)
+                made->entries[made->events[freed[k] - 1] >> 1].is_awaited = true;
     }
+}
+
+static void fill_since(const waits_t *waits) {
+    const zr_replay_made_t *made = waits->made;
+    uint32_t n_awaited[ZR_REPLAY_MAX_STREAMS] = {0}; /* by stream - 1, so far */
+    for (size_t i = 0; i < made->n_events; i++) {
+        size_t entry = made->events[i] >> 1;
+        const uint32_t *freed = waits->freed + entry * waits->n_streams;
+        if ((made->events[i] & 1) != 0 && made->entries[entry].is_awaited)
+            waits->ranks[i] = ++n_awaited[made->tape.entries[entry].free_stream - 1];
+        for (size_t k = 0; k < waits->n_streams && begins(made, i); k++) {
+            uint32_t since = freed[k] != 0 ? n_awaited[k] - waits->ranks[freed[k] - 1] + 1 : 0;
+            made->entries[entry].since[k] = (uint8_t)(since < UINT8_MAX ? since : UINT8_MAX);
+        }
+    }
+}
+
+static bool make_tables(zr_heap_t *heap, waits_t *waits) {
+    const zr_replay_made_t *made = waits->made;
+    waits->spans = zr_heap_alloc(heap, made->n_entries, sizeof(*waits->spans));
+    waits->first = zr_heap_alloc(heap, made->n_events + 1, sizeof(*waits->first));
+    waits->next = zr_heap_alloc(heap, made->n_entries, sizeof(*waits->next));
+    waits->freed = zr_heap_alloc(heap, made->n_entries * waits->n_streams, sizeof(*waits->freed));
+    waits->ranks = zr_heap_alloc(heap, made->n_events, sizeof(*waits->ranks));
+    bool has_memory = waits->spans != NULL && waits->first != NULL && waits->next != NULL &&
+                      waits->freed != NULL && waits->ranks != NULL;
+    for (int tier = 0; tier < ZR_REPLAY_N_TIERS; tier++) {
+        waits->parts[tier] = zr_heap_alloc(heap, MOST_PARTS, sizeof(part_t));
+        has_memory &= waits->parts[tier] != NULL;
+    }
+    return has_memory;
 }
 
 zr_status_t zr_replay_find_waits(zr_replay_made_t *made, const zr_replay_planning_t *planning) {
     zr_heap_t *heap = made->shared.heap;
-    waits_t waits = {.made = made,
-                     .spans = zr_heap_alloc(heap, made->n_entries, sizeof(*waits.spans)),
-                     .first = zr_heap_alloc(heap, made->n_events + 1, sizeof(*waits.first)),
-                     .next = zr_heap_alloc(heap, made->n_entries, sizeof(*waits.next)),
-                     .ranks = zr_heap_alloc(heap, made->n_events, sizeof(*waits.ranks))};
-    if (waits.spans == NULL || waits.first == NULL || waits.next == NULL || waits.ranks == NULL)
+    waits_t waits = {.made = made, .n_streams = 1};
+    while (made->streams >> (waits.n_streams + 1) != 0)
+        waits.n_streams++;
+    if (!make_tables(heap, &waits))
         return ZR_ERR_MEMORY;
-    for (int tier = 0; tier < ZR_REPLAY_N_TIERS; tier++)
-        ZR_TRY(make_parts(&waits, tier));
+    find_parts(&waits);
     find_spans(&waits);
     list_by_end(&waits, planning);
-    fill_entries_of(&waits, false);
-    fill_entries_of(&waits, true);
+    find_freed(&waits);
+    fill_since(&waits);
     for (int tier = 0; tier < ZR_REPLAY_N_TIERS; tier++)
         zr_heap_free(heap, waits.parts[tier]);
     zr_heap_free(heap, waits.spans);
     zr_heap_free(heap, waits.first);
     zr_heap_free(heap, waits.next);
+    zr_heap_free(heap, waits.freed);
     zr_heap_free(heap, waits.ranks);
     return ZR_OK;
 }

@@ -135,7 +135,7 @@ static const zr_option_t own[] = {
      .choices = exactness,
      .help =
          "for models with at least 2048 identical layers. fold: plans other than the "
-         "recommended and the fastest may be extrapolated from plans with fewer layers; they "
+         "recommended may be extrapolated from plans with fewer layers; they "
          "are marked ~ and show bytes in use, without fragmentation. walk: simulate every layer "
          "of every plan"},
     {"top", .offset = offsetof(plan_options_t, n_lines), .type = ZR_OPTION_COUNT,

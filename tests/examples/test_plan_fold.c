@@ -1,6 +1,6 @@
 /*
  * Plans of a model with many layers: those told from fewer layers say the same of memory, to the
- * byte, and of time, mostly to 1e-9; what is recommended is what it is with all layers. Options and
+ * byte, and of time, to 1e-9; what is recommended is what it is with all layers. Options and
  * budgets are drawn at random; ZR_TEST_FOLDS=N draws N times.
  */
 #include <math.h>
@@ -28,9 +28,6 @@ static void draw(uint64_t *bits, size_t least, char text[1024]) {
              (size_t)(200 << random_bits(bits) % 6), (size_t)(1000 << random_bits(bits) % 5),
              1 << random_bits(bits) % 3);
 }
-
-/* Of plans that were told and fit: those with the same time. */
-static size_t n_fit, n_same_time;
 
 static bool is_same(json_t *a, json_t *b, double share) {
     return fabs(json_number_value(a) - json_number_value(b)) <= share * fabs(json_number_value(b));
@@ -61,11 +58,7 @@ static bool compare_plans(json_t *told, json_t *walked) {
     assert_true(is_exact == (json_object_get(told, "metadata_bytes") != NULL));
     compare_bytes(json_object_get(told, "peak_bytes"), json_object_get(walked, "peak_bytes"),
                   "peak_bytes");
-    if (fits && !is_exact) {
-        n_fit++;
-        n_same_time += is_same(step, walked_step, 5e-9); /* it is printed with nine digits */
-    }
-    if (fits && !is_same(step, walked_step, is_exact ? 1e-9 : 1e-4))
+    if (fits && !is_same(step, walked_step, 5e-9)) /* nine digits are printed */
         fail_msg("%.9g ms instead of %.9g", json_number_value(step),
                  json_number_value(walked_step));
     return !is_exact;
@@ -101,11 +94,9 @@ TEST(what_is_recommended_is_as_with_all_layers) {
         draw(&bits, PLAN_FOLD_LAYERS, options);
         print_message("%s\n", options);
         n_told += compare(options);
-        print_message("%zu plans told from fewer layers; of %zu that fit %zu with the same time\n",
-                      n_told, n_fit, n_same_time);
+        print_message("%zu plans told from fewer layers\n", n_told);
     }
     assert_true(n_told >= 2 * n);
-    assert_true(100 * n_same_time >= 95 * n_fit);
 }
 
 /* Of fewer layers none is told. */

@@ -6,10 +6,10 @@
  * how much that is, if no bounded buffer grew between the last two. What is live is exact. Times
  * are the run's own where what the short ones asked of their machines can be asked again as often
  * as the run would (zr_sim_tape_extend). Where what is asked depends on when, as reading ahead from
- * drives does, times are told if they go on evenly: these are a little off now and then, since what
- * goes on evenly may come to an end. What is mapped is not told, since each class's granules depend
- * on all that was before, nor are tables. Whether a run fits is told only where that makes no
- * difference.
+ * drives does, times of very long runs are told if they go on evenly: these are a little off now
+ * and then, since what goes on evenly may come to an end. What is mapped is not told, since each
+ * class's granules depend on all that was before, nor are tables. Whether a run fits is told only
+ * where that makes no difference.
  */
 #include <math.h>
 #include <stdio.h>
@@ -21,6 +21,7 @@
 #define LEAST_BLOCKS 8                 /* of a short plan, besides a period */
 #define LEAST_SAVING 4                 /* blocks to those of the longest short plan */
 #define EVEN 1e-9                      /* of a step */
+#define ABOUT_BLOCKS 4096              /* fewer take about a second */
 #define ROOM_BYTES ((size_t)128 << 20) /* and 1%: a run with so much left fits */
 #define CERTAIN 1.02                   /* times what there is, live: a run does not fit */
 
@@ -217,7 +218,7 @@ static bool tell_from_few(const zr_run_request_t *request, size_t n, few_t *few,
             continue;
         one->plan = few->plans[2];
         one->is_about = !ask_again(few, &one->plan);
-        if (!one->is_about || go_on_evenly(few, &one->plan)) {
+        if (!one->is_about || (n >= ABOUT_BLOCKS && go_on_evenly(few, &one->plan))) {
             go_on(&few->plans[1], &one->plan, (double)few->n_more);
             return true;
         }

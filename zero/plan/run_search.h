@@ -52,9 +52,9 @@ typedef struct zr_run_ask {
     bool group_open;  /* sizes of groups that share one sharded copy */
     int least_stage;  /* smallest stage that is tried */
     /* Models of at least so many equal blocks: plans that are not recommended, nor, where none
-     * fits, the nearest, are told from plans of fewer blocks, and is_exact says so. Those that read
-     * from drives may be off by 1e-5 in time, and none that could be recommended for it is told. 0:
-     * never. Has no effect where a placement or an order is open. */
+     * fits, the nearest, are told from plans of fewer blocks, and is_exact says so. With 4096
+     * blocks or more those that read from drives may be off by 1e-5 in time; none that could be
+     * recommended for it is told. 0: never. Has no effect where a placement or an order is open. */
     size_t fold_blocks;
     bool has_drives; /* there are drives, even if config.nvme.paths names none */
     void (*progress)(void *context,
