@@ -124,13 +124,13 @@ static zr_status_t record(zr_replay_t *replay, int stream) {
 
 /* Let a stream wait for a record, or, where it is gone, for the first that there still is. */
 static zr_status_t wait_for(zr_stream_t *stream, uint8_t number, zr_replay_fence_t *fence,
-                            size_t record) {
-    if (record + ZR_REPLAY_N_RECORDS <= fence->n_records)
-        record = fence->n_records - ZR_REPLAY_N_RECORDS + 1;
-    if (record <= fence->joined[number])
+                            size_t at) {
+    if (at + ZR_REPLAY_N_RECORDS <= fence->n_records)
+        at = fence->n_records - ZR_REPLAY_N_RECORDS + 1;
+    if (at <= fence->joined[number])
         return ZR_OK;
-    ZR_TRY(zr_stream_wait(stream, event_of(fence, record)));
-    fence->joined[number] = record;
+    ZR_TRY(zr_stream_wait(stream, event_of(fence, at)));
+    fence->joined[number] = at;
     return ZR_OK;
 }
 
@@ -138,15 +138,16 @@ static zr_status_t wait_for(zr_stream_t *stream, uint8_t number, zr_replay_fence
 static zr_status_t order_behind(zr_replay_t *replay, size_t entry, zr_stream_t *stream, int other) {
     zr_replay_fence_t *fence = &replay->fences[other];
     uint8_t number = replay->plan->tape.entries[entry].kind.stream;
-    size_t since = replay->plan->entries[entry].since[other - 1];
-    size_t before = fence->n_before;
-    if (replay->has_left)
+    size_t since = replay->plan->entries[entry].since[other - 1], at = fence->n_before;
+    if (replay->has_left) {
         ZR_TRY(record(replay, other));
-    if (replay->has_left || since > 0)
-        before = fence->n_records + 1 - (replay->has_left || since > fence->n_records ? 1 : since);
-    else if (replay->is_joined[number])
+        at = fence->n_records;
+    } else if (since > 0) {
+        at = fence->n_records + 1 - since;
+    } else if (replay->is_joined[number]) {
         return ZR_OK;
-    return wait_for(stream, number, fence, before > fence->least ? before : fence->least);
+    }
+    return wait_for(stream, number, fence, at > fence->least ? at : fence->least);
 }
 
 /* Let the stream that uses an entry's place wait for those that used it before. */
@@ -292,11 +293,11 @@ static zr_status_t wait_instead(zr_stream_t *stream, zr_status_t status) {
 static zr_status_t note_last_use(zr_allocator_t *allocator, size_t entry, zr_stream_t *stream) {
     zr_replay_t *replay = allocator->replay;
     uint8_t number = number_of(replay, stream);
-    zr_replay_fence_t *fence = &replay->fences[number];
     if (number == 0)
         return ZR_OK;
     if (number == ZR_REPLAY_OTHER_STREAM)
         return zr_stream_synchronize(stream);
+    zr_replay_fence_t *fence = &replay->fences[number];
     zr_status_t status = ZR_OK;
     if (!zr_replay_has_fence(replay, number)) /* no tensor of the plan was freed behind it */
         status = zr_replay_add_fence(allocator, number);

@@ -23,6 +23,8 @@ ZR_BEGIN_C
 
 /** Default limit of planned allocations per step. */
 #define ZR_REPLAY_MAX_ALLOCATIONS ((size_t)1 << 20)
+/** Steps of at least so many units are long: see zr_replay_options_t.is_as_long. */
+#define ZR_REPLAY_LONG_UNITS ((size_t)2048)
 
 typedef struct zr_replay_options {
     /* Memory freed by any other stream is kept for one more segment than needed, so that this
@@ -30,11 +32,11 @@ typedef struct zr_replay_options {
     zr_stream_t *compute;
     size_t max_allocations; /* per step; a step with more is not planned, which is logged; 0:
                                default */
-    bool is_as_long;        /* streams wait as in steps of thousands of units, whose waits are the
-                               same in each unit, and longer at times: of a step that stands for a
-                               longer one */
-    double search_seconds;  /* time to search for a lower plan concurrently with training, if one is
-                               possible; 0: never, and plans are the same on every run */
+    /* In long steps streams wait alike in each unit, at some cost in time, for what others freed
+     * last anywhere. True: also in this one, which stands for a long one. */
+    bool is_as_long;
+    double search_seconds; /* time to search for a lower plan concurrently with training, if one is
+                              possible; 0: never, and plans are the same on every run */
 } zr_replay_options_t;
 
 /** No compute stream, the default number of allocations, no concurrent search. */

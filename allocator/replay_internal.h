@@ -87,8 +87,7 @@ uint32_t zr_replay_end_of_life(const zr_tape_t *tape, const zr_tape_entry_t *ent
                                const zr_replay_planning_t *planning);
 
 /** Set what entries wait for, and which are awaited. ZR_ERR_MEMORY, not logged. */
-ZR_NODISCARD zr_status_t zr_replay_find_waits(zr_replay_made_t *made,
-                                              const zr_replay_planning_t *planning);
+ZR_NODISCARD zr_status_t zr_replay_find_waits(zr_replay_made_t *made);
 
 typedef struct zr_replay_search zr_replay_search_t;
 
@@ -101,7 +100,7 @@ typedef struct zr_replay_fence {
     zr_event_t *events[ZR_REPLAY_N_RECORDS];  /* of the last records: number n in n % N_RECORDS */
     size_t n_records, n_before;               /* of all, and of those of before the step */
     size_t joined[ZR_REPLAY_MAX_STREAMS + 1]; /* numbers that other streams have waited for */
-    uint32_t freed;                           /* last in the step, as time on the tape, + 1 */
+    uint32_t freed;                           /* the latest in the step, as time on the tape, + 1 */
     size_t least;   /* the record that is waited for at least: it was made when the step freed
                        something later than in the plan's order */
     bool has_freed; /* something, since the last record */

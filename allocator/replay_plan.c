@@ -1,7 +1,6 @@
 /*
  * From the tape of a step to a plan: which allocations have a place, and where it is.
  */
-
 #include "allocator/planner_internal.h"
 #include "allocator/replay_internal.h"
 
@@ -104,7 +103,7 @@ static zr_status_t fill(zr_replay_made_t *made, const zr_replay_planning_t *plan
     ZR_TRY(make_line(made, planning->is_synchronous));
     for (int tier = 0; tier < ZR_REPLAY_N_TIERS; tier++)
         ZR_TRY(plan_tier(made, planning, (zr_tier_t)tier));
-    return planning->is_synchronous ? ZR_OK : zr_replay_find_waits(made, planning);
+    return planning->is_synchronous ? ZR_OK : zr_replay_find_waits(made);
 }
 
 static bool is_same_plan(const zr_shared_t *a, const zr_shared_t *b) {

@@ -6,7 +6,6 @@
 #include "allocator/replay_internal.h"
 
 #define MOST_PARTS ((size_t)4096)
-#define LONG_UNITS 2048 /* of a long step */
 
 /* A part of a tier's memory. */
 typedef struct part {
@@ -23,6 +22,7 @@ typedef struct span {
 typedef struct waits {
     zr_replay_made_t *made;
     size_t n_streams;                 /* of the plan */
+    size_t most_parts;                /* of a tier */
     span_t *spans;                    /* [n_entries] */
     part_t *parts[ZR_REPLAY_N_TIERS]; /* by address */
     size_t n_parts[ZR_REPLAY_N_TIERS];
@@ -47,28 +47,31 @@ static uint32_t part_at(const waits_t *waits, int tier, size_t address) {
 static void add_border(waits_t *waits, int tier, size_t address) {
     part_t *parts = waits->parts[tier];
     size_t n = waits->n_parts[tier], at = part_at(waits, tier, address) + 1;
-    if (parts[at - 1].begin == address || n == MOST_PARTS)
+    if (parts[at - 1].begin == address || n == waits->most_parts)
         return;
     memmove(parts + at + 1, parts + at, (n - at) * sizeof(*parts));
     parts[at] = (part_t){.begin = address};
     waits->n_parts[tier]++;
 }
 
-static bool is_long(const zr_replay_made_t *made) {
-    bool has_many = made->planning.is_as_long;
+/* A long step's memory is one part: who waits for whom then depends on no offsets, and is the same
+ * in each of its units. */
+static size_t most_parts(const zr_replay_made_t *made) {
+    size_t n_borders = 2 * made->n_entries + 1;
+    bool is_long = made->planning.is_as_long;
     for (size_t i = 0; i < made->tape.n_segments; i++)
-        has_many |= made->tape.segments[i].unit + 1 >= LONG_UNITS;
-    return has_many;
+        is_long |= made->tape.segments[i].unit + 1 >= ZR_REPLAY_LONG_UNITS;
+    if (is_long)
+        return 1;
+    return n_borders < MOST_PARTS ? n_borders : MOST_PARTS;
 }
 
-/* Parts end where places do, all of them if that are not too many. A long step's memory is one
- * part: who waits for whom then depends on no offsets, and is the same in each of its units. */
+/* Parts end where places do, as far as there are so many. */
 static void find_parts(waits_t *waits) {
     const zr_replay_made_t *made = waits->made;
-    size_t n_looked = is_long(made) ? 0 : made->n_entries;
     for (int tier = 0; tier < ZR_REPLAY_N_TIERS; tier++)
         waits->n_parts[tier] = 1;
-    for (size_t i = 0; i < n_looked; i++) {
+    for (size_t i = 0; i < made->n_entries; i++) {
         int tier = made->tape.entries[i].kind.tier;
         size_t begin = made->entries[i].offset_bytes;
         if (!made->entries[i].is_planned)
@@ -98,12 +101,12 @@ static part_t *parts_of(const waits_t *waits, size_t entry, const part_t **end_p
 }
 
 /* What the CPU frees is in no stream's use. */
-static void list_by_end(const waits_t *waits, const zr_replay_planning_t *planning) {
+static void list_by_end(const waits_t *waits) {
     const zr_tape_t *tape = &waits->made->tape;
     for (size_t i = 0; i < tape->n_entries; i++) {
         if (!waits->made->entries[i].is_planned || tape->entries[i].free_stream == 0)
             continue;
-        uint32_t end = zr_replay_end_of_life(tape, &tape->entries[i], planning);
+        uint32_t end = zr_replay_end_of_life(tape, &tape->entries[i], &waits->made->planning);
         waits->next[i] = waits->first[end];
         waits->first[end] = (uint32_t)i + 1;
     }
@@ -119,9 +122,9 @@ static void pass_on(const waits_t *waits, size_t entry) {
     }
 }
 
-/* An entry begins: its place waits for what was freed there. It comes last then in what it covers.
- * One that the CPU frees may never have been used, so that what its stream was made to wait for
- * still has to be. */
+/* An entry begins: its place waits for what was freed there, and whoever comes next need only wait
+ * for it, where it covers a part. But one that the CPU frees may never have been used, so that what
+ * its stream was made to wait for still has to be. */
 static void take_over(const waits_t *waits, size_t entry) {
     const zr_tape_entry_t *life = &waits->made->tape.entries[entry];
     size_t begin = waits->made->entries[entry].offset_bytes, end = begin + life->block_bytes;
@@ -183,22 +186,22 @@ static bool make_tables(zr_heap_t *heap, waits_t *waits) {
     bool has_memory = waits->spans != NULL && waits->first != NULL && waits->next != NULL &&
                       waits->freed != NULL && waits->ranks != NULL;
     for (int tier = 0; tier < ZR_REPLAY_N_TIERS; tier++) {
-        waits->parts[tier] = zr_heap_alloc(heap, MOST_PARTS, sizeof(part_t));
+        waits->parts[tier] = zr_heap_alloc(heap, waits->most_parts, sizeof(part_t));
         has_memory &= waits->parts[tier] != NULL;
     }
     return has_memory;
 }
 
-zr_status_t zr_replay_find_waits(zr_replay_made_t *made, const zr_replay_planning_t *planning) {
+zr_status_t zr_replay_find_waits(zr_replay_made_t *made) {
     zr_heap_t *heap = made->shared.heap;
-    waits_t waits = {.made = made, .n_streams = 1};
+    waits_t waits = {.made = made, .n_streams = 1, .most_parts = most_parts(made)};
     while (made->streams >> (waits.n_streams + 1) != 0)
         waits.n_streams++;
     if (!make_tables(heap, &waits))
         return ZR_ERR_MEMORY;
     find_parts(&waits);
     find_spans(&waits);
-    list_by_end(&waits, planning);
+    list_by_end(&waits);
     find_freed(&waits);
     fill_since(&waits);
     for (int tier = 0; tier < ZR_REPLAY_N_TIERS; tier++)

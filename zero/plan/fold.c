@@ -14,6 +14,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "allocator/replay.h"
 #include "kernels/simulation.h"
 #include "zero/plan/fit_internal.h"
 #include "zero/plan/watch_internal.h"
@@ -21,7 +22,7 @@
 #define LEAST_BLOCKS 8                 /* of a short plan, besides a period */
 #define LEAST_SAVING 4                 /* blocks to those of the longest short plan */
 #define EVEN 1e-9                      /* of a step */
-#define ABOUT_BLOCKS 4096              /* fewer take about a second */
+#define ABOUT_BLOCKS 4096              /* with fewer a walk takes a second: times are exact */
 #define ROOM_BYTES ((size_t)128 << 20) /* and 1%: a run with so much left fits */
 #define CERTAIN 1.02                   /* times what there is, live: a run does not fit */
 
@@ -250,8 +251,8 @@ static void forget_what_is_not_told(const zr_run_request_t *request, zr_run_fit_
 bool zr_run_fold(const zr_run_request_t *request, size_t least_blocks, zr_run_fit_t *one_p) {
     size_t n = can_be_folded(request) ? request->model.n_repeated(request->model.context) : 0;
     zr_run_fit_t one = {0};
-    if (n == 0 || n < least_blocks || !tell(request, n, &one))
-        return false;
+    if (n < ZR_REPLAY_LONG_UNITS || n < least_blocks || !tell(request, n, &one))
+        return false; /* the streams of shorter runs wait otherwise for memory */
     if (!one.fits && zr_run_opens(request)) {
         zr_run_request_t least = *request;
         zr_run_set_least(&least);
