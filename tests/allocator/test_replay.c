@@ -1124,6 +1124,29 @@ TEST(test_a_long_step_waits_alike_wherever_places_are) {
     assert_true(waits_behind(true, true));
 }
 
+/* Far more is freed and waited for, in host memory, between two tensors of one place than a stream
+ * has records. */
+TEST(test_a_place_waits_for_what_was_freed_long_ago) {
+    enum { N_BETWEEN = 200 };
+    steps_t *steps = open_plain(true);
+    step_t step = {.n_ops = 0};
+    step_mark(&step, 1, 0, 0);
+    step_allocate(&step, 0, 5120, ZR_LIFETIME_UNIT, COMPUTE);
+    step_free(&step, 0, COMPUTE);
+    for (int i = 0; i < N_BETWEEN; i++)
+        for (int stream = COMPUTE; stream <= COMM; stream++) {
+            step_allocate(&step, 1, 1024, ZR_LIFETIME_UNIT, stream)->tier = ZR_TIER_HOST;
+            step_free(&step, 1, stream);
+        }
+    step_allocate(&step, 2, 5120, ZR_LIFETIME_UNIT, 2);
+    step_free(&step, 2, 2);
+    steps_run_times(steps, &step, 6);
+    assert_int_equal(steps_replay(steps).n_clean_steps, 4);
+    const zr_replay_made_t *plan = steps->allocator->replay->plan;
+    assert_int_equal(plan->entries[plan->n_entries - 1].since[COMPUTE], N_BETWEEN + 1);
+    steps_close(&steps);
+}
+
 /* Memory that one stream has used, given to a tensor that nobody uses, passes to a third. */
 TEST(test_what_was_never_used_hides_nobody) {
     for (int others = 0; others < 2; others++) {
