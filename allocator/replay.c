@@ -125,10 +125,10 @@ static zr_status_t record(zr_replay_t *replay, int stream) {
 /* Let a stream wait for a record, or, where it is gone, for the first that there still is. */
 static zr_status_t wait_for(zr_stream_t *stream, uint8_t number, zr_replay_fence_t *fence,
                             size_t at) {
-    if (at + ZR_REPLAY_N_RECORDS <= fence->n_records)
-        at = fence->n_records - ZR_REPLAY_N_RECORDS + 1;
     if (at <= fence->joined[number])
         return ZR_OK;
+    if (at + ZR_REPLAY_N_RECORDS <= fence->n_records)
+        at = fence->n_records - ZR_REPLAY_N_RECORDS + 1;
     ZR_TRY(zr_stream_wait(stream, event_of(fence, at)));
     fence->joined[number] = at;
     return ZR_OK;
@@ -144,10 +144,9 @@ static zr_status_t order_behind(zr_replay_t *replay, size_t entry, zr_stream_t *
         at = fence->n_records;
     } else if (since > 0) {
         at = fence->n_records + 1 - since;
-    } else if (replay->is_joined[number]) {
-        return ZR_OK;
+        at = at > fence->least ? at : fence->least;
     }
-    return wait_for(stream, number, fence, at > fence->least ? at : fence->least);
+    return wait_for(stream, number, fence, at);
 }
 
 /* Let the stream that uses an entry's place wait for those that used it before. */
@@ -156,7 +155,6 @@ static zr_status_t order_behind_others(zr_replay_t *replay, size_t entry, zr_str
     for (int i = 1; i <= ZR_REPLAY_MAX_STREAMS; i++)
         if (zr_replay_has_fence(replay, i) && i != number)
             ZR_TRY(order_behind(replay, entry, stream, i));
-    replay->is_joined[number] = true;
     return ZR_OK;
 }
 
@@ -310,8 +308,10 @@ static zr_status_t note_last_use(zr_allocator_t *allocator, size_t entry, zr_str
         leave(replay, replay->at);
         return wait_instead(stream, status);
     }
-    fence->freed = is_in_order ? freed : fence->freed;
-    fence->least = is_in_order ? fence->least : fence->n_records;
+    if (is_in_order)
+        fence->freed = freed;
+    else
+        fence->least = fence->n_records;
     return ZR_OK;
 }
 
@@ -513,7 +513,6 @@ static void begin_step(zr_replay_t *replay, size_t step) {
         return;
     for (int i = 1; i <= ZR_REPLAY_MAX_STREAMS; i++) {
         zr_replay_fence_t *fence = &replay->fences[i];
-        replay->is_joined[i] = false;
         fence->freed = 0;
         fence->least = 0;
         if (fence->has_freed && record(replay, i) != ZR_OK)

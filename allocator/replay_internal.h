@@ -118,7 +118,6 @@ typedef struct zr_replay {
     zr_block_t *held[ZR_REPLAY_N_TIERS];
     /* Late devices, by stream: without events where the plan does not have it. */
     zr_replay_fence_t fences[ZR_REPLAY_MAX_STREAMS + 1];
-    bool is_joined[ZR_REPLAY_MAX_STREAMS + 1]; /* a stream waits for the others' step before */
 
     size_t step;    /* of the last mark; 0: none yet */
     uint32_t scale; /* of what is allocated now; 0: none */

@@ -26,7 +26,7 @@ zr_run_ask_t plan_ask(const plan_options_t *options) {
                         .micro_batch_open = options->micro_batch_open,
                         .group_open = options->group_open,
                         .least_stage = options->least_stage,
-                        .fold_blocks = options->walks ? 0 : PLAN_FOLD_LAYERS,
+                        .folds = !options->walks,
                         .has_drives = !options->is_this};
     ask.run.n_steps = ZR_RUN_PLAN_STEPS; /* of a row, as many as its stage needs */
     return ask;

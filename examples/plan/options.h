@@ -7,9 +7,6 @@
 
 #include "examples/train/options.h"
 
-/** Layers from which --plan-exact fold tells plans from fewer. */
-#define PLAN_FOLD_LAYERS 2048
-
 typedef struct plan_options {
     train_options_t run; /* resolved, with its defaults where something is open */
     zr_hardware_t hardware;

@@ -6,6 +6,7 @@
  * they are soon served by plan alone, from the same places and without a call into the device.
  */
 #include "allocator/internal.h"
+#include "allocator/replay_force_internal.h"
 #include "allocator/record.h"
 #include "tests/allocator/replay_steps.h"
 #include "tests/common/test.h"
@@ -386,7 +387,7 @@ static size_t most_waits(const zr_replay_t *replay) {
         joins[plan->tape.entries[i].kind.stream] = true;
     }
     for (int k = 1; k <= ZR_REPLAY_MAX_STREAMS; k++)
-        n_streams += replay->fences[k].events[0] != NULL;
+        n_streams += zr_replay_has_fence(replay, k);
     for (int k = 1; k <= ZR_REPLAY_MAX_STREAMS; k++)
         n_waits += joins[k] ? n_streams - 1 : 0;
     return n_waits;

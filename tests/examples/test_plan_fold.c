@@ -5,7 +5,7 @@
  */
 #include <math.h>
 
-#include "examples/plan/options.h"
+#include "allocator/replay.h"
 #include "tests/common/test.h"
 #include "tests/examples/run_plan.h"
 
@@ -91,7 +91,7 @@ TEST(what_is_recommended_is_as_with_all_layers) {
     size_t n = wanted != NULL ? strtoul(wanted, NULL, 10) : 3, n_told = 0;
     for (size_t i = 0; i < n; i++) {
         char options[1024];
-        draw(&bits, PLAN_FOLD_LAYERS, options);
+        draw(&bits, ZR_REPLAY_LONG_UNITS, options);
         print_message("%s\n", options);
         n_told += compare(options);
         print_message("%zu plans told from fewer layers\n", n_told);
@@ -103,7 +103,7 @@ TEST(what_is_recommended_is_as_with_all_layers) {
 TEST(all_layers_of_usual_models_are_planned) {
     uint64_t bits = 5;
     char options[1024];
-    draw(&bits, PLAN_FOLD_LAYERS / 8, options);
+    draw(&bits, ZR_REPLAY_LONG_UNITS / 8, options);
     assert_true(compare(options) == 0);
 }
 

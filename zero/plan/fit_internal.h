@@ -48,10 +48,10 @@ zr_run_lack_t zr_run_find_lack(const zr_run_request_t *request, const zr_run_pla
  * What zr_run_fit says, from plans of the same model with fewer equal blocks: of memory what is
  * live, as if nothing else were mapped, and no tables.
  *
- * @param least_blocks  of the model's equal blocks
- * @return false: it has fewer, or the run is none that can be told so; *one_p is not set
+ * @return false: it has fewer than ZR_REPLAY_LONG_UNITS, or the run is none that can be told so;
+ * *one_p is not set
  */
-bool zr_run_fold(const zr_run_request_t *request, size_t least_blocks, zr_run_fit_t *one_p);
+bool zr_run_fold(const zr_run_request_t *request, zr_run_fit_t *one_p);
 
 /**
  * zr_run_place, and the plan of what was chosen.

@@ -248,10 +248,10 @@ static void forget_what_is_not_told(const zr_run_request_t *request, zr_run_fit_
     one->lack = one->fits ? (zr_run_lack_t){0} : zr_run_find_lack(request, &one->plan);
 }
 
-bool zr_run_fold(const zr_run_request_t *request, size_t least_blocks, zr_run_fit_t *one_p) {
+bool zr_run_fold(const zr_run_request_t *request, zr_run_fit_t *one_p) {
     size_t n = can_be_folded(request) ? request->model.n_repeated(request->model.context) : 0;
     zr_run_fit_t one = {0};
-    if (n < ZR_REPLAY_LONG_UNITS || n < least_blocks || !tell(request, n, &one))
+    if (n < ZR_REPLAY_LONG_UNITS || !tell(request, n, &one))
         return false; /* the streams of shorter runs wait otherwise for memory */
     if (!one.fits && zr_run_opens(request)) {
         zr_run_request_t least = *request;

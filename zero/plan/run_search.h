@@ -51,12 +51,11 @@ typedef struct zr_run_ask {
     bool tries_never; /* recompute_open: also ZR_RECOMPUTE_NEVER */
     bool group_open;  /* sizes of groups that share one sharded copy */
     int least_stage;  /* smallest stage that is tried */
-    /* Models of at least so many equal blocks, and ZR_REPLAY_LONG_UNITS: plans that are not
-     * recommended, nor, where none fits, the nearest, are told from plans of fewer blocks, and
-     * is_exact says so. With 4096 blocks or more those that read from drives may be off by 0.0001
-     * in time; none that could be recommended for it is told. 0: never. Has no effect where a
-     * placement or an order is open. */
-    size_t fold_blocks;
+    /* Of models with ZR_REPLAY_LONG_UNITS equal blocks or more, plans that are not recommended,
+     * nor, where none fits, the nearest, are told from plans of fewer blocks, and is_exact says so.
+     * With 4096 blocks or more those that read from drives may be off by 0.0001 in time; none that
+     * could be recommended for it is told. Has no effect where a placement or an order is open. */
+    bool folds;
     bool has_drives; /* there are drives, even if config.nvme.paths names none */
     void (*progress)(void *context,
                      size_t n_plans); /* called after each plan from any of the search's threads,

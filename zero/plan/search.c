@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "allocator/replay.h"
 #include "zero/plan/fit_internal.h"
 
 #define MOST_MICRO_BATCH ((size_t)1024)
@@ -136,8 +137,8 @@ static bool folds(const search_t *search) {
     const zr_run_ask_t *ask = search->ask;
     const zr_run_open_t *open = &ask->places;
     const zr_model_maker_t *model = &ask->run.model;
-    return !search->walks && ask->fold_blocks > 0 && model->n_repeated != NULL &&
-           model->n_repeated(model->context) >= ask->fold_blocks && !open->optimizer &&
+    return !search->walks && ask->folds && model->n_repeated != NULL &&
+           model->n_repeated(model->context) >= ZR_REPLAY_LONG_UNITS && !open->optimizer &&
            !open->params && !open->activations && !open->order && !open->update_at;
 }
 
@@ -148,7 +149,7 @@ static zr_status_t plan_way(search_t *search, zr_run_row_t *row) {
     ZR_TRY(settle(search, &run, row, &is_planned));
     row->config = run.config;
     search->rows.n_tried += !is_planned;
-    row->is_exact = !folds(search) || !zr_run_fold(&run, search->ask->fold_blocks, &row->one);
+    row->is_exact = !folds(search) || !zr_run_fold(&run, &row->one);
     if (row->is_exact && !is_planned)
         ZR_TRY(zr_run_fit(&run, search->log, &row->one));
     zr_run_hold(&row->one.plan, &row->config);
@@ -578,7 +579,7 @@ static zr_status_t propose_messages(search_t *search) {
     run.config.gather_encoding = run.config.stage > 0 ? ZR_MESSAGE_8BIT : ZR_MESSAGE_PLAIN;
     run.config.reduce_encoding = ZR_MESSAGE_4BIT;
     run.plans = search->plans;
-    if (!folds(search) || !zr_run_fold(&run, ask->fold_blocks, &one))
+    if (!folds(search) || !zr_run_fold(&run, &one))
         ZR_TRY(zr_run_fit(&run, search->log, &one));
     if (one.fits)
         rows->encoded_gain = row->one.plan.step_seconds / one.plan.step_seconds;

@@ -238,7 +238,7 @@ typedef struct zr_model_maker {
     zr_status_t (*make)(const void *context, zr_runtime_t *runtime,
                         const zr_activation_options_t *activations, zr_model_t **model_p);
     /* Equal blocks in a row, and the same model with `n` of them, for searches of plans (see
-     * zr_run_ask_t.fold_blocks). NULL or 0: there are none. */
+     * zr_run_ask_t.folds). NULL or 0: there are none. */
     size_t (*n_repeated)(const void *context);
     void (*repeat)(void *context, size_t n);
     uint64_t context[ZR_MODEL_MAKER_BYTES / sizeof(uint64_t)]; /* copied with the maker */
