@@ -111,29 +111,35 @@ const zr_hardware_t *zr_sim_hardware_of(const zr_device_t *device);
 
 /** Drives: reading and writing go side by side, each one transfer after the other. */
 typedef struct zr_sim_drive zr_sim_drive_t;
+#define ZR_SIM_MAX_AFTER 2
 typedef struct zr_sim_start {
     bool is_write;
-    uint32_t turn;    /* 0 to 2: transfers of lower turns go ahead */
-    const char *name; /* static */
-    double seconds;   /* of its direction */
-    double of_both;   /* of what both directions have together */
-    double latency;   /* after it; those of others pass at the same time */
-    double after;     /* of the rank's thread, when it has ended: a checksum */
+    uint32_t turn;                    /* 0 to 2: transfers of lower turns go ahead */
+    const char *name;                 /* static */
+    double checksum;                  /* of the rank's thread, before it begins */
+    double core;                      /* likewise, besides */
+    double seconds;                   /* of its direction */
+    double of_both;                   /* of what both directions have together */
+    double latency;                   /* after it; those of others pass at the same time */
+    double after;                     /* of the rank's thread, when it has ended: a checksum */
+    const zr_event_t *event;          /* it begins when this has passed; NULL: none */
+    size_t records[ZR_SIM_MAX_AFTER]; /* and these have ended; 0: none */
+    uint32_t line;                    /* of kernels/base/waiting_internal.h */
 } zr_sim_start_t;
 /** A transfer has ended. */
-typedef void (*zr_sim_ended_fn)(void *context, size_t id);
+typedef void (*zr_sim_ended_fn)(void *context, size_t id, double began, double ended);
 
-/** @param launch  seconds of the rank's thread when it finds that nothing has ended
+/** @param most    transfers that wait or are in flight
+ * @param launch  seconds of the rank's thread when it finds that nothing has ended
  * @param ended   called within zr_sim_drive_ask and _progress; NULL: not wanted
  * @return NULL: no memory */
-zr_sim_drive_t *zr_sim_drive_create(zr_sim_clock_t *clock, size_t max_in_flight, double launch,
+zr_sim_drive_t *zr_sim_drive_create(zr_sim_clock_t *clock, size_t most, double launch,
                                     zr_sim_ended_fn ended, void *context);
 void zr_sim_drive_destroy(zr_sim_drive_t **drive);
-/** Returns when it ends.
- * @param id        the caller's
- * @param record_p  what to ask for it by */
-double zr_sim_drive_start(zr_sim_drive_t *drive, const zr_sim_start_t *how, size_t id,
-                          size_t *record_p);
+/** Let a transfer begin once it can: now, or as soon as the drive is asked for something then.
+ * @param id  the caller's
+ * @return what to ask for it by */
+size_t zr_sim_drive_start(zr_sim_drive_t *drive, const zr_sim_start_t *how, size_t id);
 /** Whether a transfer has ended, also when it was found before; `wait`: until it has. */
 bool zr_sim_drive_ask(zr_sim_drive_t *drive, size_t record, bool wait);
 /** Find those that have ended by now; `wait`: until one has. */

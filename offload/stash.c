@@ -8,14 +8,15 @@
  * In the host tier each tensor has host memory of its own. With a store it is in a buffer, in the
  * store, or in both:
  *
- *   FREE -> COMING down -> WRITING -> HOLDING -> FREE      needed for another tensor
- *   FREE -> READING -> HOLDING -> LEAVING up -> FREE       prefetch, get
+ *   COMING down -> HOLDING, and being written -> another tensor's
+ *   READING -> HOLDING -> LEAVING up -> another tensor's       prefetch, get
  *
- * and from COMING or WRITING straight to LEAVING, when it is wanted so early. A write begins at
- * the next put, not at its own: the tensor that is put last comes back first and is never
- * written. Of buffers that hold something, the one is needed first whose tensor was put first,
- * because that comes back last; so which tensors are read does not depend on time. What was read
- * ahead on a caller's word stays longest.
+ * and from COMING straight to LEAVING, when it is wanted so early. A write is queued at the next
+ * put, not at its own: the tensor that is put last comes back first and is never written. Of
+ * buffers that hold something, the one is needed first whose tensor was put first, because that
+ * comes back last. What was read ahead on a caller's word stays longest. Transfers are queued with
+ * what they wait for, a write for the copy down, a read for the copy up and the last write of its
+ * buffer, and nobody asks whether they have ended: so nothing of this depends on time.
  *
  * A tensor that stays after a get is lent: its buffer is as it was, but has to wait for the copy up
  * (`left`) before it takes another. One that came from the store is there still, and not lent.
@@ -34,11 +35,10 @@
 
 typedef enum buffer_state {
     BUFFER_FREE,
-    BUFFER_COMING,  /* `came` passes when the copy down is done */
-    BUFFER_WRITING, /* `ticket` */
+    BUFFER_COMING, /* `came` passes when the copy down is done; its write is not queued */
     BUFFER_HOLDING,
-    BUFFER_READING, /* `ticket` */
-    BUFFER_LEAVING  /* `left` passes when the copy up is done; `ticket` may still be a write */
+    BUFFER_READING,
+    BUFFER_LEAVING /* `left` passes when the copy up is done */
 } buffer_state_t;
 
 typedef struct buffer {
@@ -50,7 +50,8 @@ typedef struct buffer {
     bool is_ahead;  /* read by zr_stash_read_ahead, and not brought back yet */
     bool is_lent;   /* `left` has to pass before it takes another tensor */
     zr_event_t *came, *left;
-    zr_store_ticket_t ticket;
+    zr_store_ticket_t write; /* its last, and the read behind that, until they are waited for */
+    zr_store_ticket_t read;
 } buffer_t;
 
 typedef struct slot {
@@ -81,6 +82,7 @@ struct zr_stash {
     size_t n_in_store; /* slots; those from there on are in host memory */
     size_t store_live_bytes;
     zr_store_t *store;
+    uint32_t reads, writes; /* lines of it */
     size_t extent_bytes;
     zr_staging_t staging;
     buffer_t *buffers; /* [options.n_buffers] */
@@ -149,6 +151,8 @@ static zr_status_t take_store(zr_stash_t *stash) {
     const zr_stash_options_t *o = &stash->options;
     ZR_TRY(check_extents(o));
     stash->store = o->store;
+    stash->reads = zr_store_make_line(o->store);
+    stash->writes = zr_store_make_line(o->store);
     stash->n_in_store = o->n_slots - o->n_in_host;
     if (stash->n_in_store > 0)
         stash->extent_bytes = zr_store_extent(o->store, o->first_extent)->size_bytes;
@@ -217,15 +221,27 @@ zr_status_t zr_stash_create(const zr_stash_options_t *options, zr_stash_t **stas
 
 /* ---- end --------------------------------------------------------------------------------- */
 
+static zr_status_t finish_ticket(zr_stash_t *stash, zr_store_ticket_t *ticket) {
+    zr_store_ticket_t own = *ticket;
+    *ticket = ZR_STORE_NO_TICKET;
+    return zr_store_wait(stash->store, own);
+}
+
+/* Until its transfers have ended. */
+static zr_status_t finish(zr_stash_t *stash, buffer_t *buffer) {
+    zr_status_t of_write = finish_ticket(stash, &buffer->write);
+    zr_status_t of_read = finish_ticket(stash, &buffer->read);
+    return of_write != ZR_OK ? of_write : of_read;
+}
+
 /* Nothing is in flight afterwards. How it ended has been logged, and is nobody's concern now. */
 static void drain(zr_stash_t *stash) {
     bool is_idle = stash->down == NULL || zr_stream_synchronize(stash->down) == ZR_OK;
     is_idle = (stash->up == NULL || zr_stream_synchronize(stash->up) == ZR_OK) && is_idle;
     for (size_t i = 0; stash->buffers != NULL && i < stash->options.n_buffers; i++) {
         buffer_t *buffer = &stash->buffers[i];
-        is_idle = zr_store_wait(stash->store, buffer->ticket) == ZR_OK && is_idle;
+        is_idle = finish(stash, buffer) == ZR_OK && is_idle;
         buffer->state = BUFFER_FREE;
-        buffer->ticket = ZR_STORE_NO_TICKET;
         buffer->is_lent = buffer->is_ahead = false;
     }
     if (!is_idle)
@@ -291,59 +307,51 @@ static size_t extent_of(const zr_stash_t *stash, size_t slot) {
     return stash->options.first_extent + slot;
 }
 
-static zr_status_t start_write(zr_stash_t *stash, buffer_t *buffer) {
-    ZR_TRY(zr_store_put(stash->store, extent_of(stash, buffer->slot), 0,
-                        moved_bytes(stash, &stash->slots[buffer->slot]), buffer->base,
-                        &buffer->ticket));
-    buffer->state = BUFFER_WRITING;
-    stash->statistics.drive_bytes[ZR_STORE_PUT] += moved_bytes(stash, &stash->slots[buffer->slot]);
+static zr_store_call_t call_of(const zr_stash_t *stash, const buffer_t *buffer, size_t slot) {
+    return (zr_store_call_t){.extent = extent_of(stash, slot),
+                             .size_bytes = moved_bytes(stash, &stash->slots[slot]),
+                             .buffer = buffer->base};
+}
+
+/* Those of earlier puts. Behind what is more urgent: a write that can begin takes this thread its
+ * checksum. */
+static zr_status_t queue_writes(zr_stash_t *stash) {
+    for (size_t i = 0; i < stash->options.n_buffers; i++) {
+        buffer_t *buffer = &stash->buffers[i];
+        if (buffer->state != BUFFER_COMING)
+            continue;
+        zr_store_call_t call = call_of(stash, buffer, buffer->slot);
+        call.after = (zr_store_after_t){.event = buffer->came, .line = stash->writes};
+        ZR_TRY(zr_store_queue_put(stash->store, &call, &buffer->write));
+        buffer->state = BUFFER_HOLDING;
+        stash->statistics.drive_bytes[ZR_STORE_PUT] += call.size_bytes;
+    }
     return ZR_OK;
 }
 
-static zr_status_t start_read(zr_stash_t *stash, size_t index, buffer_t *buffer) {
+static zr_status_t queue_read(zr_stash_t *stash, size_t index, buffer_t *buffer) {
     slot_t *slot = &stash->slots[index];
-    ZR_TRY(zr_store_get(stash->store, extent_of(stash, index), 0, moved_bytes(stash, slot),
-                        buffer->base, &buffer->ticket));
+    zr_store_call_t call = call_of(stash, buffer, index);
+    call.after = (zr_store_after_t){.event = buffer->is_lent ? buffer->left : NULL,
+                                    .ticket = buffer->write,
+                                    .line = stash->reads};
+    ZR_TRY(zr_store_queue_get(stash->store, &call, &buffer->read));
     buffer->state = BUFFER_READING;
     buffer->slot = index;
     buffer->order = slot->order;
     buffer->was_read = true;
+    buffer->is_ahead = false;
     slot->buffer = (size_t)(buffer - stash->buffers);
-    stash->statistics.drive_bytes[ZR_STORE_GET] += moved_bytes(stash, slot);
+    stash->statistics.drive_bytes[ZR_STORE_GET] += call.size_bytes;
     return ZR_OK;
 }
 
-static zr_status_t end_copy(buffer_t *buffer, bool wait, bool *passed_p) {
-    *passed_p = true;
-    if (buffer->state != BUFFER_COMING && buffer->state != BUFFER_LEAVING)
-        return ZR_OK;
-    zr_event_t *event = buffer->state == BUFFER_COMING ? buffer->came : buffer->left;
-    return wait ? zr_event_synchronize(event) : zr_event_query(event, passed_p);
-}
-
-static zr_status_t end_transfer(zr_stash_t *stash, buffer_t *buffer, bool wait) {
-    bool is_done = true;
-    if (buffer->ticket == ZR_STORE_NO_TICKET)
-        return ZR_OK;
-    zr_status_t status = wait ? zr_store_wait(stash->store, buffer->ticket)
-                              : zr_store_poll(stash->store, buffer->ticket, &is_done);
-    if (status != ZR_OK || is_done)
-        buffer->ticket = ZR_STORE_NO_TICKET;
-    return status;
-}
-
-/* Let a buffer go on, as far as it can: to HOLDING or FREE if it is waited for. */
-static zr_status_t advance(zr_stash_t *stash, buffer_t *buffer, bool wait) {
-    bool has_passed;
-    ZR_TRY(end_copy(buffer, wait, &has_passed));
-    if (!has_passed)
-        return ZR_OK;
-    if (buffer->state == BUFFER_COMING)
-        ZR_TRY(start_write(stash, buffer));
-    ZR_TRY(end_transfer(stash, buffer, wait));
-    if (buffer->ticket != ZR_STORE_NO_TICKET || buffer->state == BUFFER_FREE)
-        return ZR_OK;
-    buffer->state = buffer->state == BUFFER_LEAVING ? BUFFER_FREE : BUFFER_HOLDING;
+/* What is read is there. */
+static zr_status_t end_read(zr_stash_t *stash, buffer_t *buffer) {
+    ZR_TRY(finish(stash, buffer));
+    if (moved_bytes(stash, &stash->slots[buffer->slot]) > 0)
+        buffer->is_lent = false; /* the read was behind that */
+    buffer->state = BUFFER_HOLDING;
     return ZR_OK;
 }
 
@@ -365,24 +373,28 @@ static buffer_t *find_free(zr_stash_t *stash) {
     return NULL;
 }
 
-/* A free buffer, emptied if it has to be. The writes of others begin, and reads end. */
+/* The one that is needed first. */
+static buffer_t *find_first(zr_stash_t *stash) {
+    buffer_t *first = &stash->buffers[0];
+    for (size_t i = 1; i < stash->options.n_buffers; i++)
+        if (is_before(&stash->buffers[i], first))
+            first = &stash->buffers[i];
+    return first;
+}
+
+/* A buffer for another tensor, in which transfers, and where it is lent the copy up, may still be
+ * under way. */
 static zr_status_t take_buffer(zr_stash_t *stash, buffer_t **buffer_p) {
-    for (size_t i = 0; i < stash->options.n_buffers; i++)
-        ZR_TRY(advance(stash, &stash->buffers[i], false));
     buffer_t *buffer = find_free(stash);
-    if (buffer == NULL) {
-        buffer = &stash->buffers[0];
-        for (size_t i = 1; i < stash->options.n_buffers; i++)
-            if (is_before(&stash->buffers[i], buffer))
-                buffer = &stash->buffers[i];
-        ZR_TRY(advance(stash, buffer, true));
-        if (buffer->state == BUFFER_HOLDING)
-            stash->slots[buffer->slot].buffer = NO_BUFFER;
-        buffer->state = BUFFER_FREE;
-    }
-    if (buffer->is_lent)
-        ZR_TRY(zr_event_synchronize(buffer->left));
-    buffer->is_lent = buffer->is_ahead = buffer->was_read = false;
+    buffer = buffer != NULL ? buffer : find_first(stash);
+    if (buffer->state == BUFFER_COMING)
+        ZR_TRY(queue_writes(stash));
+    if (buffer->state == BUFFER_READING)
+        ZR_TRY(end_read(stash, buffer));
+    if (buffer->state == BUFFER_HOLDING)
+        stash->slots[buffer->slot].buffer = NO_BUFFER;
+    buffer->state = BUFFER_FREE;
+    buffer->is_ahead = buffer->was_read = false;
     *buffer_p = buffer;
     return ZR_OK;
 }
@@ -399,16 +411,15 @@ static size_t next_to_read(const zr_stash_t *stash) {
     return next;
 }
 
+/* Into the buffers that hold nothing that is needed. */
 static zr_status_t read_ahead(zr_stash_t *stash) {
-    for (size_t i = 0; i < stash->options.n_buffers; i++)
-        if (stash->buffers[i].state == BUFFER_LEAVING)
-            ZR_TRY(advance(stash, &stash->buffers[i], false));
     zr_store_progress(stash->store);
-    buffer_t *buffer = find_free(stash);
-    size_t next = next_to_read(stash);
-    for (; buffer != NULL && next != NO_BUFFER;
-         buffer = find_free(stash), next = next_to_read(stash))
-        ZR_TRY(start_read(stash, next, buffer));
+    for (size_t next; (next = next_to_read(stash)) != NO_BUFFER;) {
+        buffer_t *free = find_free(stash), *first = find_first(stash);
+        if (free == NULL && first->state != BUFFER_LEAVING)
+            return ZR_OK;
+        ZR_TRY(queue_read(stash, next, free != NULL ? free : first));
+    }
     return ZR_OK;
 }
 
@@ -453,6 +464,10 @@ static zr_status_t make_room(zr_stash_t *stash, size_t index, void **host_p) {
     }
     buffer_t *buffer = NULL;
     ZR_TRY(take_buffer(stash, &buffer));
+    ZR_TRY(finish(stash, buffer));
+    if (buffer->is_lent)
+        ZR_TRY(zr_stream_wait(stash->down, buffer->left));
+    buffer->is_lent = false;
     *host_p = buffer->base;
     slot->buffer = (size_t)(buffer - stash->buffers);
     return ZR_OK;
@@ -466,6 +481,7 @@ static zr_status_t put(zr_stash_t *stash, size_t index, const void *device, zr_s
     ZR_TRY(hand_over(stream, stash->handed_down, stash->down));
     ZR_TRY(zr_copy_async(stash->down, host, device, slot->size_bytes, ZR_COPY_DEVICE_TO_HOST));
     if (index < stash->n_in_store) {
+        ZR_TRY(queue_writes(stash));
         buffer_t *buffer = &stash->buffers[slot->buffer];
         ZR_TRY(zr_event_record(buffer->came, stash->down));
         buffer->state = BUFFER_COMING;
@@ -525,11 +541,12 @@ static zr_status_t load(zr_stash_t *stash, size_t index, buffer_t **buffer_p) {
     if (slot->buffer == NO_BUFFER) {
         buffer_t *taken = NULL;
         ZR_TRY(take_buffer(stash, &taken));
-        ZR_TRY(start_read(stash, index, taken));
+        ZR_TRY(queue_read(stash, index, taken));
+        ZR_TRY(queue_writes(stash));
     }
     buffer_t *buffer = &stash->buffers[slot->buffer];
     if (buffer->state == BUFFER_READING)
-        ZR_TRY(advance(stash, buffer, true));
+        ZR_TRY(end_read(stash, buffer));
     *buffer_p = buffer;
     return ZR_OK;
 }
@@ -557,9 +574,8 @@ static zr_status_t bring_back(zr_stash_t *stash, size_t index, zr_stream_t *stre
     ZR_TRY(load(stash, index, &buffer));
     ZR_TRY(copy_up(stash, slot, buffer->base, stream));
     ZR_TRY(zr_event_record(buffer->left, stash->up));
-    if (stays && !buffer->was_read) {
-        buffer->is_lent = true;
-    } else {
+    buffer->is_lent = true;
+    if (!stays || buffer->was_read) {
         buffer->state = BUFFER_LEAVING;
         buffer->is_ahead = false;
         buffer->order = ++stash->n_orders;
@@ -583,10 +599,10 @@ size_t zr_stash_most_ahead(const zr_stash_t *stash) {
 static zr_status_t read_one_ahead(zr_stash_t *stash, size_t index) {
     buffer_t *buffer = NULL;
     ZR_TRY(take_buffer(stash, &buffer));
-    ZR_TRY(start_read(stash, index, buffer));
+    ZR_TRY(queue_read(stash, index, buffer));
     buffer->is_ahead = true;
     buffer->order = ++stash->n_orders;
-    return ZR_OK;
+    return queue_writes(stash);
 }
 
 zr_status_t zr_stash_read_ahead(zr_stash_t *stash, size_t slot_index) {

@@ -2,13 +2,14 @@
  * The store's front: what every backend shares.
  *
  * Arguments are checked here once. Tickets name slots of a table made with the store, so that
- * starting a transfer takes no memory. Transfers on the same bytes are kept apart by letting the
- * later one wait for the earlier one before it starts: rare, so simple.
+ * starting a transfer takes no memory. Of transfers on the same bytes the later one waits for the
+ * earlier ones, as others wait for what their caller names: it begins when they have ended.
  */
 #include <assert.h>
 #include <string.h>
 
 #include "allocator/heap_internal.h"
+#include "kernels/base/waiting_internal.h"
 #include "kernels/device_trace.h"
 #include "offload/store_backend.h"
 
@@ -125,6 +126,18 @@ static zr_status_t check_device(const zr_store_options_t *o, const zr_store_back
                    zr_device_info(o->device)->backend, backend->name);
 }
 
+static const zr_waiting_rules_t waiting_rules;
+
+static bool make_waiting(zr_store_t *store) {
+    zr_waiting_thing_t *things =
+        zr_heap_alloc(store->heap, store->options.max_transfers, sizeof(*things));
+    store->waiting = zr_heap_alloc(store->heap, 1, sizeof(*store->waiting));
+    if (store->waiting == NULL || things == NULL)
+        return false;
+    *store->waiting = (zr_waiting_t){.rules = &waiting_rules, .context = store, .things = things};
+    return true;
+}
+
 /* The tables of the front, as large as they will ever be. */
 static zr_status_t make_tables(zr_store_t *store, const zr_store_extent_t *extents) {
     size_t n_extents = store->info.n_extents, n_chunks = 0;
@@ -133,7 +146,8 @@ static zr_status_t make_tables(zr_store_t *store, const zr_store_extent_t *exten
     store->chunks = zr_heap_alloc(store->heap, n_extents, sizeof(*store->chunks));
     store->transfers =
         zr_heap_alloc(store->heap, store->options.max_transfers, sizeof(*store->transfers));
-    if (store->extents == NULL || store->chunks == NULL || store->transfers == NULL)
+    if (store->extents == NULL || store->chunks == NULL || store->transfers == NULL ||
+        !make_waiting(store))
         goto err_no_memory;
     for (size_t i = 0; i < n_extents; i++) {
         store->extents[i] = extents[i];
@@ -153,7 +167,8 @@ static zr_status_t make_tables(zr_store_t *store, const zr_store_extent_t *exten
     store->info.has_checksums = has_sums;
     store->info.counts_checksums = store->options.verify;
     store->info.host_bytes = store->backend->handle_bytes +
-                             store->options.max_transfers * sizeof(*store->transfers) +
+                             store->options.max_transfers *
+                                 (sizeof(*store->transfers) + sizeof(*store->waiting->things)) +
                              n_extents * (sizeof(*store->extents) + sizeof(*store->chunks)) +
                              n_chunks * (1 + (has_sums ? sizeof(*store->sums) : 0));
     return ZR_OK;
@@ -217,8 +232,10 @@ err_free_store:
     return status;
 }
 
-/* Until nothing is in flight. */
+/* Until nothing is in flight, and nothing waits. */
 static void drain(zr_store_t *store) {
+    while (store->waiting->n > 0)
+        zr_waiting_finish(store->waiting, store->waiting->things[0].number);
     while (store->n_in_flight > 0)
         store->backend->progress(store, true);
 }
@@ -294,6 +311,7 @@ typedef struct call {
     const char *verb;            /* for messages */
     bool is_unhashed;
     const uint64_t *sums; /* of a put that is unhashed */
+    zr_store_after_t after;
 } call_t;
 
 static call_t call_of(const char *verb, zr_store_direction_t direction, size_t extent,
@@ -361,24 +379,31 @@ static zr_status_t check_alive(const zr_store_t *store, const call_t *call) {
                    store->death.operation, strerror(store->death.error), store->death.error);
 }
 
-/* Whether a transfer in flight is on bytes of the call, and one of the two changes them. */
-static bool conflicts(const zr_store_transfer_t *transfer, const call_t *call) {
-    return transfer->state == ZR_TRANSFER_IN_FLIGHT && transfer->extent == call->extent &&
-           (transfer->direction == ZR_STORE_PUT || call->direction == ZR_STORE_PUT) &&
-           transfer->offset_bytes < call->offset_bytes + call->size_bytes &&
-           call->offset_bytes < transfer->offset_bytes + transfer->size_bytes;
+/* ---- waiting for transfers ------------------------------------------------------------------- */
+
+static bool is_going_on(const zr_store_transfer_t *transfer) {
+    return transfer->state == ZR_TRANSFER_WAITING || transfer->state == ZR_TRANSFER_IN_FLIGHT;
+}
+
+static void progress(zr_store_t *store, bool wait) {
+    store->backend->progress(store, wait);
+    zr_waiting_progress(store->waiting);
 }
 
 /* See whether a transfer has ended. */
 static void look(zr_store_t *store, const zr_store_transfer_t *transfer, bool wait) {
     if (store->backend->look != NULL)
         store->backend->look(store, transfer, wait);
-    else if (transfer->state == ZR_TRANSFER_IN_FLIGHT)
-        store->backend->progress(store, wait);
+    else if (is_going_on(transfer))
+        progress(store, wait);
 }
 
 /* Block until a transfer has ended. */
 static void finish(zr_store_t *store, const zr_store_transfer_t *transfer) {
+    if (transfer->state == ZR_TRANSFER_WAITING)
+        zr_waiting_finish(store->waiting, (size_t)(transfer - store->transfers));
+    if (transfer->state == ZR_TRANSFER_IN_FLIGHT)
+        zr_waiting_progress(store->waiting); /* so that others begin before this thread blocks */
     bool was_in_flight = transfer->state == ZR_TRANSFER_IN_FLIGHT;
     double begin = was_in_flight ? zr_store_now(store) : 0;
     zr_store_direction_t direction = transfer->direction;
@@ -394,18 +419,63 @@ static void finish(zr_store_t *store, const zr_store_transfer_t *transfer) {
                          store->extents[transfer->extent].name);
 }
 
-/* Let what is on the same bytes end first. */
-static void finish_conflicts(zr_store_t *store, const call_t *call) {
-    bool waited = false;
-    if (store->n_in_flight == 0)
-        return;
+static zr_store_ticket_t ticket_of(const zr_store_t *store, const zr_store_transfer_t *transfer) {
+    return transfer->generation * ZR_STORE_MAX_TRANSFERS + (size_t)(transfer - store->transfers);
+}
+
+bool zr_store_has_waiting(const zr_store_t *store) {
+    return store->waiting->n > 0;
+}
+
+zr_store_transfer_t *zr_store_find(const zr_store_t *store, zr_store_ticket_t ticket) {
+    size_t slot = (size_t)(ticket % ZR_STORE_MAX_TRANSFERS);
+    zr_store_transfer_t *transfer =
+        slot < store->options.max_transfers ? &store->transfers[slot] : NULL;
+    if (transfer == NULL || transfer->state == ZR_TRANSFER_FREE ||
+        transfer->generation != ticket / ZR_STORE_MAX_TRANSFERS)
+        return NULL;
+    return transfer;
+}
+
+/* ---- transfers on the same bytes ------------------------------------------------------------- */
+
+static bool are_same_bytes(const zr_store_transfer_t *a, const zr_store_transfer_t *b) {
+    return a->extent == b->extent && a->offset_bytes < b->offset_bytes + b->size_bytes &&
+           b->offset_bytes < a->offset_bytes + a->size_bytes;
+}
+
+/* Whether one of the two changes bytes of the other. */
+static bool conflict(const zr_store_transfer_t *a, const zr_store_transfer_t *b) {
+    return a->state != ZR_TRANSFER_FREE && are_same_bytes(a, b) &&
+           (a->direction == ZR_STORE_PUT || b->direction == ZR_STORE_PUT);
+}
+
+/* Whether one more has room among those that a transfer waits for. */
+static bool add_after(zr_store_transfer_t *transfer, zr_store_ticket_t ticket) {
+    size_t n = 0;
+    while (n < ZR_STORE_MAX_AFTER && transfer->after[n] != ZR_STORE_NO_TICKET &&
+           transfer->after[n] != ticket)
+        n++;
+    if (n < ZR_STORE_MAX_AFTER)
+        transfer->after[n] = ticket;
+    return n < ZR_STORE_MAX_AFTER;
+}
+
+/* Let a transfer begin after those on the same bytes. Those that have ended count until they are
+ * waited for, so that what waits for what does not depend on time. Checksums that come with the
+ * call are the caller's after it, so that one does not wait. */
+static void wait_for_conflicts(zr_store_t *store, const call_t *call,
+                               zr_store_transfer_t *transfer) {
+    bool waits = false;
     for (size_t i = 0; i < store->options.max_transfers; i++) {
-        if (conflicts(&store->transfers[i], call)) {
-            finish(store, &store->transfers[i]);
-            waited = true;
-        }
+        zr_store_transfer_t *other = &store->transfers[i];
+        if (!conflict(other, transfer))
+            continue;
+        waits |= is_going_on(other);
+        if (call->sums != NULL || !add_after(transfer, ticket_of(store, other)))
+            finish(store, other);
     }
-    store->accounts[store->extents[call->extent].account].n_conflicts += waited;
+    store->accounts[store->extents[call->extent].account].n_conflicts += waits;
 }
 
 static size_t first_chunk(const zr_store_t *store, const call_t *call) {
@@ -417,16 +487,30 @@ static size_t n_chunks(const zr_store_t *store, const call_t *call) {
     return call->size_bytes / chunk + (call->size_bytes % chunk != 0);
 }
 
-static zr_status_t check_present(const zr_store_t *store, const call_t *call) {
+/* Whether a put of the chunk is going on. */
+static bool is_expected(const zr_store_t *store, size_t extent, size_t offset_bytes) {
+    for (size_t i = 0; i < store->options.max_transfers; i++) {
+        const zr_store_transfer_t *transfer = &store->transfers[i];
+        if (is_going_on(transfer) && transfer->direction == ZR_STORE_PUT &&
+            transfer->extent == extent && transfer->offset_bytes <= offset_bytes &&
+            offset_bytes < transfer->offset_bytes + transfer->size_bytes)
+            return true;
+    }
+    return false;
+}
+
+/* @param expects  puts that go on count, too */
+static zr_status_t check_present(const zr_store_t *store, const call_t *call, bool expects) {
     const unsigned char *is_present = store->is_present + first_chunk(store, call);
     for (size_t i = 0; i < n_chunks(store, call); i++) {
-        if (!is_present[i])
+        size_t offset = call->offset_bytes + i * store->info.chunk_bytes;
+        if (!is_present[i] && !(expects && is_expected(store, call->extent, offset)))
             return zr_fail(&store->options.log, ZR_ERR_STATE,
                            "%s of \"%s\": %s at %zu: the chunk at %zu has no data: it was never "
                            "put, or its put failed",
                            call->verb, store->extents[call->extent].name,
                            zr_count_text(call->size_bytes, "byte").text, call->offset_bytes,
-                           call->offset_bytes + i * store->info.chunk_bytes);
+                           offset);
     }
     return ZR_OK;
 }
@@ -451,42 +535,155 @@ static zr_status_t find_free_slot(zr_store_t *store, const call_t *call, size_t 
                    store->options.max_transfers);
 }
 
-static zr_status_t start(zr_store_t *store, const call_t *call) {
-    size_t slot = 0;
-    ZR_TRY(check_call(store, call));
-    ZR_TRY(check_alive(store, call));
-    ZR_TRY(find_free_slot(store, call, &slot));
-    finish_conflicts(store, call);
+static void clear_bytes(zr_store_t *store, const call_t *call) {
+    memset(store->is_present + first_chunk(store, call), 0, n_chunks(store, call));
+}
+
+/* No earlier transfer is on them any more. */
+static zr_status_t open_bytes(zr_store_t *store, const call_t *call) {
     ZR_TRY(check_alive(store, call));
     if (call->direction == ZR_STORE_GET)
-        ZR_TRY(check_present(store, call));
-    else
-        memset(store->is_present + first_chunk(store, call), 0, n_chunks(store, call));
+        return check_present(store, call, false);
+    clear_bytes(store, call);
     if (call->sums != NULL && store->sums != NULL)
         memcpy(store->sums + first_chunk(store, call), call->sums,
                n_chunks(store, call) * sizeof(*call->sums));
+    return ZR_OK;
+}
 
-    zr_store_transfer_t *transfer = &store->transfers[slot];
-    *transfer = (zr_store_transfer_t){.direction = call->direction,
-                                      .extent = call->extent,
-                                      .offset_bytes = call->offset_bytes,
-                                      .size_bytes = call->size_bytes,
-                                      .buffer = call->buffer,
-                                      .status = ZR_OK,
-                                      .is_unhashed = call->is_unhashed,
-                                      .generation = transfer->generation + 1};
-    *call->ticket_p = transfer->generation * ZR_STORE_MAX_TRANSFERS + slot;
-    if (call->size_bytes == 0) {
-        transfer->state = ZR_TRANSFER_ENDED;
-        zr_store_account_of(store, transfer)->count[call->direction].n_transfers++;
-        return ZR_OK;
-    }
+static void begin(zr_store_t *store, zr_store_transfer_t *transfer) {
     if (zr_store_trace(store) != NULL)
         transfer->begin = zr_store_now(store);
     transfer->state = ZR_TRANSFER_IN_FLIGHT;
     store->n_in_flight++;
     store->backend->start(store, transfer);
+}
+
+static bool has_ended(const zr_store_t *store, zr_store_ticket_t ticket) {
+    const zr_store_transfer_t *transfer = zr_store_find(store, ticket);
+    return transfer == NULL || !is_going_on(transfer);
+}
+
+static bool is_ready(void *context, size_t index) {
+    const zr_store_t *store = context;
+    zr_store_transfer_t *transfer = &store->transfers[index];
+    bool has_passed = true;
+    for (size_t i = 0; i < ZR_STORE_MAX_AFTER; i++)
+        if (!has_ended(store, transfer->after[i]))
+            return false;
+    if (transfer->event != NULL)
+        transfer->status = zr_event_query(transfer->event, &has_passed);
+    return has_passed || transfer->status != ZR_OK;
+}
+
+static void make_ready(void *context, size_t index) {
+    zr_store_t *store = context;
+    const zr_store_transfer_t waiting = store->transfers[index];
+    for (size_t i = 0; i < ZR_STORE_MAX_AFTER; i++) {
+        const zr_store_transfer_t *before = zr_store_find(store, waiting.after[i]);
+        if (before != NULL)
+            finish(store, before);
+    }
+    zr_store_transfer_t *transfer = &store->transfers[index];
+    if (transfer->state == ZR_TRANSFER_WAITING && waiting.event != NULL)
+        transfer->status = zr_event_synchronize(waiting.event);
+}
+
+/* Of a put that a get has waited for: there is nothing to get, and nobody has been told why. */
+static zr_status_t error_before(const zr_store_t *store, const zr_store_transfer_t *transfer) {
+    for (size_t i = 0; i < ZR_STORE_MAX_AFTER && transfer->direction == ZR_STORE_GET; i++) {
+        const zr_store_transfer_t *before = zr_store_find(store, transfer->after[i]);
+        if (before != NULL && conflict(before, transfer))
+            ZR_TRY(before->status);
+    }
     return ZR_OK;
+}
+
+/* Nobody is told of an error before its ticket is waited for. */
+static void begin_waiting(void *context, size_t index) {
+    zr_store_t *store = context;
+    zr_store_transfer_t *transfer = &store->transfers[index];
+    const call_t call =
+        call_of(zr_store_direction_name(transfer->direction), transfer->direction, transfer->extent,
+                transfer->offset_bytes, transfer->size_bytes, NULL, NULL);
+    zr_status_t status = transfer->status;
+    ZR_THEN(status, error_before(store, transfer));
+    ZR_THEN(status, open_bytes(store, &call));
+    if (status == ZR_OK) {
+        begin(store, transfer);
+        return;
+    }
+    transfer->status = status;
+    transfer->state = ZR_TRANSFER_ENDED;
+    zr_store_account_of(store, transfer)->n_failed++;
+    if (transfer->direction == ZR_STORE_PUT) /* what was there is not what was to be */
+        clear_bytes(store, &call);
+}
+
+static const zr_waiting_rules_t waiting_rules = {is_ready, make_ready, begin_waiting};
+
+static bool waits(const zr_store_transfer_t *transfer) {
+    return transfer->event != NULL || transfer->after[0] != ZR_STORE_NO_TICKET;
+}
+
+static zr_status_t start(zr_store_t *store, const call_t *call) {
+    size_t slot = 0;
+    ZR_TRY(check_call(store, call));
+    ZR_TRY(check_alive(store, call));
+    ZR_TRY(find_free_slot(store, call, &slot));
+    zr_store_transfer_t *transfer = &store->transfers[slot];
+    zr_store_transfer_t one = {.direction = call->direction,
+                               .extent = call->extent,
+                               .offset_bytes = call->offset_bytes,
+                               .size_bytes = call->size_bytes,
+                               .buffer = call->buffer,
+                               .status = ZR_OK,
+                               .is_unhashed = call->is_unhashed,
+                               .generation = transfer->generation + 1,
+                               .event = call->after.event,
+                               .after = {call->after.ticket},
+                               .line = call->after.line};
+    wait_for_conflicts(store, call, &one);
+    ZR_TRY(error_before(store, &one));
+    if (!waits(&one))
+        ZR_TRY(open_bytes(store, call));
+    else if (call->direction == ZR_STORE_GET)
+        ZR_TRY(check_present(store, call, true));
+    *transfer = one;
+    *call->ticket_p = ticket_of(store, transfer);
+    if (call->size_bytes == 0) {
+        transfer->state = ZR_TRANSFER_ENDED;
+        zr_store_account_of(store, transfer)->count[call->direction].n_transfers++;
+    } else if (!waits(transfer) || store->backend->lets_wait) {
+        begin(store, transfer);
+    } else {
+        transfer->state = ZR_TRANSFER_WAITING;
+        zr_waiting_add(store->waiting, slot, transfer->line);
+    }
+    return ZR_OK;
+}
+
+static zr_status_t queue(zr_store_t *store, const zr_store_call_t *what,
+                         zr_store_direction_t direction, zr_store_ticket_t *ticket_p) {
+    call_t call = call_of(zr_store_direction_name(direction), direction, what->extent,
+                          what->offset_bytes, what->size_bytes, what->buffer, ticket_p);
+    call.is_unhashed = what->is_unverified;
+    call.after = what->after;
+    return start(store, &call);
+}
+
+zr_status_t zr_store_queue_put(zr_store_t *store, const zr_store_call_t *call,
+                               zr_store_ticket_t *ticket_p) {
+    return queue(store, call, ZR_STORE_PUT, ticket_p);
+}
+
+zr_status_t zr_store_queue_get(zr_store_t *store, const zr_store_call_t *call,
+                               zr_store_ticket_t *ticket_p) {
+    return queue(store, call, ZR_STORE_GET, ticket_p);
+}
+
+uint32_t zr_store_make_line(zr_store_t *store) {
+    return store->n_lines < ZR_MAX_LINE ? ++store->n_lines : ZR_NO_LINE;
 }
 
 zr_status_t zr_store_put(zr_store_t *store, size_t extent, size_t offset_bytes, size_t size_bytes,
@@ -529,7 +726,7 @@ zr_status_t zr_store_verify(zr_store_t *store, size_t extent, size_t offset_byte
     const call_t call =
         call_of("verifying", ZR_STORE_GET, extent, offset_bytes, size_bytes, buffer, NULL);
     ZR_TRY(check_range(store, &call));
-    ZR_TRY(check_present(store, &call));
+    ZR_TRY(check_present(store, &call, false));
     if (store->sums == NULL || size_bytes == 0)
         return ZR_OK;
     zr_store_place_t place = {"the store", offset_bytes};
@@ -555,16 +752,12 @@ static zr_status_t find_transfer(zr_store_t *store, zr_store_ticket_t ticket, co
                                  zr_store_transfer_t **transfer_p) {
     if (store == NULL)
         return zr_fail(NULL, ZR_ERR_ARGUMENT, "%s: no store (NULL)", verb);
-    size_t slot = (size_t)(ticket % ZR_STORE_MAX_TRANSFERS);
-    zr_store_transfer_t *transfer =
-        slot < store->options.max_transfers ? &store->transfers[slot] : NULL;
-    if (transfer == NULL || transfer->state == ZR_TRANSFER_FREE ||
-        transfer->generation != ticket / ZR_STORE_MAX_TRANSFERS)
-        return zr_fail(&store->options.log, ZR_ERR_STATE,
-                       "%s: ticket %llu is invalid; each ticket can be waited for once", verb,
-                       (unsigned long long)ticket);
-    *transfer_p = transfer;
-    return ZR_OK;
+    *transfer_p = zr_store_find(store, ticket);
+    if (*transfer_p != NULL)
+        return ZR_OK;
+    return zr_fail(&store->options.log, ZR_ERR_STATE,
+                   "%s: ticket %llu is invalid; each ticket can be waited for once", verb,
+                   (unsigned long long)ticket);
 }
 
 static zr_status_t give_back(zr_store_transfer_t *transfer) {
@@ -579,6 +772,17 @@ zr_status_t zr_store_wait(zr_store_t *store, zr_store_ticket_t ticket) {
     ZR_TRY(find_transfer(store, ticket, "wait", &transfer));
     finish(store, transfer);
     return give_back(transfer);
+}
+
+void zr_store_drop(zr_store_t *store, zr_store_ticket_t ticket) {
+    zr_store_transfer_t *transfer = zr_store_find(store, ticket);
+    if (transfer == NULL)
+        return;
+    if (transfer->state == ZR_TRANSFER_WAITING)
+        zr_waiting_remove(store->waiting, (size_t)(transfer - store->transfers));
+    else
+        finish(store, transfer);
+    transfer->state = ZR_TRANSFER_FREE;
 }
 
 zr_status_t zr_store_poll(zr_store_t *store, zr_store_ticket_t ticket, bool *done_p) {
@@ -630,6 +834,7 @@ const uint64_t *zr_store_checksums(const zr_store_t *store, size_t extent, size_
 void zr_store_progress(zr_store_t *store) {
     if (store->n_in_flight > 0 || store->backend->look != NULL)
         store->backend->progress(store, false);
+    zr_waiting_progress(store->waiting);
 }
 
 size_t zr_store_count_pinned(zr_store_t *store, size_t size_bytes) {

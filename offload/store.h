@@ -188,7 +188,7 @@ void zr_store_unregister(zr_store_t *store, const zr_store_buffer_t *buffers, si
  * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_STATE when max_transfers are not waited for; ZR_ERR_IO
  *         when the store has failed as a whole. Nothing was started then.
  *
- * Blocks only while an earlier transfer touches the same bytes. A put that fails leaves each
+ * It begins when earlier transfers on the same bytes have ended. A put that fails leaves each
  * chunk of these bytes either as put or without content, and all others as they were.
  */
 ZR_NODISCARD zr_status_t zr_store_put(zr_store_t *store, size_t extent, size_t offset_bytes,
@@ -199,10 +199,41 @@ ZR_NODISCARD zr_status_t zr_store_put(zr_store_t *store, size_t extent, size_t o
  * Start to bring bytes of an extent to a buffer: as zr_store_put, but for
  *
  * @param buffer  [size_bytes], the store's until the transfer has ended, undefined when it fails
- * @return ZR_ERR_STATE also when some of the bytes were never put, or their put has failed
+ * @return ZR_ERR_STATE also when some of the bytes were never put, or their put has failed; the
+ *         error of that put as long as it was not waited for, also when it fails later: then
+ *         zr_store_wait returns it
  */
 ZR_NODISCARD zr_status_t zr_store_get(zr_store_t *store, size_t extent, size_t offset_bytes,
                                       size_t size_bytes, void *buffer, zr_store_ticket_t *ticket_p);
+
+/** What a transfer waits for besides. */
+typedef struct zr_store_after {
+    zr_event_t *event; /* it has passed; recorded before the call, and not again until the transfer
+                          has begun; NULL: none */
+    zr_store_ticket_t ticket; /* this transfer has ended, well or not; ZR_STORE_NO_TICKET: none */
+    uint32_t line;            /* those before it in this line have begun: zr_store_make_line */
+} zr_store_after_t;
+
+/** A transfer that is queued. */
+typedef struct zr_store_call {
+    size_t extent, offset_bytes, size_bytes;
+    void *buffer;
+    bool is_unverified; /* a get: as zr_store_get_unverified */
+    zr_store_after_t after;
+} zr_store_call_t;
+
+/** Make a line, for zr_store_after_t. Returns 0, without a line, when there are 63. */
+uint32_t zr_store_make_line(zr_store_t *store);
+
+/**
+ * As zr_store_put and zr_store_get, but the transfer begins once all has happened that it waits
+ * for: at once, in zr_store_progress, or while some other call waits for transfers. Waiting for
+ * its ticket waits for that, too; an event that fails is its error. 0 bytes wait for nothing.
+ */
+ZR_NODISCARD zr_status_t zr_store_queue_put(zr_store_t *store, const zr_store_call_t *call,
+                                            zr_store_ticket_t *ticket_p);
+ZR_NODISCARD zr_status_t zr_store_queue_get(zr_store_t *store, const zr_store_call_t *call,
+                                            zr_store_ticket_t *ticket_p);
 
 /*
  * Checksums at another time: whoever works on bytes in slices passes memory once instead of three
@@ -249,6 +280,10 @@ ZR_NODISCARD zr_status_t zr_store_put_hashed(zr_store_t *store, size_t extent, s
  *         invalid: it was freed before.
  */
 ZR_NODISCARD zr_status_t zr_store_wait(zr_store_t *store, zr_store_ticket_t ticket);
+
+/** Take a transfer back that has not begun: a put has changed nothing then. Of others, as
+ * zr_store_wait, however it ends. */
+void zr_store_drop(zr_store_t *store, zr_store_ticket_t ticket);
 
 /** As zr_store_wait when the transfer has ended; otherwise ZR_OK at once, and *done_p false. */
 ZR_NODISCARD zr_status_t zr_store_poll(zr_store_t *store, zr_store_ticket_t ticket, bool *done_p);
@@ -306,7 +341,7 @@ typedef struct zr_store_statistics {
     zr_store_count_t count[ZR_N_STORE_DIRECTIONS];
     uint64_t n_continued; /* short transfers that were continued */
     uint64_t n_retried;   /* requests that were interrupted and made again */
-    uint64_t n_conflicts; /* transfers that waited for an earlier one on the same bytes */
+    uint64_t n_conflicts; /* transfers that had to wait for an earlier one on the same bytes */
     uint64_t n_failed;    /* transfers */
     double wait_seconds[ZR_N_STORE_DIRECTIONS]; /* time the caller was blocked, by direction */
     double checksum_seconds; /* computing and verifying checksums, on the caller's thread */

@@ -16,9 +16,13 @@ ZR_BEGIN_C
 
 typedef enum zr_transfer_state {
     ZR_TRANSFER_FREE = 0,
-    ZR_TRANSFER_IN_FLIGHT = 1,
-    ZR_TRANSFER_ENDED = 2 /* but not waited for yet */
+    ZR_TRANSFER_WAITING = 1, /* for others, or an event: its backend does not know it yet */
+    ZR_TRANSFER_IN_FLIGHT = 2,
+    ZR_TRANSFER_ENDED = 3 /* but not waited for yet */
 } zr_transfer_state_t;
+
+/** Transfers that one may wait for: one on the same bytes, and one that its caller names. */
+#define ZR_STORE_MAX_AFTER 2
 
 /** One put or get, from its start until its ticket is freed. */
 typedef struct zr_store_transfer {
@@ -36,6 +40,10 @@ typedef struct zr_store_transfer {
         ended_bytes; /* sum over ended pieces; the transfer has ended when it equals size_bytes */
     zr_transfer_state_t state;
     uint64_t generation; /* distinguishes tickets of one slot */
+
+    zr_event_t *event;                           /* it begins when this has passed; NULL: none */
+    zr_store_ticket_t after[ZR_STORE_MAX_AFTER]; /* and these have ended; or ZR_STORE_NO_TICKET */
+    uint32_t line;
 
     size_t begun_bytes; /* used by the backend; starts at 0 */
     struct zr_store_transfer *next;
@@ -61,15 +69,18 @@ typedef struct zr_store_backend {
     size_t handle_bytes; /* size of the backend's struct, whose first member is a zr_store */
     bool keeps_nothing;  /* it moves no data: buffers may be addresses without memory, and store.c
                             computes no checksums */
+    bool lets_wait;      /* start takes transfers that wait, and lets them begin */
 
     /* Reserve room for store->extents, and fill store->info from buffer_align_bytes on. The rest
      * of the handle is zero. Logs its own failure; close is then called, too. */
     zr_status_t (*open)(zr_store_t *store);
     /* Free what open has allocated, also after a failed open. No transfer is in flight. */
     void (*close)(zr_store_t *store);
-    /* Accept a transfer. May start it; must not wait. */
+    /* Accept a transfer. May start it; must not wait. With lets_wait it may have an event and
+     * others that it is to begin after: event, after and line; then nothing waits in store.c. */
     void (*start)(zr_store_t *store, zr_store_transfer_t *transfer);
-    /* Advance the transfers. `wait`: block until at least one piece has ended, if any is in flight.
+    /* Advance the transfers. `wait`: block until at least one piece has ended, if any is in flight;
+     * with zr_store_has_waiting it may return before, so that those can begin.
      * An error ends the affected transfers and is stored in them. A fatal error sets store->is_dead
      * and its cause, and ends all transfers before it returns: the caller then frees the buffers.
      */
@@ -117,6 +128,8 @@ struct zr_store {
     uint64_t *sums;                 /* [chunks of all extents] checksums; NULL without verify */
     zr_store_transfer_t *transfers; /* [options.max_transfers] */
     size_t n_in_flight;
+    struct zr_waiting *waiting; /* transfers, by their index */
+    uint32_t n_lines;
     zr_store_buffer_t *buffers; /* [n_buffers] registered by users */
     size_t n_buffers;
     size_t pinned_bytes; /* registered with the system: zr_store_count_pinned */
@@ -148,6 +161,11 @@ static inline size_t zr_store_layout_bytes(size_t block_bytes) {
 static inline zr_trace_t *zr_store_trace(const zr_store_t *store) {
     return store->options.device != NULL ? zr_device_trace(store->options.device) : NULL;
 }
+
+/** Whether transfers wait to begin. */
+bool zr_store_has_waiting(const zr_store_t *store);
+/** The transfer of a ticket; NULL: it has been waited for. */
+zr_store_transfer_t *zr_store_find(const zr_store_t *store, zr_store_ticket_t ticket);
 
 /** Transfers that were not begun go in the order of these, and of their starts: what computation
  * waits for, then what is read, which somebody will wait for, then what is written. */

@@ -10,6 +10,8 @@
 #include "offload/store_backend.h"
 #include "offload/uring_internal.h"
 
+_Static_assert((int)ZR_STORE_MAX_AFTER == (int)ZR_SIM_MAX_AFTER, "what transfers wait for");
+
 typedef struct sim_store {
     zr_store_t base;
     zr_sim_clock_t *clock;
@@ -32,9 +34,12 @@ static double checksum_seconds(const sim_store_t *sim, const zr_store_transfer_t
 }
 
 /* All of it at once; but a last chunk that ends within a block goes through a bounce buffer. */
-static void end(void *context, size_t index) {
+static void end(void *context, size_t index, double began, double ended) {
     zr_store_t *store = context;
     zr_store_transfer_t *transfer = &store->transfers[index];
+    transfer->end = ended;
+    if (transfer->begin != 0)
+        transfer->begin = began;
     size_t ragged = transfer->size_bytes % store->info.block_bytes == 0
                         ? 0
                         : transfer->size_bytes % store->info.chunk_bytes;
@@ -48,9 +53,8 @@ static void end(void *context, size_t index) {
                                                 store->info.request_bytes,
                                   .moved_bytes = whole,
                                   .was_bounced = !is_aligned};
-    if (transfer->direction == ZR_STORE_GET)
-        zr_store_account_of(store, transfer)->checksum_seconds +=
-            checksum_seconds((sim_store_t *)store, transfer);
+    zr_store_account_of(store, transfer)->checksum_seconds +=
+        checksum_seconds((sim_store_t *)store, transfer);
     if (whole > 0)
         zr_store_piece_ended(store, &piece, &outcome);
     piece.offset_bytes += whole;
@@ -155,31 +159,34 @@ static void close_sim(zr_store_t *store) {
 
 /* ---- transfers ------------------------------------------------------------------------------- */
 
-/* The rank's thread queues a transfer's requests and sees them end; both are counted here. */
-static void spend_core(sim_store_t *sim, double moved_bytes) {
-    zr_sim_spend(sim->clock, moved_bytes / sim->hardware->disk_core_bytes_per_s);
+static size_t record_of(const sim_store_t *sim, zr_store_ticket_t ticket) {
+    const zr_store_transfer_t *transfer = zr_store_find(&sim->base, ticket);
+    return transfer != NULL ? sim->records[transfer - sim->base.transfers] : 0;
 }
 
+/* The rank's thread queues a transfer's requests and sees them end; both are counted when it
+ * begins. */
 static void start(zr_store_t *store, zr_store_transfer_t *transfer) {
     sim_store_t *sim = (sim_store_t *)store;
     bool is_put = transfer->direction == ZR_STORE_PUT;
     const zr_link_t *disk = is_put ? &sim->hardware->disk_write : &sim->hardware->disk_read;
     double moved = (double)round_up(transfer->size_bytes, store->info.block_bytes);
     double checksum = checksum_seconds(sim, transfer);
-    if (is_put && checksum > 0) {
-        zr_sim_busy(sim->clock, ZR_SIM_HOST, "checksum", checksum);
-        zr_store_account_of(store, transfer)->checksum_seconds += checksum;
-    }
-    spend_core(sim, moved);
-    const zr_sim_start_t how = {.is_write = is_put,
-                                .turn = zr_store_turn_of(store, transfer),
-                                .name = zr_store_direction_name(transfer->direction),
-                                .seconds = moved / disk->bytes_per_s,
-                                .of_both = moved / sim->hardware->disk_both_bytes_per_s,
-                                .latency = disk->latency_s,
-                                .after = is_put ? 0 : checksum};
+    zr_sim_start_t how = {.is_write = is_put,
+                          .turn = zr_store_turn_of(store, transfer),
+                          .name = zr_store_direction_name(transfer->direction),
+                          .checksum = is_put ? checksum : 0,
+                          .core = moved / sim->hardware->disk_core_bytes_per_s,
+                          .seconds = moved / disk->bytes_per_s,
+                          .of_both = moved / sim->hardware->disk_both_bytes_per_s,
+                          .latency = disk->latency_s,
+                          .after = is_put ? 0 : checksum,
+                          .event = transfer->event,
+                          .line = transfer->line};
+    for (size_t i = 0; i < ZR_STORE_MAX_AFTER; i++)
+        how.records[i] = record_of(sim, transfer->after[i]);
     size_t index = (size_t)(transfer - store->transfers);
-    transfer->end = zr_sim_drive_start(sim->drive, &how, index, &sim->records[index]);
+    sim->records[index] = zr_sim_drive_start(sim->drive, &how, index);
 }
 
 static void progress(zr_store_t *store, bool wait) {
@@ -195,6 +202,7 @@ const zr_store_backend_t zr_store_sim_backend = {
     .name = "sim",
     .handle_bytes = sizeof(sim_store_t),
     .keeps_nothing = true,
+    .lets_wait = true,
     .open = open_drives,
     .close = close_sim,
     .register_buffers = register_buffers,
@@ -208,6 +216,7 @@ const zr_store_backend_t zr_store_sim_plain_backend = {
     .name = "sim-plain",
     .handle_bytes = sizeof(sim_store_t),
     .keeps_nothing = true,
+    .lets_wait = true,
     .open = open_plain,
     .close = close_sim,
     .start = start,

@@ -1,9 +1,10 @@
 /*
  * The swap pipeline: see swap_internal.h.
  *
- * Item i uses buffer i modulo their number, for its read, its work and its write. So reads are
- * started in the order of work, and the next read of a buffer is started once its last write has
- * ended: no list of free buffers, and no item can be overtaken.
+ * Item i uses buffer i modulo their number, for its read, its work and its write: no list of free
+ * buffers, and no item can be overtaken. Transfers are queued with what they wait for: a write for
+ * the stream that works on its buffer, a read for the last write of its own. So what is queued, and
+ * in which order, depends on the calls alone, and on no time.
  *
  * A store works through reads before writes, each in about the order in which they were started
  * (zr_store_turn_t), so that at the end of a pass nobody waits for more than the reads. So that it
@@ -33,10 +34,11 @@ typedef struct chunk {
 /* A buffer, and what is under way with it. */
 typedef struct slot {
     char *base;
-    zr_store_ticket_t ticket; /* of its read or write */
-    zr_event_t *passed;       /* when the stream is done with it, where is_behind */
-    bool is_behind;           /* it was done behind a stream */
-    bool is_loaded;           /* by zr_swap_load: holds `item` */
+    zr_store_ticket_t write; /* its last, and the read behind that, until they are waited for */
+    zr_store_ticket_t read;
+    zr_event_t *passed; /* when the stream is done with it that it was done behind */
+    bool is_behind;     /* of a pass that only reads: the next read waits for that */
+    bool is_loaded;     /* by zr_swap_load: holds `item` */
     zr_swap_item_t item;
     chunk_t *chunks; /* [swap->most_chunks] of the item */
     uint64_t *sums;  /* likewise, of those that are hashed */
@@ -47,26 +49,26 @@ struct zr_swap {
     zr_swap_options_t options;
     zr_store_t *store;
     zr_staging_t staging;
-    slot_t *slots;      /* [options.n_buffers] */
-    size_t most_chunks; /* of an item; 0: the store makes no checksums */
-    chunk_t *chunks;    /* [options.n_buffers][most_chunks] */
-    uint64_t *sums;     /* likewise */
+    slot_t *slots;          /* [options.n_buffers] */
+    size_t most_chunks;     /* of an item; 0: the store makes no checksums */
+    chunk_t *chunks;        /* [options.n_buffers][most_chunks] */
+    uint64_t *sums;         /* likewise */
+    uint32_t reads, writes; /* lines of the store */
     size_t next_load;
     zr_status_t late; /* the first error that zr_swap_await has met, until it is returned */
     zr_swap_statistics_t statistics;
 
-    /* The pass. n_done <= n_returned <= n_given <= n_returned + most_given; n_given <= n_begun,
-     * which is ahead of n_given by half of the buffers at most (ZR_SWAP_READ, or with pauses: all),
-     * and of n_done by all of them. */
+    /* The pass. n_returned <= n_given <= n_returned + most_given; n_given <= n_begun, which is
+     * ahead of n_given by half of the buffers at most (ZR_SWAP_READ, or with pauses: all), and of
+     * n_returned by all of them. */
     bool is_open;
     zr_swap_pass_t pass;
     zr_swap_item_t *items;
     size_t n_items;
     bool has_pauses;   /* between items, for other work */
-    size_t n_begun;    /* whose read was started, or whose buffer is free */
+    size_t n_begun;    /* whose read is queued, or needs none */
     size_t n_given;    /* to the caller */
     size_t n_returned; /* by the caller */
-    size_t n_done;     /* and by the stream that was named */
     size_t most_given;
     double begin_seconds;
 };
@@ -162,6 +164,8 @@ zr_status_t zr_swap_create(const zr_swap_options_t *options, zr_store_t *store,
     swap->options = *options;
     swap->store = store;
     swap->slots = slots;
+    swap->reads = zr_store_make_line(store);
+    swap->writes = zr_store_make_line(store);
     zr_status_t status = make_buffers(swap);
     ZR_THEN(status, make_chunks(swap));
     if (status != ZR_OK) {
@@ -176,9 +180,10 @@ zr_status_t zr_swap_create(const zr_swap_options_t *options, zr_store_t *store,
 static void drain(zr_swap_t *swap) {
     for (size_t i = 0; i < swap->options.n_buffers; i++) {
         slot_t *slot = &swap->slots[i];
-        if (slot->ticket != ZR_STORE_NO_TICKET && zr_store_wait(swap->store, slot->ticket) != ZR_OK)
-            slot->is_loaded = false;
-        slot->ticket = ZR_STORE_NO_TICKET;
+        slot->is_loaded = false;
+        zr_store_drop(swap->store, slot->read);
+        zr_store_drop(swap->store, slot->write);
+        slot->read = slot->write = ZR_STORE_NO_TICKET;
         slot->is_behind = false;
     }
     swap->is_open = false;
@@ -188,6 +193,8 @@ void zr_swap_destroy(zr_swap_t **swap_pp) {
     if (swap_pp == NULL || *swap_pp == NULL)
         return;
     zr_swap_t *swap = *swap_pp;
+    if (!swap->is_open)
+        zr_swap_await(swap);
     drain(swap);
     for (size_t i = 0; i < swap->options.n_buffers; i++)
         zr_event_destroy(&swap->slots[i].passed);
@@ -214,30 +221,45 @@ static zr_status_t end_if_failed(zr_swap_t *swap, zr_status_t status) {
     return status;
 }
 
+static zr_status_t finish(zr_swap_t *swap, zr_store_ticket_t *ticket) {
+    zr_store_ticket_t own = *ticket;
+    *ticket = ZR_STORE_NO_TICKET;
+    return zr_store_wait(swap->store, own);
+}
+
+/* Its last write has ended, its read too, and what works on it behind a stream. */
 static zr_status_t finish_slot(zr_swap_t *swap, slot_t *slot) {
-    zr_store_ticket_t ticket = slot->ticket;
-    slot->ticket = ZR_STORE_NO_TICKET;
-    return zr_store_wait(swap->store, ticket);
+    bool is_behind = slot->is_behind;
+    slot->is_behind = false;
+    ZR_TRY(finish(swap, &slot->write));
+    ZR_TRY(finish(swap, &slot->read));
+    return is_behind ? zr_event_synchronize(slot->passed) : ZR_OK;
 }
 
 static bool is_in_slices(const zr_swap_t *swap) {
     return swap->pass == ZR_SWAP_SLICES && swap->most_chunks > 0;
 }
 
-/* Start the read of item n_begun; its buffer is free. */
+static zr_store_call_t call_of(const zr_swap_item_t *item, const slot_t *slot) {
+    return (zr_store_call_t){.extent = item->extent,
+                             .offset_bytes = item->offset_bytes,
+                             .size_bytes = item->size_bytes,
+                             .buffer = slot->base};
+}
+
+/* Queue the read of item n_begun. */
 static zr_status_t begin_item(zr_swap_t *swap) {
-    const zr_swap_item_t *item = &swap->items[swap->n_begun];
     slot_t *slot = slot_of(swap, swap->n_begun);
-    if (is_in_slices(swap)) {
+    zr_store_call_t call = call_of(&swap->items[swap->n_begun], slot);
+    call.is_unverified = is_in_slices(swap);
+    call.after = (zr_store_after_t){
+        .event = slot->is_behind ? slot->passed : NULL, .ticket = slot->write, .line = swap->reads};
+    if (is_in_slices(swap))
         memset(slot->chunks, 0, swap->most_chunks * sizeof(*slot->chunks));
-        ZR_TRY(zr_store_get_unverified(swap->store, item->extent, item->offset_bytes,
-                                       item->size_bytes, slot->base, &slot->ticket));
-    } else if (swap->pass != ZR_SWAP_FILL) {
-        ZR_TRY(zr_store_get(swap->store, item->extent, item->offset_bytes, item->size_bytes,
-                            slot->base, &slot->ticket));
-    }
+    if (swap->pass != ZR_SWAP_FILL)
+        ZR_TRY(zr_store_queue_get(swap->store, &call, &slot->read));
     swap->n_begun++;
-    size_t n_ahead = swap->n_begun - swap->n_done;
+    size_t n_ahead = swap->n_begun - swap->n_returned;
     if (n_ahead > swap->statistics.most_ahead)
         swap->statistics.most_ahead = n_ahead;
     return ZR_OK;
@@ -248,27 +270,16 @@ static zr_status_t begin_item(zr_swap_t *swap) {
 static size_t ahead_end(const zr_swap_t *swap) {
     size_t n_buffers = swap->options.n_buffers, ahead = n_buffers > 3 ? n_buffers / 2 : 1;
     ahead = swap->pass == ZR_SWAP_READ || swap->has_pauses ? n_buffers : ahead;
-    size_t end = swap->n_given + ahead, most = swap->n_done + n_buffers;
+    size_t end = swap->n_given + ahead, most = swap->n_returned + n_buffers;
     end = end < most ? end : most;
     return end < swap->n_items ? end : swap->n_items;
 }
 
-/* Start the reads ahead whose buffers are free. */
 static zr_status_t read_ahead(zr_swap_t *swap) {
     bool reads = swap->options.read_ahead && !is_idle(swap);
     size_t end = reads ? ahead_end(swap) : 0;
-    while (swap->n_begun < end) {
-        slot_t *slot = slot_of(swap, swap->n_begun);
-        bool is_free = true;
-        zr_store_ticket_t ticket = slot->ticket;
-        slot->ticket = ZR_STORE_NO_TICKET; /* an error gives it back, too */
-        ZR_TRY(zr_store_poll(swap->store, ticket, &is_free));
-        if (!is_free) {
-            slot->ticket = ticket;
-            return ZR_OK;
-        }
+    while (swap->n_begun < end)
         ZR_TRY(begin_item(swap));
-    }
     return ZR_OK;
 }
 
@@ -296,7 +307,7 @@ zr_status_t zr_swap_begin(zr_swap_t *swap, zr_swap_pass_t pass, zr_swap_item_t *
     swap->n_items = n_items;
     swap->has_pauses = false;
     swap->most_given = pass == ZR_SWAP_READ ? swap->options.n_buffers : 1;
-    swap->n_begun = swap->n_given = swap->n_returned = swap->n_done = 0;
+    swap->n_begun = swap->n_given = swap->n_returned = 0;
     swap->begin_seconds = zr_store_clock();
     return end_if_failed(swap, read_ahead(swap));
 }
@@ -315,13 +326,13 @@ typedef struct chunk_bytes {
 
 static chunk_bytes_t bytes_of_chunk(const zr_swap_t *swap, size_t number) {
     size_t chunk = zr_store_info(swap->store)->chunk_bytes;
-    size_t left = swap->items[swap->n_done].size_bytes - number * chunk;
+    size_t left = swap->items[swap->n_returned].size_bytes - number * chunk;
     return (chunk_bytes_t){number * chunk, left < chunk ? left : chunk};
 }
 
 static zr_status_t verify_chunk(zr_swap_t *swap, size_t number) {
-    const zr_swap_item_t *item = &swap->items[swap->n_done];
-    slot_t *slot = slot_of(swap, swap->n_done);
+    const zr_swap_item_t *item = &swap->items[swap->n_returned];
+    slot_t *slot = slot_of(swap, swap->n_returned);
     chunk_bytes_t bytes = bytes_of_chunk(swap, number);
     return zr_store_verify(swap->store, item->extent, item->offset_bytes + bytes.begin,
                            bytes.size_bytes, slot->base + bytes.begin);
@@ -333,8 +344,8 @@ static size_t put_extent(const zr_swap_t *swap, const zr_swap_item_t *item) {
 }
 
 static zr_status_t hash_chunk(zr_swap_t *swap, size_t number) {
-    const zr_swap_item_t *item = &swap->items[swap->n_done];
-    slot_t *slot = slot_of(swap, swap->n_done);
+    const zr_swap_item_t *item = &swap->items[swap->n_returned];
+    slot_t *slot = slot_of(swap, swap->n_returned);
     chunk_bytes_t bytes = bytes_of_chunk(swap, number);
     ZR_TRY(zr_store_hash(swap->store, put_extent(swap, item), item->offset_bytes + bytes.begin,
                          bytes.size_bytes, slot->base + bytes.begin, &slot->sums[number]));
@@ -345,9 +356,9 @@ static zr_status_t hash_chunk(zr_swap_t *swap, size_t number) {
 /* What the bytes have to be for zr_swap_open_slice and zr_swap_close_slice. */
 static zr_status_t check_slice(const zr_swap_t *swap, size_t offset_bytes, size_t size_bytes) {
     const zr_log_t *log = &swap->options.log;
-    if (!swap->is_open || swap->pass != ZR_SWAP_SLICES || swap->n_given == swap->n_done)
+    if (!swap->is_open || swap->pass != ZR_SWAP_SLICES || swap->n_given == swap->n_returned)
         return zr_fail(log, ZR_ERR_STATE, "swap: no item is processed in slices");
-    size_t item_bytes = swap->items[swap->n_done].size_bytes;
+    size_t item_bytes = swap->items[swap->n_returned].size_bytes;
     if (offset_bytes <= item_bytes && size_bytes <= item_bytes - offset_bytes)
         return ZR_OK;
     return zr_fail(log, ZR_ERR_ARGUMENT, "swap: a slice of %s at %zu; the item has %zu",
@@ -355,7 +366,7 @@ static zr_status_t check_slice(const zr_swap_t *swap, size_t offset_bytes, size_
 }
 
 static zr_status_t open_chunk(zr_swap_t *swap, size_t number) {
-    chunk_t *chunk = &slot_of(swap, swap->n_done)->chunks[number];
+    chunk_t *chunk = &slot_of(swap, swap->n_returned)->chunks[number];
     if (chunk->state == CHUNK_UNVERIFIED)
         ZR_TRY(verify_chunk(swap, number));
     *chunk = (chunk_t){.state = CHUNK_OPEN,
@@ -364,7 +375,7 @@ static zr_status_t open_chunk(zr_swap_t *swap, size_t number) {
 }
 
 static zr_status_t close_chunk(zr_swap_t *swap, size_t number, size_t size_bytes) {
-    chunk_t *chunk = &slot_of(swap, swap->n_done)->chunks[number];
+    chunk_t *chunk = &slot_of(swap, swap->n_returned)->chunks[number];
     chunk_bytes_t bytes = bytes_of_chunk(swap, number);
     if (chunk->state != CHUNK_OPEN || size_bytes > bytes.size_bytes - chunk->closed_bytes)
         return zr_fail(&swap->options.log, ZR_ERR_STATE,
@@ -404,8 +415,8 @@ zr_status_t zr_swap_close_slice(zr_swap_t *swap, size_t offset_bytes, size_t siz
 
 /* Verify and hash what was not. */
 static zr_status_t finish_chunks(zr_swap_t *swap) {
-    const slot_t *slot = slot_of(swap, swap->n_done);
-    size_t item_bytes = swap->items[swap->n_done].size_bytes;
+    const slot_t *slot = slot_of(swap, swap->n_returned);
+    size_t item_bytes = swap->items[swap->n_returned].size_bytes;
     size_t chunk = zr_store_info(swap->store)->chunk_bytes;
     for (size_t i = 0; i * chunk < item_bytes; i++) {
         if (slot->chunks[i].state == CHUNK_UNVERIFIED)
@@ -418,55 +429,41 @@ static zr_status_t finish_chunks(zr_swap_t *swap) {
 
 /* ---- going on with a pass ------------------------------------------------------------------ */
 
-static zr_status_t put(zr_swap_t *swap, const zr_swap_item_t *item, slot_t *slot) {
+/* @param passed  when the stream is done with it; NULL: it is */
+static zr_status_t put(zr_swap_t *swap, const zr_swap_item_t *item, slot_t *slot,
+                       zr_event_t *passed) {
+    zr_store_call_t call = call_of(item, slot);
+    call.extent = put_extent(swap, item);
+    call.after = (zr_store_after_t){.event = passed, .line = swap->writes};
     if (!is_in_slices(swap))
-        return zr_store_put(swap->store, put_extent(swap, item), item->offset_bytes,
-                            item->size_bytes, slot->base, &slot->ticket);
+        return zr_store_queue_put(swap->store, &call, &slot->write);
     ZR_TRY(finish_chunks(swap));
-    return zr_store_put_hashed(swap->store, put_extent(swap, item), item->offset_bytes,
-                               item->size_bytes, slot->base, slot->sums, &slot->ticket);
+    return zr_store_put_hashed(swap->store, call.extent, item->offset_bytes, item->size_bytes,
+                               slot->base, slot->sums, &slot->write);
 }
 
-/* The caller, and the stream that it named, are done with item n_done. */
-static zr_status_t done(zr_swap_t *swap) {
-    const zr_swap_item_t *item = &swap->items[swap->n_done];
-    slot_t *slot = slot_of(swap, swap->n_done);
-    slot->is_behind = false;
-    if (swap->pass != ZR_SWAP_READ)
-        ZR_TRY(put(swap, item, slot));
-    swap->n_done++;
+/* The caller is done with the item that it was given first. */
+static zr_status_t take_back(zr_swap_t *swap, zr_event_t *passed) {
+    slot_t *slot = slot_of(swap, swap->n_returned);
+    if (swap->pass == ZR_SWAP_READ)
+        slot->is_behind = passed != NULL;
+    else
+        ZR_TRY(put(swap, &swap->items[swap->n_returned], slot, passed));
+    swap->n_returned++;
     swap->statistics.n_items++;
     if (!swap->options.write_behind)
         ZR_TRY(finish_slot(swap, slot));
     return read_ahead(swap);
 }
 
-/* Go on with items that were returned: with the next `n_awaited` of them in any case, with others
- * as long as streams are done with them. */
-static zr_status_t settle(zr_swap_t *swap, size_t n_awaited) {
-    while (swap->n_done < swap->n_returned) {
-        slot_t *slot = slot_of(swap, swap->n_done);
-        bool has_passed = true;
-        if (slot->is_behind && n_awaited > 0)
-            ZR_TRY(zr_event_synchronize(slot->passed));
-        else if (slot->is_behind)
-            ZR_TRY(zr_event_query(slot->passed, &has_passed));
-        if (!has_passed)
-            return ZR_OK;
-        n_awaited -= n_awaited > 0;
-        ZR_TRY(done(swap));
-    }
-    return ZR_OK;
-}
-
 static zr_status_t next(zr_swap_t *swap, void **buffer_p) {
     slot_t *slot = slot_of(swap, swap->n_given);
-    ZR_TRY(settle(swap, swap->n_given - swap->n_done == swap->options.n_buffers));
-    if (swap->n_begun == swap->n_given) {
-        ZR_TRY(finish_slot(swap, slot)); /* its last write */
+    if (swap->n_begun == swap->n_given)
         ZR_TRY(begin_item(swap));
-    }
-    ZR_TRY(finish_slot(swap, slot)); /* its read */
+    ZR_TRY(finish(swap, &slot->write));
+    ZR_TRY(finish(swap, &slot->read));
+    if (swap->items[swap->n_given].size_bytes > 0)
+        slot->is_behind = false; /* the read was behind it */
     swap->n_given++;
     ZR_TRY(read_ahead(swap));
     *buffer_p = slot->base;
@@ -533,16 +530,13 @@ zr_status_t zr_swap_done(zr_swap_t *swap) {
     if (is_idle(swap))
         return ZR_OK;
     ZR_TRY(check_given(swap));
-    swap->n_returned++;
-    return end_if_failed(swap, settle(swap, swap->n_returned - swap->n_done));
+    return end_if_failed(swap, take_back(swap, NULL));
 }
 
 static zr_status_t done_behind(zr_swap_t *swap, zr_stream_t *stream) {
-    slot_t *slot = slot_of(swap, swap->n_returned);
-    ZR_TRY(zr_event_record(slot->passed, stream));
-    slot->is_behind = true;
-    swap->n_returned++;
-    return settle(swap, 0);
+    zr_event_t *passed = slot_of(swap, swap->n_returned)->passed;
+    ZR_TRY(zr_event_record(passed, stream));
+    return take_back(swap, passed);
 }
 
 zr_status_t zr_swap_done_behind(zr_swap_t *swap, zr_stream_t *stream) {
@@ -552,27 +546,14 @@ zr_status_t zr_swap_done_behind(zr_swap_t *swap, zr_stream_t *stream) {
     return end_if_failed(swap, done_behind(swap, stream));
 }
 
-zr_status_t zr_swap_progress(zr_swap_t *swap) {
-    zr_store_progress(swap->store);
-    if (!swap->is_open)
-        return ZR_OK;
-    ZR_TRY(end_if_failed(swap, settle(swap, 0)));
-    return end_if_failed(swap, read_ahead(swap));
-}
-
-bool zr_swap_is_done(const zr_swap_t *swap) {
-    return !swap->is_open || swap->n_done == swap->n_items || is_idle(swap);
-}
-
 /* The oldest first. */
 static zr_status_t finish_slots(zr_swap_t *swap) {
     for (size_t i = 0; i < swap->options.n_buffers; i++)
-        ZR_TRY(finish_slot(swap, slot_of(swap, swap->n_done + i)));
+        ZR_TRY(finish_slot(swap, slot_of(swap, swap->n_returned + i)));
     return ZR_OK;
 }
 
 static zr_status_t end(zr_swap_t *swap) {
-    ZR_TRY(settle(swap, swap->n_returned - swap->n_done));
     bool only_writes = swap->has_pauses && swap->n_given == swap->n_items;
     return only_writes ? ZR_OK : finish_slots(swap);
 }
@@ -601,7 +582,7 @@ zr_status_t zr_swap_end(zr_swap_t *swap) {
 
 void zr_swap_await(zr_swap_t *swap) {
     for (size_t i = 0; i < swap->options.n_buffers; i++) {
-        zr_status_t status = finish_slot(swap, slot_of(swap, swap->n_done + i));
+        zr_status_t status = finish_slot(swap, slot_of(swap, swap->n_returned + i));
         swap->late = swap->late == ZR_OK ? status : swap->late;
     }
 }
@@ -617,7 +598,7 @@ static zr_status_t load(zr_swap_t *swap, slot_t *slot, const zr_swap_item_t *ite
     slot->is_loaded = false;
     ZR_TRY(finish_slot(swap, slot)); /* its last write, where that was not waited for */
     ZR_TRY(zr_store_get(swap->store, item->extent, item->offset_bytes, item->size_bytes, slot->base,
-                        &slot->ticket));
+                        &slot->read));
     ZR_TRY(finish_slot(swap, slot));
     slot->item = *item;
     slot->is_loaded = true;

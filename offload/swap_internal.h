@@ -88,22 +88,23 @@ void zr_swap_destroy(zr_swap_t **swap);
  * @return ZR_OK; ZR_ERR_ARGUMENT for an item larger than a buffer; ZR_ERR_STATE when a pass was
  *         not ended; what zr_store_get returns
  *
- * After an error of this or the next eight calls the pass is over: nothing is in flight, and
- * items that were not put back hold what the store says of puts that fail. Streams may still work
- * on buffers that were done behind them.
+ * After an error of this or the next seven calls the pass is over: nothing is in flight, and
+ * items that were not put back hold what they did, or what the store says of puts that fail.
+ * Streams may still work on buffers that were done behind them.
  */
 ZR_NODISCARD zr_status_t zr_swap_begin(zr_swap_t *swap, zr_swap_pass_t pass, zr_swap_item_t *items,
                                        size_t n_items);
 
-/** In the pass that was begun, other work goes on between items and after it, and zr_swap_progress
- * is called: all buffers read ahead, since writes have the pauses to end in, and zr_swap_end does
- * not wait for the last writes. Later calls do that need their buffers, and return their errors. */
+/** In the pass that was begun, other work goes on between items and after it, and
+ * zr_store_progress is called: all buffers read ahead, since writes have the pauses to end in, and
+ * zr_swap_end does not wait for the last writes, nor for the streams that they wait for. Later
+ * calls do that need their buffers, and return their errors. */
 ZR_NODISCARD zr_status_t zr_swap_expect_pauses(zr_swap_t *swap);
 
 /**
  * The next item's buffer, the caller's until zr_swap_done or zr_swap_done_behind. ZR_ERR_STATE:
- * there is no next, or as many are given out as may be: 1, in ZR_SWAP_READ n_buffers. Where all
- * buffers are in use, and some of them behind streams, this waits for the first of those.
+ * there is no next, or as many are given out as may be: 1, in ZR_SWAP_READ n_buffers. This waits
+ * for what its buffer is in use for.
  */
 ZR_NODISCARD zr_status_t zr_swap_next(zr_swap_t *swap, void **buffer_p);
 
@@ -138,21 +139,14 @@ ZR_NODISCARD zr_status_t zr_swap_open_slice(zr_swap_t *swap, size_t offset_bytes
 ZR_NODISCARD zr_status_t zr_swap_close_slice(zr_swap_t *swap, size_t offset_bytes,
                                              size_t size_bytes);
 
-/** Put the item back whose buffer was given out first of those that are; what was done behind
- * streams before it is waited for. ZR_SWAP_READ: nothing is put; the buffer is free for the next
- * items. */
+/** Put the item back whose buffer was given out first of those that are, after those before it.
+ * ZR_SWAP_READ: nothing is put; the buffer is free for the next items. */
 ZR_NODISCARD zr_status_t zr_swap_done(zr_swap_t *swap);
 
-/** As zr_swap_done, once what is queued on the stream so far has passed. This does not wait: a
- * later call that needs it does, and those that find it passed go on with it. Not in
- * ZR_SWAP_SLICES. */
+/** As zr_swap_done, once what is queued on the stream so far has passed. This does not wait: the
+ * store goes on with it in zr_store_progress, and calls that need it wait. Not in ZR_SWAP_SLICES.
+ */
 ZR_NODISCARD zr_status_t zr_swap_done_behind(zr_swap_t *swap, zr_stream_t *stream);
-
-/** Go on with what streams are done with, and with reads ahead. Without a pass: nothing. */
-ZR_NODISCARD zr_status_t zr_swap_progress(zr_swap_t *swap);
-
-/** Whether streams are done with all items of the pass; true without a pass. */
-bool zr_swap_is_done(const zr_swap_t *swap);
 
 /**
  * End the pass: streams are done with its buffers, and all that was put is in the store, or after

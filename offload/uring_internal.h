@@ -38,6 +38,7 @@ typedef struct zr_uring_store {
     size_t n_free_requests;
     size_t n_noted;  /* in the ring and not handed over */
     size_t n_handed; /* with the system */
+    int quiet_ms;    /* of waits for the next of them to end */
 
     zr_store_memory_t bounce_memory; /* n_bounce_buffers of request_bytes */
     uint32_t *free_bounces;

@@ -160,8 +160,9 @@ int zr_ring_next(zr_ring_t *ring, int timeout_ms, zr_ring_completion_t *completi
     if (ring->plain != NULL)
         return zr_plain_ring_next(ring->plain, completion_p);
     zr_lived_t clock = {0};
+    int slice_ms = timeout_ms < ZR_LIVED_SLICE_MS ? timeout_ms : ZR_LIVED_SLICE_MS;
     do
-        error = timeout_ms > 0 ? wait_for_completion(ring, ZR_LIVED_SLICE_MS, &cqe)
+        error = timeout_ms > 0 ? wait_for_completion(ring, slice_ms, &cqe)
                                : io_uring_peek_cqe(&ring->ring, &cqe);
     while (error == -EINTR || (error == -ETIME && zr_lived_ms(&clock) < timeout_ms));
     if (error == -EAGAIN || error == -ETIME)

@@ -77,8 +77,9 @@ static zr_status_t begin_reading(zr_grads_drive_t *drive) {
 }
 
 /* What the last micro-batch of this step has put comes up in this one, and goes down again. */
-static zr_status_t begin_micro_batch(zr_grads_drive_t *drive) {
-    drive->is_due = false;
+zr_status_t zr_grads_drive_begin_micro_batch(zr_grads_drive_t *drive) {
+    if (drive->n_pieces == 0)
+        return ZR_OK;
     ZR_TRY(end_passes(drive));
     if (drive->base->progress.n_begins > 1) {
         zr_swap_item_t *put = drive->put;
@@ -92,27 +93,14 @@ static zr_status_t begin_micro_batch(zr_grads_drive_t *drive) {
 }
 
 /* Not before there is something to put: a micro-batch whose units are updated in backward puts
- * nothing. */
+ * nothing. What is put may be read before it is on the drive: the store waits for that. */
 static zr_status_t begin_writing(zr_grads_drive_t *drive) {
     ZR_TRY(zr_swap_begin(drive->down, ZR_SWAP_FILL, drive->put, drive->n_pieces));
     drive->is_writing = true;
-    return ZR_OK;
-}
-
-void zr_grads_drive_begin_micro_batch(zr_grads_drive_t *drive) {
-    drive->is_due = drive->n_pieces != 0;
-}
-
-zr_status_t zr_grads_drive_progress(zr_grads_drive_t *drive) {
-    if (drive->n_pieces == 0)
-        return ZR_OK;
-    ZR_TRY(zr_swap_progress(drive->down));
-    ZR_TRY(zr_swap_progress(drive->up));
-    return drive->is_due && zr_swap_is_done(drive->down) ? begin_micro_batch(drive) : ZR_OK;
+    return zr_swap_expect_pauses(drive->down);
 }
 
 zr_status_t zr_grads_drive_drop_step(zr_grads_drive_t *drive) {
-    drive->is_due = false;
     return end_passes(drive);
 }
 
@@ -123,8 +111,6 @@ static zr_swap_item_t item_of(const zr_grads_drive_t *drive, const zr_piece_t *p
 }
 
 zr_status_t zr_grads_drive_next(zr_grads_drive_t *drive, const zr_piece_t *piece, void **buffer_p) {
-    if (drive->is_due)
-        ZR_TRY(begin_micro_batch(drive));
     if (!drive->is_writing)
         ZR_TRY(begin_writing(drive));
     ZR_TRY(zr_swap_next(drive->down, buffer_p));
@@ -137,8 +123,6 @@ zr_status_t zr_grads_drive_put(zr_grads_drive_t *drive, zr_stream_t *stream) {
 }
 
 zr_status_t zr_grads_drive_get(zr_grads_drive_t *drive, const zr_piece_t *piece, void **buffer_p) {
-    if (drive->is_due)
-        ZR_TRY(begin_micro_batch(drive));
     zr_swap_item_t item = item_of(drive, piece);
     ZR_TRY(zr_swap_seek(drive->up, &item));
     return zr_swap_next(drive->up, buffer_p);

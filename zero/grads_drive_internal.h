@@ -25,7 +25,6 @@ typedef struct zr_grads_drive {
     zr_swap_item_t *wanted; /* [n_wanted] that come up, in order */
     size_t n_wanted;
     bool is_writing, is_reading; /* passes of down and up are open */
-    bool is_due;                 /* those of this micro-batch are not */
 } zr_grads_drive_t;
 
 /** Declare what the store will have. After gradients are placed. */
@@ -37,10 +36,7 @@ ZR_NODISCARD zr_status_t zr_grads_drive_create(zr_grads_drive_t *drive, zr_store
 void zr_grads_drive_destroy(zr_grads_drive_t *drive);
 
 /** A micro-batch begins. Waits for nothing. */
-void zr_grads_drive_begin_micro_batch(zr_grads_drive_t *drive);
-/** Go on with what streams are done with; when all of the last micro-batch is put, begin to read.
- */
-ZR_NODISCARD zr_status_t zr_grads_drive_progress(zr_grads_drive_t *drive);
+ZR_NODISCARD zr_status_t zr_grads_drive_begin_micro_batch(zr_grads_drive_t *drive);
 /** Forget the micro-batches so far. */
 ZR_NODISCARD zr_status_t zr_grads_drive_drop_step(zr_grads_drive_t *drive);
 

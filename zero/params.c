@@ -250,10 +250,6 @@ static zr_status_t close_reads(zr_params_t *params) {
     return zr_swap_end(params->swap);
 }
 
-zr_status_t zr_params_progress(zr_params_t *params) {
-    return params->store == NULL ? ZR_OK : zr_swap_progress(params->swap);
-}
-
 /* The one that is recorded and followed now. */
 static zr_read_order_t *order_now(zr_params_t *params) {
     return &params->orders[params->base->progress.in_evaluation];
@@ -312,7 +308,8 @@ static zr_status_t fetch_part(zr_params_t *params, void *target, size_t size_byt
     ZR_TRY(
         zr_copy_async(params->base->transfer, target, buffer, size_bytes, ZR_COPY_HOST_TO_DEVICE));
     ZR_TRY(zr_swap_done_behind(params->swap, params->base->transfer));
-    return zr_params_progress(params);
+    zr_store_progress(params->store);
+    return ZR_OK;
 }
 
 zr_status_t zr_params_fetch(zr_params_t *params, zr_unit_t *unit, int kind, void *target) {

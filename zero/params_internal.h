@@ -92,8 +92,6 @@ ZR_NODISCARD zr_status_t zr_params_read_ahead(zr_params_t *params);
  */
 ZR_NODISCARD zr_status_t zr_params_fetch(zr_params_t *params, zr_unit_t *unit, int kind,
                                          void *target);
-/** Let reads go on, into buffers that the device has done with. */
-ZR_NODISCARD zr_status_t zr_params_progress(zr_params_t *params);
 
 /** An update: begin, writes of all trainable shards from their beginning to their end, end. */
 ZR_NODISCARD zr_status_t zr_params_begin_update(zr_params_t *params);

@@ -36,7 +36,6 @@ struct zr_runtime {
     zr_params_t params; /* that are offloaded */
     zr_state_t state;   /* the optimizer's */
     zr_unit_t *behind;  /* reduced, and updated behind the next reduction (step.c); or NULL */
-    zr_status_t moving; /* of zr_rt_keep_moving: an error ends the block that computes */
     bool reads_ahead;   /* of this step: the state of the first units to be updated in backward */
     bool is_updating;   /* in backward: some units of this step are */
     zr_nvme_t nvme;     /* the store of all that is kept in one */
@@ -58,8 +57,7 @@ ZR_NODISCARD zr_status_t zr_rt_check_param(const zr_param_t *param, const char *
 /** inspect.c: how many of n_left elements from `first` are of one shard, and fit staging. */
 size_t zr_unit_piece_length(const zr_unit_t *unit, int kind, size_t first, size_t n_left);
 
-/** unit.c: start what transfers to and from drives need next; of zr_background, while a block
- * computes. An error is kept in `moving`. */
+/** unit.c: let transfers to and from drives go on; of zr_background, while a block computes. */
 void zr_rt_keep_moving(void *runtime);
 
 /** write.c: wait until nothing that uses parameters or state is queued any more. */

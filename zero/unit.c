@@ -234,7 +234,6 @@ static zr_status_t acquire_params(zr_runtime_t *runtime, zr_unit_t *unit) {
         ZR_TRY(gather(runtime, unit));
     if (base->transfer != base->compute)
         ZR_TRY(zr_stream_wait(base->compute, unit->gathered));
-    ZR_TRY(zr_params_progress(&runtime->params));
     return zr_base_has_order(base) ? prefetch(runtime) : ZR_OK;
 }
 
@@ -394,23 +393,10 @@ static bool has_gradients(zr_pass_t pass) {
     return pass == ZR_BACKWARD || pass == ZR_GRADIENTS;
 }
 
-/* In backward, between updates: what the last one writes ends, and the next one's is read. */
-static zr_status_t progress_update(zr_runtime_t *runtime) {
-    zr_swap_t *swap = runtime->state.swap;
-    return runtime->reads_ahead && swap != NULL ? zr_swap_progress(swap) : ZR_OK;
-}
-
 void zr_rt_keep_moving(void *context) {
-    zr_runtime_t *runtime = context;
-    if (runtime->nvme.store == NULL || runtime->moving != ZR_OK)
-        return;
-    zr_store_progress(runtime->nvme.store);
-    zr_status_t status = zr_params_progress(&runtime->params);
-    if (runtime->base.progress.in_micro_batch) {
-        ZR_THEN(status, zr_grads_drive_progress(&runtime->grads.drive));
-        ZR_THEN(status, progress_update(runtime));
-    }
-    runtime->moving = status;
+    const zr_runtime_t *runtime = context;
+    if (runtime->nvme.store != NULL)
+        zr_store_progress(runtime->nvme.store);
 }
 
 static zr_status_t acquire(zr_runtime_t *runtime, zr_unit_t *unit, zr_pass_t pass) {
@@ -421,11 +407,9 @@ static zr_status_t acquire(zr_runtime_t *runtime, zr_unit_t *unit, zr_pass_t pas
             "updated already (--update-at backward); reduce it after its last "
             "use, or update at the end",
             unit->name);
-    if (runtime->base.progress.in_micro_batch) {
+    if (runtime->base.progress.in_micro_batch)
         mark(&runtime->base, unit, pass);
-        ZR_TRY(zr_grads_drive_progress(&runtime->grads.drive));
-        ZR_TRY(progress_update(runtime));
-    }
+    zr_rt_keep_moving(runtime);
     if (pass != ZR_GRADIENTS)
         ZR_TRY(acquire_params(runtime, unit));
     if (has_gradients(pass))
@@ -528,7 +512,7 @@ static zr_status_t begin(zr_runtime_t *runtime, size_t n) {
     base->progress.n_together = n;
     base->progress.n_begins++;
     runtime->grads.n_reduced = 0;
-    zr_grads_drive_begin_micro_batch(&runtime->grads.drive);
+    ZR_TRY(zr_grads_drive_begin_micro_batch(&runtime->grads.drive));
     mark(base, NULL, ZR_FORWARD);
     base->progress.in_micro_batch = true;
     runtime->gathers.orders[0].position = 0;
@@ -625,7 +609,8 @@ zr_status_t zr_param_grad(zr_param_t *param, void **grad_p, bool *accumulate_p) 
         return zr_fail(&runtime->base.log, ZR_ERR_ARGUMENT,
                        "no output pointer (NULL) for the gradient of parameter \"%s\"",
                        param->about->name);
-    ZR_TRY(zr_rt_note(runtime, progress_update(runtime)));
+    if (runtime->reads_ahead) /* in backward, between updates */
+        zr_rt_keep_moving(runtime);
     size_t first = param->about->layout.offset_elems;
     if (accumulate_p == NULL && !param->grad_written)
         ZR_TRY(zr_rt_note(runtime, zero_grads(unit, first, first + param->about->layout.n_elems)));

@@ -193,7 +193,8 @@ static zr_status_t sim_event_query(zr_event_t *event, bool *passed_p) {
 
 static zr_status_t sim_event_peek(zr_event_t *event, bool *passed_p) {
     const zr_sim_device_t *sim = (const zr_sim_device_t *)event->device;
-    *passed_p = ((zr_sim_event_t *)event)->record.passes <= zr_sim_clock_now(sim->clock);
+    *passed_p =
+        ((zr_sim_event_t *)event)->record.passes <= zr_sim_clock_now(sim->clock) + ZR_SIM_INSTANT;
     return ZR_OK;
 }
 

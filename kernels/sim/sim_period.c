@@ -59,8 +59,9 @@ static size_t lesser(size_t a, size_t b) {
 static bool is_alike(const zr_sim_op_t *a, const zr_sim_op_t *b) {
     return a->kind == b->kind && a->part == b->part && a->holds == b->holds &&
            a->is_update == b->is_update && a->number == b->number && a->found == b->found &&
-           a->turn == b->turn && a->name == b->name && a->launch == b->launch &&
-           a->latency == b->latency && a->after == b->after;
+           a->turn == b->turn && a->line == b->line && a->name == b->name &&
+           a->launch == b->launch && a->latency == b->latency && a->checksum == b->checksum &&
+           a->core == b->core && a->after == b->after;
 }
 
 static bool is_same(const zr_sim_op_t *a, const zr_sim_op_t *b) {
@@ -274,39 +275,71 @@ static bool is_whole(const course_t *course) {
 
 /* Of a run that is longer by m periods, and its c-th stretch there: first + m longer + c further.
  */
-typedef struct numbers {
+typedef struct number {
     size_t first, longer, further; /* modulo 2^64 */
+} number_t;
+
+/* What a place tells of. */
+typedef struct numbers {
+    number_t of[ZR_N_SIM_NAMES];
 } numbers_t;
 
-static size_t number_of(const numbers_t *numbers, size_t m, size_t c) {
-    return numbers->first + m * numbers->longer + c * numbers->further;
+static size_t value_of(const number_t *number, size_t m, size_t c) {
+    return number->first + m * number->longer + c * number->further;
 }
 
-static size_t record_at(const course_t *course, const part_t *part, size_t m, size_t place) {
-    return op_of(course, m, part->at[m] + place)->record;
+static size_t n_names_of(const zr_sim_op_t *op) {
+    return op->kind == ZR_SIM_OP_START ? ZR_N_SIM_NAMES : 1;
+}
+
+static void name(zr_sim_op_t *op, const numbers_t *numbers, size_t m, size_t c) {
+    for (size_t i = 0; i < n_names_of(op); i++)
+        op->records[i] = value_of(&numbers->of[i], m, c);
+}
+
+typedef struct place {
+    const part_t *part;
+    size_t number; /* in it */
+} place_t;
+
+static size_t record_at(const course_t *course, const place_t *place, size_t m, size_t c,
+                        size_t i) {
+    size_t at = place->part->at[m] + place->number + c * place->part->n;
+    return op_of(course, m, at)->records[i];
 }
 
 /* A place that each tape has once. */
-static bool find_numbers(const course_t *course, const part_t *part, size_t place,
-                         numbers_t *numbers_p) {
-    numbers_p->first = record_at(course, part, 0, place);
-    numbers_p->longer = record_at(course, part, 1, place) - numbers_p->first;
-    numbers_p->further = 0;
-    return record_at(course, part, 2, place) == number_of(numbers_p, 2, 0);
+static bool find_number(const course_t *course, const place_t *place, size_t i,
+                        number_t *number_p) {
+    number_p->first = record_at(course, place, 0, 0, i);
+    number_p->longer = record_at(course, place, 1, 0, i) - number_p->first;
+    number_p->further = 0;
+    return record_at(course, place, 2, 0, i) == value_of(number_p, 2, 0);
 }
 
 /* A place of a stretch: from the one before it on, in each tape. */
-static bool find_stretch_numbers(const course_t *course, const part_t *part, size_t place,
-                                 numbers_t *numbers_p) {
-    size_t second = record_at(course, part, 1, place), third = record_at(course, part, 2, place);
-    numbers_p->longer = third - second;
-    numbers_p->first = second - numbers_p->longer;
-    numbers_p->further = record_at(course, part, 2, place + part->n) - third;
+static bool find_stretch_number(const course_t *course, const place_t *place, size_t i,
+                                number_t *number_p) {
+    size_t second = record_at(course, place, 1, 0, i), third = record_at(course, place, 2, 0, i);
+    number_p->longer = third - second;
+    number_p->first = second - number_p->longer;
+    number_p->further = record_at(course, place, 2, 1, i) - third;
     for (size_t m = 0; m < N_TAPES; m++)
         for (size_t c = 0; c <= m; c++) /* from -1 */
-            if (record_at(course, part, m, place + (c - 1) * part->n) !=
-                number_of(numbers_p, m, c - 1))
+            if (record_at(course, place, m, c - 1, i) != value_of(number_p, m, c - 1))
                 return false;
+    return true;
+}
+
+static bool find_numbers(const course_t *course, const place_t *place, numbers_t *numbers_p) {
+    size_t n = n_names_of(op_of(course, 1, place->part->at[1] + place->number));
+    for (size_t i = 0; i < n; i++) {
+        bool is_found = place->part->kind == PART_STRETCH
+                            ? find_stretch_number(course, place, i, &numbers_p->of[i])
+                            : find_number(course, place, i, &numbers_p->of[i]);
+        if (!is_found)
+            return false;
+    }
     return true;
 }
 
@@ -325,58 +358,77 @@ typedef struct machine {
 } machine_t;
 
 /* What is numbered comes in the order of its numbers, and is asked for afterwards. */
-static bool is_in_order(machine_t *machine, const zr_sim_op_t *op, size_t number) {
-    if (op->kind != ZR_SIM_OP_RECORD && op->kind != ZR_SIM_OP_START)
-        return number <= machine->n_records;
-    return number == ++machine->n_records && number < machine->n_passes;
+static bool is_in_order(machine_t *machine, const zr_sim_op_t *op) {
+    bool is_new = op->kind == ZR_SIM_OP_RECORD || op->kind == ZR_SIM_OP_START;
+    if (is_new && (op->records[ZR_SIM_OWN] != ++machine->n_records ||
+                   op->records[ZR_SIM_OWN] >= machine->n_passes))
+        return false;
+    for (size_t i = 0; i < n_names_of(op); i++)
+        if (op->records[i] > machine->n_records)
+            return false;
+    return true;
 }
 
-static bool ask_drive(zr_sim_drive_t *drive, const zr_sim_op_t *op, size_t number) {
-    zr_sim_op_t own = *op;
-    own.record = number;
-    if (op->kind == ZR_SIM_OP_START && drive->n == drive->capacity)
+static bool ask_drive(machine_t *machine, zr_sim_op_t *op) {
+    zr_sim_drive_t *drive = machine->drives[op->number];
+    if (op->kind == ZR_SIM_OP_START && zr_sim_drive_is_full(drive))
         return false;
-    return zr_sim_drive_do(drive, &own, 0) == op->found;
+    op->passes = machine->passes[op->records[ZR_SIM_EVENT]];
+    return zr_sim_drive_do(drive, op, 0) == op->found;
 }
 
 /* False: something else is found. */
-static bool ask(machine_t *machine, const zr_sim_op_t *op, size_t number) {
-    if (!is_in_order(machine, op, number))
+static bool ask(machine_t *machine, zr_sim_op_t *op) {
+    if (!is_in_order(machine, op))
         return false;
     if (op->kind == ZR_SIM_OP_MARK) {
         machine->mark(machine->context, op->number);
         return true;
     }
     if (zr_sim_is_of_drive(op))
-        return ask_drive(machine->drives[op->number], op, number);
-    zr_sim_record_t record = {.passes = machine->passes[number]};
+        return ask_drive(machine, op);
+    double *passes = &machine->passes[op->records[ZR_SIM_OWN]];
+    zr_sim_record_t record = {.passes = *passes};
     bool found = zr_sim_do(machine->clock, op, &machine->queues[op->number], &record);
-    machine->passes[number] = record.passes;
+    *passes = record.passes;
     return found == op->found;
 }
 
 static bool ask_same(const course_t *course, machine_t *machine, const part_t *part) {
-    for (size_t place = 0; place < part->n; place++) {
-        const size_t at[N_TAPES] = {part->at[0] + place, part->at[1] + place, part->at[2] + place};
+    for (place_t place = {.part = part}; place.number < part->n; place.number++) {
+        const size_t at[N_TAPES] = {part->at[0] + place.number, part->at[1] + place.number,
+                                    part->at[2] + place.number};
         numbers_t numbers;
         zr_sim_op_t op;
-        if (!find_numbers(course, part, place, &numbers) ||
-            !find_work(course, at, (double)machine->n_more, &op) ||
-            !ask(machine, &op, number_of(&numbers, machine->n_more, 0)))
+        if (!find_numbers(course, &place, &numbers) ||
+            !find_work(course, at, (double)machine->n_more, &op))
+            return false;
+        name(&op, &numbers, machine->n_more, 0);
+        if (!ask(machine, &op))
             return false;
     }
     return true;
 }
 
-static bool ask_stretch(const course_t *course, machine_t *machine, const part_t *part) {
+static bool ask_again(const course_t *course, machine_t *machine, const part_t *part,
+                      const numbers_t *numbers) {
     const zr_sim_op_t *ops = op_of(course, 1, part->at[1]);
+    for (size_t c = 0; c < machine->n_more; c++)
+        for (size_t place = 0; place < part->n; place++) {
+            zr_sim_op_t op = ops[place];
+            name(&op, &numbers[place], machine->n_more, c);
+            if (!ask(machine, &op))
+                return false;
+        }
+    return true;
+}
+
+static bool ask_stretch(const course_t *course, machine_t *machine, const part_t *part) {
     numbers_t *numbers = zr_heap_alloc(course->heap, part->n, sizeof(*numbers));
     bool goes_on = numbers != NULL;
-    for (size_t place = 0; place < part->n && goes_on; place++)
-        goes_on = find_stretch_numbers(course, part, place, &numbers[place]);
-    for (size_t c = 0; c < machine->n_more && goes_on; c++)
-        for (size_t place = 0; place < part->n && goes_on; place++)
-            goes_on = ask(machine, &ops[place], number_of(&numbers[place], machine->n_more, c));
+    for (place_t place = {.part = part}; place.number < part->n && goes_on; place.number++)
+        goes_on = find_numbers(course, &place, &numbers[place.number]);
+    goes_on = goes_on && ask_again(course, machine, part, numbers);
     zr_heap_free(course->heap, numbers);
     return goes_on;
 }
@@ -388,10 +440,10 @@ static bool ask_pieces(const course_t *course, machine_t *machine, const part_t 
         return false;
     double n = ceil(work - NO_REST);
     for (double i = 1; i < n; i++)
-        (void)ask(machine, &op, 0);
+        (void)ask(machine, &op);
     if (n - work > NO_REST)
         op.seconds = op.latency + (work - (n - 1)) * of_one;
-    return ask(machine, &op, 0);
+    return ask(machine, &op);
 }
 
 static bool ask_all(const course_t *course, machine_t *machine) {

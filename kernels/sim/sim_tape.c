@@ -34,9 +34,12 @@ void zr_sim_keep(zr_sim_clock_t *clock, const zr_sim_op_t *op) {
     }
     zr_sim_op_t *kept = &tape->ops[tape->n++];
     *kept = *op;
-    kept->record = op->record > tape->first_record ? op->record - tape->first_record : 0;
-    if (kept->record > tape->n_records)
-        tape->n_records = kept->record;
+    for (size_t i = 0; i < ZR_N_SIM_NAMES; i++) {
+        size_t record = op->records[i];
+        kept->records[i] = record > tape->first_record ? record - tape->first_record : 0;
+        if (kept->records[i] > tape->n_records)
+            tape->n_records = kept->records[i];
+    }
     uint32_t *n_numbers = zr_sim_is_of_drive(op) ? &tape->n_drives : &tape->n_queues;
     if (op->number >= *n_numbers)
         *n_numbers = op->number + 1;
@@ -58,7 +61,7 @@ static void work(zr_sim_clock_t *clock, const zr_sim_op_t *op, zr_sim_queue_t *q
 
 static bool has_passed(zr_sim_clock_t *clock, const zr_sim_op_t *op,
                        const zr_sim_record_t *record) {
-    bool passed = record->passes <= zr_sim_clock_now(clock);
+    bool passed = record->passes <= zr_sim_clock_now(clock) + ZR_SIM_INSTANT;
     if (!passed) /* looking takes time, so that whoever does nothing else sees it pass */
         zr_sim_clock_spend(clock, op->launch);
     return passed;
@@ -107,7 +110,7 @@ bool zr_sim_ask(zr_sim_clock_t *clock, zr_sim_op_t *op, zr_sim_queue_t *queue,
     if (op->kind == ZR_SIM_OP_RECORD)
         record->number = zr_sim_number_record(clock);
     if (record != NULL)
-        op->record = record->number;
+        op->records[ZR_SIM_OWN] = record->number;
     op->found = zr_sim_do(clock, op, queue, record);
     zr_sim_keep(clock, op);
     return op->found;

@@ -16,12 +16,20 @@ typedef enum zr_sim_op_kind {
     ZR_SIM_OP_ASK_EVENT,      /* whether it has passed: `found` */
     ZR_SIM_OP_SPEND,          /* `seconds` of the thread */
     ZR_SIM_OP_BUSY,           /* `seconds` of a part, which the thread waits for */
-    ZR_SIM_OP_START,          /* a transfer of a drive */
+    ZR_SIM_OP_START,          /* a transfer of a drive, when it can */
     ZR_SIM_OP_PROGRESS,       /* of a drive: see which have ended */
     ZR_SIM_OP_AWAIT_TRANSFER, /* the thread does */
     ZR_SIM_OP_ASK_TRANSFER,   /* whether it has ended: `found` */
     ZR_SIM_OP_MARK            /* zr_sim_mark */
 } zr_sim_op_kind_t;
+
+/* What an op tells of by the numbers of records on the tape; 0: nothing. */
+typedef enum zr_sim_name {
+    ZR_SIM_OWN,   /* an event, or a transfer, by its start */
+    ZR_SIM_EVENT, /* of a start: what it waits for */
+    ZR_SIM_AFTER  /* likewise: transfers, ZR_SIM_MAX_AFTER of them */
+} zr_sim_name_t;
+#define ZR_N_SIM_NAMES (ZR_SIM_AFTER + ZR_SIM_MAX_AFTER)
 
 typedef struct zr_sim_op {
     zr_sim_op_kind_t kind;
@@ -31,15 +39,21 @@ typedef struct zr_sim_op {
     uint32_t number; /* of the queue, drive or mark */
     uint32_t found;
     uint32_t turn; /* of a transfer */
+    uint32_t line; /* likewise */
     const char *name;
     double seconds;
     double launch;  /* seconds of the thread before work, or after what was asked for in vain */
     double of_both; /* of a transfer: seconds of both directions' limit */
     double latency; /* likewise, after it; of work: what of its seconds is not for its size */
-    double after;   /* of a transfer: seconds of the thread when it has ended */
-    size_t record;  /* of an event: the number of its record on the tape; of a transfer: of its
-                       start; 0: none */
+    double checksum, core; /* of a transfer: seconds of the thread before it begins */
+    double after;          /* likewise, when it has ended */
+    double passes;         /* likewise: when the event does that it waits for */
+    size_t records[ZR_N_SIM_NAMES];
 } zr_sim_op_t;
+
+/* Times that are sums of the same in another order are equal: what ends as little later than now
+ * has ended, so that a run finds the same whenever it begins. */
+#define ZR_SIM_INSTANT 1e-9
 
 /* Work in order. */
 typedef struct zr_sim_queue {

@@ -68,7 +68,8 @@ static struct {
     late_stream_t *streams;
     uint64_t draws;
     bool ignores_waits;
-} late = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+} late = {.mutex = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP}; /* a kernel that runs asks for events:
+                                                                transfers go on (zr_background) */
 
 /* ---- running ---- */
 

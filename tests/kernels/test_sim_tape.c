@@ -8,7 +8,7 @@
 #include "kernels/simulation.h"
 #include "tests/common/test.h"
 
-enum { MOST_BLOCKS = 400, PIECE = 1000 };
+enum { MOST_BLOCKS = 400, PIECE = 1000, MOST_BUFFERS = 12 };
 
 /* What a run does per block; all of it in odd mixtures of speeds, so that who waits for whom
  * changes from block to block. */
@@ -16,6 +16,7 @@ typedef struct program {
     double compute, gather, transfer, checksum; /* seconds */
     size_t elems;                               /* of a block, of pieces at the end */
     bool has_drive, goes_back, looks;
+    size_t n_buffers;   /* that blocks pass through behind it: 0, or up to MOST_BUFFERS */
     size_t first_elems; /* of work before the pieces, of their kind; 0: none */
 } program_t;
 
@@ -24,9 +25,9 @@ typedef struct run {
     zr_sim_clock_t *clock;
     zr_device_t *device;
     zr_stream_t *a, *b;
-    zr_event_t *forward[MOST_BLOCKS], *gathered;
+    zr_event_t *forward[MOST_BLOCKS], *gathered, *used[MOST_BUFFERS];
     zr_sim_drive_t *drive;
-    size_t records[MOST_BLOCKS];
+    size_t records[MOST_BLOCKS], written[MOST_BUFFERS];
     double begin, seconds;
 } run_t;
 
@@ -45,6 +46,8 @@ static void open_run(run_t *run, const program_t *program) {
     assert_ok(zr_event_create(run->device, &run->gathered));
     for (size_t i = 0; i < MOST_BLOCKS; i++)
         assert_ok(zr_event_create(run->device, &run->forward[i]));
+    for (size_t i = 0; i < MOST_BUFFERS; i++)
+        assert_ok(zr_event_create(run->device, &run->used[i]));
     run->drive = zr_sim_drive_create(run->clock, 64, hardware.launch_s, NULL, NULL);
     assert_non_null(run->drive);
 }
@@ -52,6 +55,8 @@ static void open_run(run_t *run, const program_t *program) {
 static void close_run(run_t *run) {
     for (size_t i = 0; i < MOST_BLOCKS; i++)
         zr_event_destroy(&run->forward[i]);
+    for (size_t i = 0; i < MOST_BUFFERS; i++)
+        zr_event_destroy(&run->used[i]);
     zr_event_destroy(&run->gathered);
     zr_stream_destroy(&run->a);
     zr_stream_destroy(&run->b);
@@ -70,7 +75,7 @@ static void read_block(run_t *run, size_t block, size_t n) {
                                 .latency = 1e-5,
                                 .after = p->checksum};
     if (p->has_drive && block < n)
-        (void)zr_sim_drive_start(run->drive, &how, block, &run->records[block]);
+        run->records[block] = zr_sim_drive_start(run->drive, &how, block);
 }
 
 static void forward(run_t *run, size_t n) {
@@ -99,6 +104,51 @@ static void backward(run_t *run, size_t n) {
         assert_ok(zr_stream_wait(run->a, run->gathered));
         zr_sim_queue(run->a, ZR_SIM_COMPUTE, "matmul", 2.03 * p->compute);
     }
+}
+
+static void read_behind(run_t *run, size_t block) {
+    const program_t *p = run->program;
+    const zr_sim_start_t how = {.name = "get",
+                                .turn = 1,
+                                .core = 1e-7,
+                                .seconds = p->transfer,
+                                .of_both = 0.6 * p->transfer,
+                                .after = p->checksum,
+                                .records = {run->written[block % p->n_buffers]},
+                                .line = 1};
+    run->records[block] = zr_sim_drive_start(run->drive, &how, block);
+}
+
+static void write_behind(run_t *run, size_t block) {
+    const program_t *p = run->program;
+    size_t buffer = block % p->n_buffers;
+    const zr_sim_start_t how = {.is_write = true,
+                                .name = "put",
+                                .turn = 2,
+                                .core = 1e-7,
+                                .seconds = 1.3 * p->transfer,
+                                .of_both = 0.7 * p->transfer,
+                                .checksum = p->checksum,
+                                .event = run->used[buffer],
+                                .line = 2};
+    run->written[buffer] = zr_sim_drive_start(run->drive, &how, block);
+}
+
+/* Each block comes into a buffer once that is written, and is written once it is worked on. */
+static void pass_through(run_t *run, size_t n) {
+    size_t n_buffers = run->program->n_buffers, n_read = 0;
+    for (size_t block = 0; block < n; block++) {
+        for (; n_read < n && n_read <= block + n_buffers / 2; n_read++)
+            read_behind(run, n_read);
+        (void)zr_sim_drive_ask(run->drive, run->written[block % n_buffers], true);
+        (void)zr_sim_drive_ask(run->drive, run->records[block], true);
+        zr_sim_queue(run->a, ZR_SIM_COMPUTE, "update", 0.8 * run->program->compute);
+        assert_ok(zr_event_record(run->used[block % n_buffers], run->a));
+        write_behind(run, block);
+        zr_sim_drive_progress(run->drive, false);
+    }
+    for (size_t i = 0; i < n_buffers; i++)
+        (void)zr_sim_drive_ask(run->drive, run->written[(n + i) % n_buffers], true);
 }
 
 static void sum(const run_t *run, size_t n_elems) {
@@ -148,6 +198,8 @@ static double make_run(const program_t *program, size_t n, zr_sim_tape_t *tape) 
     forward(&run, n);
     if (program->goes_back)
         backward(&run, n);
+    if (program->n_buffers > 0)
+        pass_through(&run, n);
     if (program->looks)
         look(&run);
     sum_up(&run, n);
@@ -182,8 +234,10 @@ static double one_of(uint64_t *bits, double least, double most) {
 
 TEST(a_longer_run_is_told_from_short_ones) {
     uint64_t bits = 5;
-    for (size_t i = 0; i < 60; i++) {
-        size_t period = 1 + random_bits(&bits) % 6, first = 16 + random_bits(&bits) % 8;
+    for (size_t i = 0; i < 120; i++) {
+        size_t period = 1 + random_bits(&bits) % 6;
+        size_t n_buffers = i % 2 * (random_bits(&bits) % MOST_BUFFERS);
+        size_t first = 16 + random_bits(&bits) % 8 + 2 * n_buffers;
         size_t n = first + (3 + random_bits(&bits) % 50) * period;
         const program_t program = {.compute = one_of(&bits, 1e-6, 2e-5),
                                    .gather = one_of(&bits, 1e-6, 2e-5),
@@ -192,6 +246,7 @@ TEST(a_longer_run_is_told_from_short_ones) {
                                    .elems = 100 + random_bits(&bits) % 3000,
                                    .has_drive = random_bits(&bits) % 2 == 0,
                                    .goes_back = random_bits(&bits) % 3 != 0,
+                                   .n_buffers = n_buffers,
                                    .first_elems = 10 * (random_bits(&bits) % 3)};
         double told = tell_run(&program, first, period, n);
         double made = make_run(&program, n, NULL);

@@ -17,6 +17,7 @@ typedef struct flight {
 
 typedef struct oracle {
     zr_store_t *store;
+    uint32_t lines[2];
     uint64_t random;
     unsigned char *bytes[ORACLE_N_EXTENTS];
     bool is_certain[ORACLE_N_EXTENTS][MAX_CHUNKS]; /* the latest put of the chunk went well */
@@ -24,6 +25,19 @@ typedef struct oracle {
     size_t n_flights;
     oracle_result_t result;
 } oracle_t;
+
+/* Half of them wait for another one as well, and half of those in a line. */
+static zr_store_call_t call_of(oracle_t *o, const flight_t *flight) {
+    zr_store_call_t call = {.extent = flight->extent,
+                            .offset_bytes = flight->offset,
+                            .size_bytes = flight->size,
+                            .buffer = flight->buffer};
+    if (o->n_flights > 0 && random_bits(&o->random) % 2 == 0)
+        call.after.ticket = o->flights[random_bits(&o->random) % o->n_flights].ticket;
+    if (random_bits(&o->random) % 2 == 0)
+        call.after.line = o->lines[random_bits(&o->random) % 2];
+    return call;
+}
 
 static void mark(oracle_t *o, const flight_t *flight, bool is_certain) {
     for (size_t at = flight->offset; at < flight->offset + flight->size; at += CHUNK)
@@ -38,12 +52,37 @@ static bool all_certain(const oracle_t *o, const flight_t *flight) {
     return true;
 }
 
-/* Look at how a transfer ended. */
+static bool overlap(const flight_t *a, const flight_t *b) {
+    return a->extent == b->extent && a->offset < b->offset + b->size &&
+           b->offset < a->offset + a->size;
+}
+
+static void wait_for(oracle_t *o, size_t number);
+
+/* Puts before it on its bytes have ended. */
+static void wait_for_puts(oracle_t *o, const flight_t *flight) {
+    for (size_t i = 0; i < o->n_flights;) {
+        if (o->flights[i].is_put && overlap(&o->flights[i], flight)) {
+            wait_for(o, i);
+            i = 0;
+        } else {
+            i++;
+        }
+    }
+}
+
+/* Look at how a transfer ended. A get of what a put has failed to put is refused, with its error.
+ */
 static void land(oracle_t *o, size_t number, zr_status_t status) {
     flight_t flight = o->flights[number];
     o->flights[number] = o->flights[--o->n_flights];
     assert_true(status <= 0 && -status < ORACLE_N_STATUSES);
-    o->result.n_ended[-status]++;
+    if (status != ZR_OK && !flight.is_put)
+        wait_for_puts(o, &flight);
+    if (status != ZR_OK && !flight.is_put && !all_certain(o, &flight))
+        o->result.n_refused++;
+    else
+        o->result.n_ended[-status]++;
     if (flight.is_put && status != ZR_OK)
         mark(o, &flight, false);
     if (!flight.is_put && status == ZR_OK && strcmp(zr_store_info(o->store)->backend, "sim") != 0)
@@ -66,8 +105,8 @@ static void put(oracle_t *o, flight_t *flight) {
      * this one was started. */
     unsigned char *bytes = o->bytes[flight->extent] + flight->offset;
     fill_pattern(flight->buffer, flight->size, random_bits(&o->random));
-    zr_status_t status = zr_store_put(o->store, flight->extent, flight->offset, flight->size,
-                                      flight->buffer, &flight->ticket);
+    const zr_store_call_t call = call_of(o, flight);
+    zr_status_t status = zr_store_queue_put(o->store, &call, &flight->ticket);
     if (status != ZR_OK) { /* the store is dead */
         assert_int_equal(status, ZR_ERR_IO);
         free_buffer(flight->buffer);
@@ -76,11 +115,7 @@ static void put(oracle_t *o, flight_t *flight) {
     }
     /* Those before it on the same bytes have ended, and how no longer matters. */
     for (size_t i = 0; i < o->n_flights;) {
-        const flight_t *other = &o->flights[i];
-        bool overlaps = other->extent == flight->extent &&
-                        other->offset < flight->offset + flight->size &&
-                        flight->offset < other->offset + other->size;
-        if (overlaps)
+        if (overlap(&o->flights[i], flight))
             wait_for(o, i);
         else
             i++;
@@ -92,8 +127,8 @@ static void put(oracle_t *o, flight_t *flight) {
 
 static void get(oracle_t *o, flight_t *flight) {
     memset(flight->buffer, 0xee, flight->size);
-    zr_status_t status = zr_store_get(o->store, flight->extent, flight->offset, flight->size,
-                                      flight->buffer, &flight->ticket);
+    const zr_store_call_t call = call_of(o, flight);
+    zr_status_t status = zr_store_queue_get(o->store, &call, &flight->ticket);
     if (status != ZR_OK) {
         assert_true(status == ZR_ERR_STATE || status == ZR_ERR_IO);
         wait_for_all(o);
@@ -144,6 +179,8 @@ void oracle_run(zr_store_t *store, size_t n_transfers, size_t most, uint64_t see
                 oracle_result_t *result_p) {
     oracle_t o = {.store = store, .random = seed};
     assert_true(most < MAX_IN_FLIGHT);
+    for (size_t i = 0; i < 2; i++)
+        o.lines[i] = zr_store_make_line(store);
     for (size_t e = 0; e < ORACLE_N_EXTENTS; e++) {
         o.bytes[e] = calloc(1, oracle_sizes[e]);
         assert_non_null(o.bytes[e]);

@@ -8,6 +8,8 @@ foreach(function zr_ring_open zr_ring_queue zr_ring_submit zr_ring_next zr_ring_
 endforeach()
 zr_add_test(offload/test_store_memory.c allocator/fail_malloc.c ${STORE_FIXTURE} LABELS asan)
 zr_add_test(offload/test_checksum.c)
+zr_add_test(offload/test_store_queue.c common/late_device.c ${STORE_FIXTURE} LABELS asan)
+target_link_options(test_store_queue PRIVATE LINKER:--wrap=zr_ring_next)
 zr_add_test(offload/test_store_sim.c LABELS asan)
 zr_add_test(offload/test_placement.c)
 zr_add_test(offload/test_swap.c offload/store_fixture.c common/late_device.c)

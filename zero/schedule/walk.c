@@ -43,7 +43,6 @@ static zr_status_t compute(zr_visit_t *visit, zr_status_t (*function)(zr_visit_t
     zr_background_begin(zr_rt_keep_moving, runtime);
     zr_status_t status = function(visit);
     zr_background_end();
-    ZR_THEN(status, zr_rt_note(runtime, runtime->moving));
     return status;
 }
 

@@ -538,7 +538,7 @@ TEST(steps_go_on_as_planned) {
         worst = fmax(worst, fabs(plan.step_seconds / longer.step_seconds - 1));
     }
     print_message("at most %.3g off\n", worst);
-    assert_true(worst < 1e-3);
+    assert_true(worst < 1e-9);
 }
 
 const test_group_t test_group = {NULL, NULL};
