@@ -18,13 +18,18 @@ static const char *pick(uint64_t *bits, const char *const options[], size_t n) {
 
 static void draw(uint64_t *bits, size_t least, char text[1024]) {
     snprintf(text, 1024,
-             "--model layers=%zu,channels=%d,heads=4,seq=64,vocab=300 %s %s %s %s "
+             "--model layers=%zu,channels=%d,heads=4,seq=64,vocab=300 %s %s %s %s %s "
              "--device-memory %zuMiB --host-memory %zuMiB --micro-batch %d --quiet",
              least + (size_t)(random_bits(bits) % 400), 16 * (int)(1 + random_bits(bits) % 4),
              PICK(bits, "--hardware h200", "--hardware 24g-64g", "--hardware 8x-h100",
                   "--hardware 8x-h100 --ranks 16"),
-             PICK(bits, "", "--dtype bf16"), PICK(bits, "", "--grad-accum 2", "--clip 1"),
-             PICK(bits, "--stage 0", "--stage 2", "--stage 3", "--recompute unit"),
+             PICK(bits, "", "--dtype bf16"),
+             PICK(bits, "", "--grad-accum 2", "--clip 1", "--grad-accum 3 --order block"),
+             PICK(bits, "--stage 0", "--stage 2", "--stage 3", "--recompute unit",
+                  "--stage 2 --update-at backward", "--stage 3 --update-at backward",
+                  "--stage 2 --offload-gradients nvme", "--stage 3 --offload-gradients nvme",
+                  "--recompute unit --offload-activations nvme"),
+             PICK(bits, "", "--nvme-buffers 7", "--param-buffers 12"),
              (size_t)(200 << random_bits(bits) % 6), (size_t)(1000 << random_bits(bits) % 5),
              1 << random_bits(bits) % 3);
 }

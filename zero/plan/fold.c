@@ -4,12 +4,9 @@
  * What a run keeps, moves and takes grows by the same amount with each block once buffers that have
  * a size of their own are full, over whole periods. So short plans, with a period more each, say
  * how much that is, if no bounded buffer grew between the last two. What is live is exact. Times
- * are the run's own where what the short ones asked of their machines can be asked again as often
- * as the run would (zr_sim_tape_extend). Where what is asked depends on when, as reading ahead from
- * drives does, times of very long runs are told if they go on evenly: these are a little off now
- * and then, since what goes on evenly may come to an end. What is mapped is not told, since each
- * class's granules depend on all that was before, nor are tables. Whether a run fits is told only
- * where that makes no difference.
+ * are the run's own: what the short ones asked of their machines is asked again as often as the run
+ * would (zr_sim_tape_extend). What is mapped is not told, since each class's granules depend on all
+ * that was before, nor are tables. Whether a run fits is told only where that makes no difference.
  */
 #include <math.h>
 #include <stdio.h>
@@ -21,8 +18,6 @@
 
 #define LEAST_BLOCKS 8                 /* of a short plan, besides a period */
 #define LEAST_SAVING 4                 /* blocks to those of the longest short plan */
-#define EVEN 1e-9                      /* of a step */
-#define ABOUT_BLOCKS 4096              /* with fewer a walk takes a second: times are exact */
 #define ROOM_BYTES ((size_t)128 << 20) /* and 1%: a run with so much left fits */
 #define CERTAIN 1.02                   /* times what there is, live: a run does not fit */
 
@@ -179,18 +174,6 @@ static bool ask_again(const few_t *few, zr_run_plan_t *plan) {
     return is_told;
 }
 
-/* A period takes as long as the one before: then those behind are taken to. */
-static bool go_on_evenly(const few_t *few, zr_run_plan_t *plan) {
-    const zr_run_plan_t *a = &few->plans[0], *b = &few->plans[1], *c = &few->plans[2];
-    double more = c->step_seconds - b->step_seconds, before = b->step_seconds - a->step_seconds;
-    double times = (double)few->n_more, told = c->step_seconds + times * fabs(more);
-    if (fabs(more - before) * times > EVEN * told)
-        return false;
-    GO_ON(go_on_seconds, b, plan, step_seconds, times);
-    GO_ON(go_on_seconds, b, plan, times, times);
-    return true;
-}
-
 /* Blocks of the shortest plan: its tape has what repeats in it, once at least. */
 static size_t first_of(size_t n, size_t period) {
     size_t least = LEAST_BLOCKS + period;
@@ -218,8 +201,7 @@ static bool tell_from_few(const zr_run_request_t *request, size_t n, few_t *few,
         if (!plan_period(request, n, periods[i], few))
             continue;
         one->plan = few->plans[2];
-        one->is_about = !ask_again(few, &one->plan);
-        if (!one->is_about || (n >= ABOUT_BLOCKS && go_on_evenly(few, &one->plan))) {
+        if (ask_again(few, &one->plan)) {
             go_on(&few->plans[1], &one->plan, (double)few->n_more);
             return true;
         }

@@ -143,7 +143,6 @@ typedef struct zr_run_fit {
     zr_run_plan_t plan; /* if it does not fit: the plan with unlimited memory */
     zr_run_lack_t lack; /* valid if it does not fit */
     char message[1024]; /* if it does not fit: the run's error message */
-    bool is_about;      /* the plan's times may be a little off: see zr_run_ask_t.folds */
 } zr_run_fit_t;
 
 /** The exceeded memory: "device memory", "host memory", "nvme memory", "memory (device and host are

@@ -53,8 +53,7 @@ typedef struct zr_run_ask {
     int least_stage;  /* smallest stage that is tried */
     /* Of models with ZR_REPLAY_LONG_UNITS equal blocks or more, plans that are not recommended,
      * nor, where none fits, the nearest, are told from plans of fewer blocks, and is_exact says so.
-     * With 4096 blocks or more those that read from drives may be off by 0.0001 in time; none that
-     * could be recommended for it is told. Has no effect where a placement or an order is open. */
+     * Has no effect where a placement or an order is open. */
     bool folds;
     bool has_drives; /* there are drives, even if config.nvme.paths names none */
     void (*progress)(void *context,

@@ -503,8 +503,6 @@ static zr_status_t plan_groups(search_t *search) {
 /* ---- plans in full ----------------------------------------------------------------------------
  */
 
-#define MARGIN 0.0001 /* of times that are about right, which were 0.00006 off at most */
-
 typedef struct confirmation {
     search_t *search;
     size_t *rows; /* [n] */
@@ -524,16 +522,9 @@ static zr_status_t confirm_row(void *context, size_t index, const zr_log_t *log)
     return ZR_OK;
 }
 
-/* What the choice rests on: the one that is recommended, and of those whose times are about right
- * what could be, or the fastest; where none fits, the nearest. */
+/* What the choice rests on: the one that is recommended; where none fits, the nearest. */
 static bool decides(const zr_run_rows_t *rows, size_t i) {
-    const zr_run_row_t *row = &rows->all[i];
-    double fastest = rows->all[rows->fastest].tokens_per_s;
-    if (rows->n_fit == 0)
-        return i == rows->nearest;
-    double least = i <= rows->recommended ? ZR_RUN_ABOUT_AS_FAST - MARGIN : 1 - MARGIN;
-    return i == rows->recommended ||
-           (row->one.fits && row->one.is_about && row->tokens_per_s >= least * fastest);
+    return i == (rows->n_fit == 0 ? rows->nearest : rows->recommended);
 }
 
 /* Plan with all blocks what decides, until nothing that was told from fewer does. */

@@ -148,19 +148,31 @@ static zr_status_t save(planned_rank_t *rank, size_t n_done, bool is_last) {
     return zr_runtime_save_end(rank->runtime, true, &ended, NULL);
 }
 
-/* Whether nobody asks how long this step is. Those before the last two have no part in the last,
- * unless writes of one step end in the next. */
-static bool leaves_times(const planned_rank_t *rank) {
+/* Before the last two. */
+static bool is_early(const planned_rank_t *rank) {
     const zr_run_request_t *request = rank->request;
-    bool is_early = request->lengths == NULL && rank->steps.n_done + 2 <= request->n_steps &&
-                    request->config.update_at != ZR_UPDATE_AT_BACKWARD;
-    return request->memory_only || (is_early && request->trace == NULL);
+    return request->lengths == NULL && request->trace == NULL &&
+           rank->steps.n_done + 2 <= request->n_steps;
+}
+
+/* Whether nobody asks how long this step is. */
+static bool leaves_times(const planned_rank_t *rank) {
+    return rank->request->memory_only ||
+           (is_early(rank) && rank->request->config.update_at != ZR_UPDATE_AT_BACKWARD);
+}
+
+/* State that is updated in backward may be written until the next step, and longer than that. */
+static bool writes_behind(const zr_config_t *config) {
+    return config->update_at == ZR_UPDATE_AT_BACKWARD &&
+           config->offload_optimizer.device == ZR_OFFLOAD_NVME;
 }
 
 /* Before the first step that is looked at the machine rests: what others left there is not what the
- * run would have. */
+ * run would have. Early steps have no part in the last, unless writes of one step end in the next.
+ */
 static void begin_times(planned_rank_t *rank) {
-    if (rank->has_times || leaves_times(rank))
+    if (rank->has_times || leaves_times(rank) ||
+        (is_early(rank) && !writes_behind(&rank->request->config)))
         return;
     rank->has_times = true;
     zr_sim_clock_rest(zr_sim_clock_of(rank->device));
