@@ -142,7 +142,7 @@ void zr_sim_drive_destroy(zr_sim_drive_t **drive);
 size_t zr_sim_drive_start(zr_sim_drive_t *drive, const zr_sim_start_t *how, size_t id);
 /** Whether a transfer has ended, also when it was found before; `wait`: until it has. */
 bool zr_sim_drive_ask(zr_sim_drive_t *drive, size_t record, bool wait);
-/** Find those that have ended by now; `wait`: until one has. */
+/** Find those that have ended by now; `wait`: until one has, or has begun. */
 void zr_sim_drive_progress(zr_sim_drive_t *drive, bool wait);
 
 /* ---- for the simulation itself --------------------------------------------------------------- */

@@ -103,7 +103,7 @@ ZR_NODISCARD zr_status_t zr_stash_put_for(zr_stash_t *stash, size_t slot, void *
  * nothing if the tensor is in a buffer or in host memory already, or was not put yet. Errors as
  * zr_stash_get.
  *
- * Blocks if the buffer is still being written to the store. At most zr_stash_most_ahead tensors at
+ * Blocks if its buffer is one that is being read into. At most zr_stash_most_ahead tensors at
  * a time; with more, the first ones are read again.
  */
 ZR_NODISCARD zr_status_t zr_stash_read_ahead(zr_stash_t *stash, size_t slot);

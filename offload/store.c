@@ -386,7 +386,8 @@ static bool is_going_on(const zr_store_transfer_t *transfer) {
 }
 
 static void progress(zr_store_t *store, bool wait) {
-    store->backend->progress(store, wait);
+    if (store->n_in_flight > 0)
+        store->backend->progress(store, wait);
     zr_waiting_progress(store->waiting);
 }
 
@@ -499,20 +500,28 @@ static bool is_expected(const zr_store_t *store, size_t extent, size_t offset_by
     return false;
 }
 
-/* @param expects  puts that go on count, too */
-static zr_status_t check_present(const zr_store_t *store, const call_t *call, bool expects) {
+/* The offset of the first chunk that is not there; the end of the call's bytes: all are.
+ * @param expects  puts that go on count, too */
+static size_t first_absent(const zr_store_t *store, const call_t *call, bool expects) {
     const unsigned char *is_present = store->is_present + first_chunk(store, call);
     for (size_t i = 0; i < n_chunks(store, call); i++) {
         size_t offset = call->offset_bytes + i * store->info.chunk_bytes;
         if (!is_present[i] && !(expects && is_expected(store, call->extent, offset)))
-            return zr_fail(&store->options.log, ZR_ERR_STATE,
-                           "%s of \"%s\": %s at %zu: the chunk at %zu has no data: it was never "
-                           "put, or its put failed",
-                           call->verb, store->extents[call->extent].name,
-                           zr_count_text(call->size_bytes, "byte").text, call->offset_bytes,
-                           offset);
+            return offset;
     }
-    return ZR_OK;
+    return call->offset_bytes + call->size_bytes;
+}
+
+static zr_status_t check_present(const zr_store_t *store, const call_t *call, bool expects) {
+    size_t offset = first_absent(store, call, expects);
+    if (offset == call->offset_bytes + call->size_bytes)
+        return ZR_OK;
+    return zr_fail(
+        &store->options.log, ZR_ERR_STATE,
+        "%s of \"%s\": %s at %zu: the chunk at %zu has no data: it was never put, or its "
+        "put failed",
+        call->verb, store->extents[call->extent].name, zr_count_text(call->size_bytes, "byte").text,
+        call->offset_bytes, offset);
 }
 
 void zr_store_presume_put(zr_store_t *store) {
@@ -590,7 +599,10 @@ static void make_ready(void *context, size_t index) {
 }
 
 /* Of a put that a get has waited for: there is nothing to get, and nobody has been told why. */
-static zr_status_t error_before(const zr_store_t *store, const zr_store_transfer_t *transfer) {
+static zr_status_t error_before(const zr_store_t *store, const zr_store_transfer_t *transfer,
+                                const call_t *call) {
+    if (first_absent(store, call, true) == call->offset_bytes + call->size_bytes)
+        return ZR_OK;
     for (size_t i = 0; i < ZR_STORE_MAX_AFTER && transfer->direction == ZR_STORE_GET; i++) {
         const zr_store_transfer_t *before = zr_store_find(store, transfer->after[i]);
         if (before != NULL && conflict(before, transfer))
@@ -607,7 +619,7 @@ static void begin_waiting(void *context, size_t index) {
         call_of(zr_store_direction_name(transfer->direction), transfer->direction, transfer->extent,
                 transfer->offset_bytes, transfer->size_bytes, NULL, NULL);
     zr_status_t status = transfer->status;
-    ZR_THEN(status, error_before(store, transfer));
+    ZR_THEN(status, error_before(store, transfer, &call));
     ZR_THEN(status, open_bytes(store, &call));
     if (status == ZR_OK) {
         begin(store, transfer);
@@ -622,8 +634,9 @@ static void begin_waiting(void *context, size_t index) {
 
 static const zr_waiting_rules_t waiting_rules = {is_ready, make_ready, begin_waiting};
 
-static bool waits(const zr_store_transfer_t *transfer) {
-    return transfer->event != NULL || transfer->after[0] != ZR_STORE_NO_TICKET;
+static bool waits(const zr_store_t *store, const zr_store_transfer_t *transfer) {
+    return transfer->event != NULL || transfer->after[0] != ZR_STORE_NO_TICKET ||
+           zr_waiting_has_line(store->waiting, transfer->line);
 }
 
 static zr_status_t start(zr_store_t *store, const call_t *call) {
@@ -644,8 +657,8 @@ static zr_status_t start(zr_store_t *store, const call_t *call) {
                                .after = {call->after.ticket},
                                .line = call->after.line};
     wait_for_conflicts(store, call, &one);
-    ZR_TRY(error_before(store, &one));
-    if (!waits(&one))
+    ZR_TRY(error_before(store, &one, call));
+    if (!waits(store, &one))
         ZR_TRY(open_bytes(store, call));
     else if (call->direction == ZR_STORE_GET)
         ZR_TRY(check_present(store, call, true));
@@ -654,7 +667,7 @@ static zr_status_t start(zr_store_t *store, const call_t *call) {
     if (call->size_bytes == 0) {
         transfer->state = ZR_TRANSFER_ENDED;
         zr_store_account_of(store, transfer)->count[call->direction].n_transfers++;
-    } else if (!waits(transfer) || store->backend->lets_wait) {
+    } else if (!waits(store, transfer) || store->backend->lets_wait) {
         begin(store, transfer);
     } else {
         transfer->state = ZR_TRANSFER_WAITING;

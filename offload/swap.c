@@ -451,7 +451,7 @@ static zr_status_t take_back(zr_swap_t *swap, zr_event_t *passed) {
         ZR_TRY(put(swap, &swap->items[swap->n_returned], slot, passed));
     swap->n_returned++;
     swap->statistics.n_items++;
-    if (!swap->options.write_behind)
+    if (!swap->options.write_behind && passed == NULL)
         ZR_TRY(finish_slot(swap, slot));
     return read_ahead(swap);
 }
@@ -462,8 +462,10 @@ static zr_status_t next(zr_swap_t *swap, void **buffer_p) {
         ZR_TRY(begin_item(swap));
     ZR_TRY(finish(swap, &slot->write));
     ZR_TRY(finish(swap, &slot->read));
-    if (swap->items[swap->n_given].size_bytes > 0)
-        slot->is_behind = false; /* the read was behind it */
+    bool was_read = swap->pass != ZR_SWAP_FILL && swap->items[swap->n_given].size_bytes > 0;
+    if (slot->is_behind && !was_read) /* the read was behind it */
+        ZR_TRY(zr_event_synchronize(slot->passed));
+    slot->is_behind = false;
     swap->n_given++;
     ZR_TRY(read_ahead(swap));
     *buffer_p = slot->base;
@@ -499,7 +501,7 @@ static void reverse(zr_swap_item_t *items, size_t first, size_t end) {
 /* What was begun and not given out is begun again, in another order. */
 static zr_status_t restart(zr_swap_t *swap, size_t at) {
     for (size_t i = swap->n_given; i < swap->n_begun; i++)
-        ZR_TRY(finish_slot(swap, slot_of(swap, i)));
+        ZR_TRY(finish(swap, &slot_of(swap, i)->read));
     swap->n_begun = swap->n_given;
     reverse(swap->items, swap->n_given, at);
     reverse(swap->items, at, swap->n_items);

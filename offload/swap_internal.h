@@ -42,6 +42,11 @@ typedef struct zr_swap_options {
                             changes between passes, or before the first item of one */
 } zr_swap_options_t;
 
+/** Transfers that a swap has in its store at a time, for the store's max_transfers. */
+static inline size_t zr_swap_max_transfers(size_t n_buffers) {
+    return 2 * n_buffers + 2;
+}
+
 /** What is moved at once: bytes of an extent, as zr_store_get and zr_store_put take them. */
 typedef struct zr_swap_item {
     size_t extent;
@@ -89,8 +94,9 @@ void zr_swap_destroy(zr_swap_t **swap);
  *         not ended; what zr_store_get returns
  *
  * After an error of this or the next seven calls the pass is over: nothing is in flight, and
- * items that were not put back hold what they did, or what the store says of puts that fail.
- * Streams may still work on buffers that were done behind them.
+ * items that were not put back, also of a pass before whose writes were not waited for, hold what
+ * they did, or what the store says of puts that fail. Streams may still work on buffers that were
+ * done behind them.
  */
 ZR_NODISCARD zr_status_t zr_swap_begin(zr_swap_t *swap, zr_swap_pass_t pass, zr_swap_item_t *items,
                                        size_t n_items);

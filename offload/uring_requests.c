@@ -21,7 +21,7 @@
 #define PATIENT_FRUITLESS 8 /* from then on, each waits before it is made again */
 #define PAUSE_MICROSECONDS 1000
 #define STALL_MS 60000
-#define LOOK_MS 1
+#define LOOK_MS 2
 
 static void fail_store(zr_uring_store_t *uring, const char *operation, int error);
 
@@ -223,27 +223,23 @@ static void take_completion(zr_uring_store_t *uring, const zr_ring_completion_t 
 /* ---- waiting -------------------------------------------------------------------------------- */
 
 /* A buffer that the system has cannot be given back, so there is no end to waiting, but it is
- * said what for. The kernel itself ends requests of most drives after half a minute or so. */
-static int wait_for_completion(zr_uring_store_t *uring, zr_ring_completion_t *completion_p) {
-    int result = 0;
-    while ((result = zr_ring_next(uring->ring, STALL_MS - uring->quiet_ms, completion_p)) == 0) {
+ * said what for. The kernel itself ends requests of most drives after half a minute or so.
+ * @param looks  0 is returned when none has come after a while */
+static int wait_for_completion(zr_uring_store_t *uring, bool looks,
+                               zr_ring_completion_t *completion_p) {
+    int result = 0, most_ms = looks ? LOOK_MS : STALL_MS;
+    do {
+        result = zr_ring_next(uring->ring, most_ms, completion_p);
+        uring->quiet_ms = result == 0 ? uring->quiet_ms + most_ms : 0;
+        if (uring->quiet_ms < STALL_MS)
+            continue;
         uring->quiet_ms = 0;
         zr_log_write(&uring->base.options.log, ZR_LOG_WARNING,
                      "store: none of %s has ended for %d s; the drive of %s, or of another "
                      "path, does not answer; waiting on",
                      zr_count_text(uring->n_handed, "request").text, STALL_MS / 1000,
                      uring->files[0].name);
-    }
-    uring->quiet_ms = 0;
-    return result;
-}
-
-/* While transfers wait that may begin in the meantime, not for long. 0: none has come. */
-static int wait_or_look(zr_uring_store_t *uring, zr_ring_completion_t *completion_p) {
-    if (!zr_store_has_waiting(&uring->base) || uring->quiet_ms + LOOK_MS >= STALL_MS)
-        return wait_for_completion(uring, completion_p);
-    int result = zr_ring_next(uring->ring, LOOK_MS, completion_p);
-    uring->quiet_ms = result == 0 ? uring->quiet_ms + LOOK_MS : 0;
+    } while (result == 0 && !looks);
     return result;
 }
 
@@ -253,7 +249,7 @@ static int wait_or_look(zr_uring_store_t *uring, zr_ring_completion_t *completio
 static void take_back(zr_uring_store_t *uring) {
     zr_ring_completion_t completion;
     while (uring->n_handed > 0) {
-        if (wait_for_completion(uring, &completion) != 1) {
+        if (wait_for_completion(uring, false, &completion) != 1) {
             zr_log_write(
                 &uring->base.options.log, ZR_LOG_ERROR,
                 "store: %s are still in flight; the system may still write to their buffers",
@@ -367,8 +363,8 @@ void zr_uring_progress(zr_store_t *store, bool wait) {
     fill_up(uring);
     int result = 1;
     while (result == 1 && uring->n_handed > 0) {
-        result =
-            wait ? wait_or_look(uring, &completion) : zr_ring_next(uring->ring, 0, &completion);
+        result = wait ? wait_for_completion(uring, zr_store_has_waiting(store), &completion)
+                      : zr_ring_next(uring->ring, 0, &completion);
         if (result == 1)
             take_completion(uring, &completion);
         /* What ended is verified and copied here, while the drive needs more to do. */

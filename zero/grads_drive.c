@@ -32,7 +32,7 @@ zr_status_t zr_grads_drive_declare(zr_grads_drive_t *drive, const zr_units_t *mo
                               .extents = extents,
                               .n_extents = model->n_units,
                               .unit_bytes = zr_base_bytes(base, drive->placement->group_elems),
-                              .max_transfers = 2 * (2 * n_buffers(drive) + 2),
+                              .max_transfers = 2 * zr_swap_max_transfers(n_buffers(drive)),
                               .advice = advice};
     zr_status_t status = zr_nvme_declare(nvme, &desc, &drive->extents);
     zr_heap_free(base->heap, extents);
@@ -73,7 +73,7 @@ static zr_status_t end_passes(zr_grads_drive_t *drive) {
 static zr_status_t begin_reading(zr_grads_drive_t *drive) {
     ZR_TRY(zr_swap_begin(drive->up, ZR_SWAP_READ, drive->wanted, drive->n_wanted));
     drive->is_reading = true;
-    return ZR_OK;
+    return zr_swap_expect_pauses(drive->up); /* its end does not wait for the stream */
 }
 
 /* What the last micro-batch of this step has put comes up in this one, and goes down again. */

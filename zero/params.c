@@ -138,6 +138,7 @@ static zr_status_t declare(zr_params_t *params, zr_nvme_t *nvme) {
     static const char *const advice[] = {"--offload-params cpu", "a lower --offload-param-ratio",
                                          "a larger --params-in-host", "more --ranks", NULL};
     size_t n_extents = params->model->n_units * N_FLATS;
+    size_t n_swaps = zr_base_updates_in_backward(params->base) ? 2 : 1; /* see create_swap */
     zr_store_extent_t *extents = zr_heap_alloc(params->base->heap, n_extents, sizeof(*extents));
     if (extents == NULL)
         return zr_base_no_memory(params->base, zr_count_text(n_extents, "extent").text);
@@ -153,7 +154,8 @@ static zr_status_t declare(zr_params_t *params, zr_nvme_t *nvme) {
                               .extents = extents,
                               .n_extents = n_extents,
                               .unit_bytes = params->part_bytes,
-                              .max_transfers = 2 * most_buffers(params) + 2,
+                              .max_transfers =
+                                  n_swaps * zr_swap_max_transfers(most_buffers(params)),
                               .advice = advice};
     zr_status_t status = zr_nvme_declare(nvme, &desc, &params->extents);
     zr_heap_free(params->base->heap, extents);

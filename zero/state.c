@@ -146,7 +146,8 @@ static zr_status_t declare(zr_state_t *state, zr_nvme_t *nvme) {
                               .extents = extents,
                               .n_extents = n_extents,
                               .unit_bytes = zr_state_bytes(state->rule, group_elems(state)),
-                              .max_transfers = 2 * zr_base_n_state_buffers(state->base) + 2,
+                              .max_transfers =
+                                  zr_swap_max_transfers(zr_base_n_state_buffers(state->base)),
                               .advice = advice(state)};
     zr_status_t status = zr_nvme_declare(nvme, &desc, &state->extents);
     zr_heap_free(state->base->heap, extents);

@@ -99,7 +99,8 @@ static zr_status_t open_store(zr_updater_t *updater) {
                               .extents = extents,
                               .n_extents = updater->n_tensors,
                               .unit_bytes = piece_elems(&base->config) * sizeof(float) * n_arrays,
-                              .max_transfers = 2 * base->config.offload_optimizer.n_buffers + 2,
+                              .max_transfers =
+                                  zr_swap_max_transfers(base->config.offload_optimizer.n_buffers),
                               .advice = advice};
     zr_status_t status = zr_nvme_declare(&updater->nvme, &desc, &updater->extents);
     zr_heap_free(base->heap, extents);

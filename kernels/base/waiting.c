@@ -46,6 +46,13 @@ void zr_waiting_progress(zr_waiting_t *waiting) {
     go_on(waiting, 0);
 }
 
+bool zr_waiting_has_line(const zr_waiting_t *waiting, uint32_t line) {
+    for (size_t i = 0; i < waiting->n && line != ZR_NO_LINE; i++)
+        if (waiting->things[i].line == line)
+            return true;
+    return false;
+}
+
 /* Where it is; n: it does not wait. */
 static size_t find(const zr_waiting_t *waiting, size_t number) {
     size_t at = 0;

@@ -40,6 +40,8 @@ typedef struct zr_waiting {
 
 /** Let a thing wait, and those of its line begin that can. */
 void zr_waiting_add(zr_waiting_t *waiting, size_t number, uint32_t line);
+/** Whether things of a line wait. */
+bool zr_waiting_has_line(const zr_waiting_t *waiting, uint32_t line);
 /** Let all begin that can. */
 void zr_waiting_progress(zr_waiting_t *waiting);
 /** Block until a thing has begun, and with it those before it in its line. */

@@ -125,6 +125,13 @@ static const same_weights_t same_weights[] = {
          NVME_PARAMS "--offload-optimizer nvme --params-in-host 2000 --offload-param-ratio 0.8",
          NVME_PARAMS "--offload-optimizer cpu --recompute unit --prefetch 0", NULL},
      3, 3, false},
+    {TINY "--ranks 2 --model layers=4,channels=64,heads=2,seq=32,vocab=256",
+     (const char *const[]){"",
+                           NVME_PARAMS
+                           "--param-buffer 1024 --param-buffers 12 --update-at backward "
+                           "--master split --check-overflow off",
+                           NULL},
+     3, 3, false},
     {DEEP "--ranks 2 --grad-accum 2 --seq-min 3 --reduce every-micro-batch --recompute unit",
      (const char *const[]){
          "", KEEP "cpu", KEEP "nvme --nvme-path drive",

@@ -153,7 +153,14 @@ TEST_WITH(test_lines_keep_their_order, setup, teardown) {
     }
     zr_store_progress(store);
     assert_int_equal(n_waiting(f), 2);
+    zr_store_call_t call = call_of(f, 2); /* nor does what waits for nothing else */
+    zr_store_ticket_t last;
+    call.buffer = f->source + 2 * SIZE;
+    call.after.line = one;
+    assert_ok(zr_store_queue_put(store, &call, &last));
+    assert_int_equal(n_waiting(f), 3);
     assert_ok(zr_store_wait(store, tickets[1]));
+    zr_store_progress(store);
     assert_int_equal(n_waiting(f), 0);
     assert_ok(zr_store_wait_all(store));
     for (size_t part = 0; part < N_PARTS; part++)
