@@ -601,9 +601,10 @@ static void make_ready(void *context, size_t index) {
 /* Of a put that a get has waited for: there is nothing to get, and nobody has been told why. */
 static zr_status_t error_before(const zr_store_t *store, const zr_store_transfer_t *transfer,
                                 const call_t *call) {
-    if (first_absent(store, call, true) == call->offset_bytes + call->size_bytes)
+    if (transfer->direction == ZR_STORE_PUT || transfer->after[0] == ZR_STORE_NO_TICKET ||
+        first_absent(store, call, true) == call->offset_bytes + call->size_bytes)
         return ZR_OK;
-    for (size_t i = 0; i < ZR_STORE_MAX_AFTER && transfer->direction == ZR_STORE_GET; i++) {
+    for (size_t i = 0; i < ZR_STORE_MAX_AFTER; i++) {
         const zr_store_transfer_t *before = zr_store_find(store, transfer->after[i]);
         if (before != NULL && conflict(before, transfer))
             ZR_TRY(before->status);

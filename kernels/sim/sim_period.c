@@ -410,25 +410,31 @@ static bool ask_same(const course_t *course, machine_t *machine, const part_t *p
     return true;
 }
 
-static bool ask_again(const course_t *course, machine_t *machine, const part_t *part,
-                      const numbers_t *numbers) {
-    const zr_sim_op_t *ops = op_of(course, 1, part->at[1]);
+/* The stretch's places, each named for its first time there, and for the next after each. */
+static bool ask_again(machine_t *machine, zr_sim_op_t *ops, const numbers_t *numbers, size_t n) {
+    for (size_t place = 0; place < n; place++)
+        name(&ops[place], &numbers[place], machine->n_more, 0);
     for (size_t c = 0; c < machine->n_more; c++)
-        for (size_t place = 0; place < part->n; place++) {
-            zr_sim_op_t op = ops[place];
-            name(&op, &numbers[place], machine->n_more, c);
-            if (!ask(machine, &op))
+        for (size_t place = 0; place < n; place++) {
+            zr_sim_op_t *op = &ops[place];
+            if (!ask(machine, op))
                 return false;
+            for (size_t i = 0; i < n_names_of(op); i++)
+                op->records[i] += numbers[place].of[i].further;
         }
     return true;
 }
 
 static bool ask_stretch(const course_t *course, machine_t *machine, const part_t *part) {
     numbers_t *numbers = zr_heap_alloc(course->heap, part->n, sizeof(*numbers));
-    bool goes_on = numbers != NULL;
-    for (place_t place = {.part = part}; place.number < part->n && goes_on; place.number++)
+    zr_sim_op_t *ops = zr_heap_alloc(course->heap, part->n, sizeof(*ops));
+    bool goes_on = numbers != NULL && ops != NULL;
+    for (place_t place = {.part = part}; place.number < part->n && goes_on; place.number++) {
+        ops[place.number] = *op_of(course, 1, part->at[1] + place.number);
         goes_on = find_numbers(course, &place, &numbers[place.number]);
-    goes_on = goes_on && ask_again(course, machine, part, numbers);
+    }
+    goes_on = goes_on && ask_again(machine, ops, numbers, part->n);
+    zr_heap_free(course->heap, ops);
     zr_heap_free(course->heap, numbers);
     return goes_on;
 }
