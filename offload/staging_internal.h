@@ -49,4 +49,12 @@ static inline char *zr_staging_buffer(const zr_staging_t *staging, size_t number
     return staging->base + number * staging->stride;
 }
 
+/** Wait for a buffer's transfer, if there is one, and forget it. Errors as zr_store_wait. */
+ZR_NODISCARD static inline zr_status_t zr_staging_finish(zr_store_t *store,
+                                                         zr_store_ticket_t *ticket) {
+    zr_store_ticket_t own = *ticket;
+    *ticket = ZR_STORE_NO_TICKET;
+    return zr_store_wait(store, own);
+}
+
 ZR_END_C

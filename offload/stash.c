@@ -221,16 +221,10 @@ zr_status_t zr_stash_create(const zr_stash_options_t *options, zr_stash_t **stas
 
 /* ---- end --------------------------------------------------------------------------------- */
 
-static zr_status_t finish_ticket(zr_stash_t *stash, zr_store_ticket_t *ticket) {
-    zr_store_ticket_t own = *ticket;
-    *ticket = ZR_STORE_NO_TICKET;
-    return zr_store_wait(stash->store, own);
-}
-
 /* Until its transfers have ended. */
 static zr_status_t finish(zr_stash_t *stash, buffer_t *buffer) {
-    zr_status_t of_write = finish_ticket(stash, &buffer->write);
-    zr_status_t of_read = finish_ticket(stash, &buffer->read);
+    zr_status_t of_write = zr_staging_finish(stash->store, &buffer->write);
+    zr_status_t of_read = zr_staging_finish(stash->store, &buffer->read);
     return of_write != ZR_OK ? of_write : of_read;
 }
 
@@ -355,22 +349,21 @@ static zr_status_t end_read(zr_stash_t *stash, buffer_t *buffer) {
     return ZR_OK;
 }
 
-/* Whether a comes before b when one has to be emptied: what leaves, then what was put first, then
- * what was read ahead last. */
+/* What holds nothing that is needed. */
+static bool is_spare(const buffer_t *buffer) {
+    return buffer->state == BUFFER_FREE || buffer->state == BUFFER_LEAVING;
+}
+
+/* Whether a comes before b when one has to be emptied: what is empty, then what leaves, then what
+ * was put first, then what was read ahead last. */
 static bool is_before(const buffer_t *a, const buffer_t *b) {
-    bool a_leaves = a->state == BUFFER_LEAVING, b_leaves = b->state == BUFFER_LEAVING;
-    if (a_leaves != b_leaves)
-        return a_leaves;
+    if ((a->state == BUFFER_FREE) != (b->state == BUFFER_FREE))
+        return a->state == BUFFER_FREE;
+    if (is_spare(a) != is_spare(b))
+        return is_spare(a);
     if (a->is_ahead != b->is_ahead)
         return b->is_ahead;
     return a->is_ahead ? a->order > b->order : a->order < b->order;
-}
-
-static buffer_t *find_free(zr_stash_t *stash) {
-    for (size_t i = 0; i < stash->options.n_buffers; i++)
-        if (stash->buffers[i].state == BUFFER_FREE)
-            return &stash->buffers[i];
-    return NULL;
 }
 
 /* The one that is needed first. */
@@ -385,8 +378,7 @@ static buffer_t *find_first(zr_stash_t *stash) {
 /* A buffer for another tensor, in which transfers, and where it is lent the copy up, may still be
  * under way. */
 static zr_status_t take_buffer(zr_stash_t *stash, buffer_t **buffer_p) {
-    buffer_t *buffer = find_free(stash);
-    buffer = buffer != NULL ? buffer : find_first(stash);
+    buffer_t *buffer = find_first(stash);
     if (buffer->state == BUFFER_COMING)
         ZR_TRY(queue_writes(stash));
     if (buffer->state == BUFFER_READING)
@@ -415,10 +407,10 @@ static size_t next_to_read(const zr_stash_t *stash) {
 static zr_status_t read_ahead(zr_stash_t *stash) {
     zr_store_progress(stash->store);
     for (size_t next; (next = next_to_read(stash)) != NO_BUFFER;) {
-        buffer_t *free = find_free(stash), *first = find_first(stash);
-        if (free == NULL && first->state != BUFFER_LEAVING)
+        buffer_t *buffer = find_first(stash);
+        if (!is_spare(buffer))
             return ZR_OK;
-        ZR_TRY(queue_read(stash, next, free != NULL ? free : first));
+        ZR_TRY(queue_read(stash, next, buffer));
     }
     return ZR_OK;
 }

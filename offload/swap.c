@@ -221,18 +221,12 @@ static zr_status_t end_if_failed(zr_swap_t *swap, zr_status_t status) {
     return status;
 }
 
-static zr_status_t finish(zr_swap_t *swap, zr_store_ticket_t *ticket) {
-    zr_store_ticket_t own = *ticket;
-    *ticket = ZR_STORE_NO_TICKET;
-    return zr_store_wait(swap->store, own);
-}
-
 /* Its last write has ended, its read too, and what works on it behind a stream. */
 static zr_status_t finish_slot(zr_swap_t *swap, slot_t *slot) {
     bool is_behind = slot->is_behind;
     slot->is_behind = false;
-    ZR_TRY(finish(swap, &slot->write));
-    ZR_TRY(finish(swap, &slot->read));
+    ZR_TRY(zr_staging_finish(swap->store, &slot->write));
+    ZR_TRY(zr_staging_finish(swap->store, &slot->read));
     return is_behind ? zr_event_synchronize(slot->passed) : ZR_OK;
 }
 
@@ -460,8 +454,8 @@ static zr_status_t next(zr_swap_t *swap, void **buffer_p) {
     slot_t *slot = slot_of(swap, swap->n_given);
     if (swap->n_begun == swap->n_given)
         ZR_TRY(begin_item(swap));
-    ZR_TRY(finish(swap, &slot->write));
-    ZR_TRY(finish(swap, &slot->read));
+    ZR_TRY(zr_staging_finish(swap->store, &slot->write));
+    ZR_TRY(zr_staging_finish(swap->store, &slot->read));
     bool was_read = swap->pass != ZR_SWAP_FILL && swap->items[swap->n_given].size_bytes > 0;
     if (slot->is_behind && !was_read) /* the read was behind it */
         ZR_TRY(zr_event_synchronize(slot->passed));
@@ -501,7 +495,7 @@ static void reverse(zr_swap_item_t *items, size_t first, size_t end) {
 /* What was begun and not given out is begun again, in another order. */
 static zr_status_t restart(zr_swap_t *swap, size_t at) {
     for (size_t i = swap->n_given; i < swap->n_begun; i++)
-        ZR_TRY(finish(swap, &slot_of(swap, i)->read));
+        ZR_TRY(zr_staging_finish(swap->store, &slot_of(swap, i)->read));
     swap->n_begun = swap->n_given;
     reverse(swap->items, swap->n_given, at);
     reverse(swap->items, at, swap->n_items);

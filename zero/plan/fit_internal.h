@@ -48,8 +48,8 @@ zr_run_lack_t zr_run_find_lack(const zr_run_request_t *request, const zr_run_pla
  * What zr_run_fit says, from plans of the same model with fewer equal blocks: of memory what is
  * live, as if nothing else were mapped, and no tables.
  *
- * @return false: it has fewer than ZR_REPLAY_LONG_UNITS, or the run is none that can be told so;
- * *one_p is not set
+ * @return false, and *one_p is not set: it has fewer than ZR_REPLAY_LONG_UNITS, or what it does
+ * does not repeat
  */
 bool zr_run_fold(const zr_run_request_t *request, zr_run_fit_t *one_p);
 
