@@ -62,6 +62,14 @@ typedef void (*zr_sim_span_fn)(void *context, const zr_sim_span_t *span);
 /** Call `observer` for every piece of work from now on, when it is queued. NULL: stop. */
 void zr_sim_clock_observe(zr_sim_clock_t *clock, zr_sim_span_fn observer, void *context);
 
+/** Pieces of work that are there again, as many times, each time `seconds` later than before.
+ * @param spans  [n] of the time before the first */
+typedef void (*zr_sim_again_fn)(void *context, const zr_sim_span_t *spans, size_t n, size_t n_times,
+                                double seconds);
+/** Call `again`, with the observer's context, instead of the observer for such work of a tape that
+ * is asked again. NULL: stop, as zr_sim_clock_observe does, too. */
+void zr_sim_clock_observe_again(zr_sim_clock_t *clock, zr_sim_again_fn again);
+
 /* ---- tapes ----------------------------------------------------------------------------------- */
 
 /** What was asked of a simulated machine, in order, with what was found. */

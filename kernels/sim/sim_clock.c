@@ -8,29 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/sim/sim_tape.h"
-
-typedef struct stretch {
-    double begin, end;
-} stretch_t;
-
-typedef struct part {
-    stretch_t *stretches; /* [n], end[i] < begin[i + 1] */
-    size_t n, capacity;
-    double busy;
-} part_t;
-
-struct zr_sim_clock {
-    double now;
-    part_t parts[ZR_N_SIM_PARTS];
-    zr_sim_span_fn observer;
-    void *observer_context;
-    bool is_update;      /* the work that is told of */
-    zr_sim_tape_t *tape; /* NULL: none is kept */
-    uint32_t n_queues, n_drives;
-    size_t n_records;
-    zr_log_t log;
-};
+#include "kernels/sim/sim_clock.h"
 
 zr_status_t zr_sim_clock_create(const zr_log_t *log, zr_sim_clock_t **clock_p) {
     zr_sim_clock_t *clock = calloc(1, sizeof(*clock));
@@ -62,10 +40,15 @@ double zr_sim_clock_busy(const zr_sim_clock_t *clock, zr_sim_part_t part) {
 void zr_sim_clock_observe(zr_sim_clock_t *clock, zr_sim_span_fn observer, void *context) {
     clock->observer = observer;
     clock->observer_context = context;
+    clock->again = NULL;
+}
+
+void zr_sim_clock_observe_again(zr_sim_clock_t *clock, zr_sim_again_fn again) {
+    clock->again = again;
 }
 
 /* When all that a part was given is done; 0: it was given nothing. */
-static double end_of_part(const part_t *part) {
+static double end_of_part(const zr_sim_part_time_t *part) {
     return part->n > 0 ? part->stretches[part->n - 1].end : 0;
 }
 
@@ -111,8 +94,7 @@ void zr_sim_clock_spend(zr_sim_clock_t *clock, double seconds) {
 
 /* ---- a part's time --------------------------------------------------------------------------- */
 
-/* The first stretch that ends after a time: those before it leave room from then on. */
-static size_t first_ending_after(const part_t *part, double time) {
+size_t zr_sim_part_first_after(const zr_sim_part_time_t *part, double time) {
     size_t low = 0, high = part->n;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
@@ -128,19 +110,24 @@ static size_t first_ending_after(const part_t *part, double time) {
 
 /* Nothing begins before now any more. What has passed is in nobody's way, and is dropped when it is
  * half of all, so that each stretch is moved about once. */
-static void forget_past(part_t *part, double now) {
+static void forget_past(zr_sim_part_time_t *part, double now) {
     size_t least = part->n / 2 > LEAST_PAST ? part->n / 2 : LEAST_PAST;
     if (part->n < least || part->stretches[least - 1].end > now)
         return;
-    size_t n_past = first_ending_after(part, now);
+    size_t n_past = zr_sim_part_first_after(part, now);
     part->n -= n_past;
+    part->n_forgotten += n_past;
     memmove(part->stretches, part->stretches + n_past, part->n * sizeof(*part->stretches));
 }
 
 /* The first stretch behind the earliest room for so many seconds, and when that begins. */
-static size_t find_room(const part_t *part, double earliest, double seconds, double *begin_p) {
-    size_t next = end_of_part(part) <= earliest ? part->n : first_ending_after(part, earliest);
+static size_t find_room(zr_sim_part_time_t *part, double earliest, double seconds,
+                        double *begin_p) {
+    size_t next = end_of_part(part) <= earliest ? part->n : zr_sim_part_first_after(part, earliest);
+    size_t seen = part->n_forgotten + (next > 0 ? next - 1 : 0);
     double begin = earliest;
+    if (seen < part->first_seen)
+        part->first_seen = seen;
     while (next < part->n && part->stretches[next].begin < begin + seconds) {
         if (part->stretches[next].end > begin)
             begin = part->stretches[next].end;
@@ -150,9 +137,13 @@ static size_t find_room(const part_t *part, double earliest, double seconds, dou
     return next;
 }
 
-static bool grow(part_t *part) {
-    size_t capacity = part->capacity != 0 ? 2 * part->capacity : 16;
-    stretch_t *grown = realloc(part->stretches, capacity * sizeof(*grown));
+bool zr_sim_part_reserve(zr_sim_part_time_t *part, size_t n) {
+    size_t capacity = part->capacity != 0 ? part->capacity : 16;
+    if (n <= part->capacity)
+        return true;
+    while (capacity < n)
+        capacity *= 2;
+    zr_sim_stretch_t *grown = realloc(part->stretches, capacity * sizeof(*grown));
     if (grown == NULL)
         return false;
     part->stretches = grown;
@@ -162,8 +153,8 @@ static bool grow(part_t *part) {
 
 /* Make [begin, end) busy, before stretch `next`. Without memory to note it, the gap before it is
  * counted as busy, too, which is later than true. */
-static void take_room(part_t *part, size_t next, double begin, double end) {
-    stretch_t *stretches = part->stretches;
+static void take_room(zr_sim_part_time_t *part, size_t next, double begin, double end) {
+    zr_sim_stretch_t *stretches = part->stretches;
     bool joins_last = next > 0 && stretches[next - 1].end >= begin;
     bool joins_next = next < part->n && stretches[next].begin <= end;
     if (joins_last && joins_next) {
@@ -174,10 +165,10 @@ static void take_room(part_t *part, size_t next, double begin, double end) {
         stretches[next - 1].end = end;
     } else if (joins_next) {
         stretches[next].begin = begin;
-    } else if (part->n < part->capacity || grow(part)) {
+    } else if (zr_sim_part_reserve(part, part->n + 1)) {
         stretches = part->stretches;
         memmove(stretches + next + 1, stretches + next, (part->n - next) * sizeof(*stretches));
-        stretches[next] = (stretch_t){begin, end};
+        stretches[next] = (zr_sim_stretch_t){begin, end};
         part->n++;
     } else if (next > 0) {
         stretches[next - 1].end = end;
@@ -190,7 +181,7 @@ void zr_sim_clock_tell_update(zr_sim_clock_t *clock, bool is_update) {
 
 double zr_sim_clock_work(zr_sim_clock_t *clock, zr_sim_part_t part_number, const char *name,
                          double earliest, double seconds) {
-    part_t *part = &clock->parts[part_number];
+    zr_sim_part_time_t *part = &clock->parts[part_number];
     double begin = 0.0;
     if (earliest < clock->now)
         earliest = clock->now;

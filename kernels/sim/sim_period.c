@@ -13,8 +13,7 @@
  */
 #include <math.h>
 
-#include "kernels/base/heap_internal.h"
-#include "kernels/sim/sim_drive.h"
+#include "kernels/sim/sim_machine.h"
 
 #define N_TAPES 3
 #define EVEN 1e-12   /* of seconds, that are sums and differences of others */
@@ -288,12 +287,8 @@ static size_t value_of(const number_t *number, size_t m, size_t c) {
     return number->first + m * number->longer + c * number->further;
 }
 
-static size_t n_names_of(const zr_sim_op_t *op) {
-    return op->kind == ZR_SIM_OP_START ? ZR_N_SIM_NAMES : 1;
-}
-
 static void name(zr_sim_op_t *op, const numbers_t *numbers, size_t m, size_t c) {
-    for (size_t i = 0; i < n_names_of(op); i++)
+    for (size_t i = 0; i < zr_sim_n_names(op); i++)
         op->records[i] = value_of(&numbers->of[i], m, c);
 }
 
@@ -332,7 +327,7 @@ static bool find_stretch_number(const course_t *course, const place_t *place, si
 }
 
 static bool find_numbers(const course_t *course, const place_t *place, numbers_t *numbers_p) {
-    size_t n = n_names_of(op_of(course, 1, place->part->at[1] + place->number));
+    size_t n = zr_sim_n_names(op_of(course, 1, place->part->at[1] + place->number));
     for (size_t i = 0; i < n; i++) {
         bool is_found = place->part->kind == PART_STRETCH
                             ? find_stretch_number(course, place, i, &numbers_p->of[i])
@@ -345,156 +340,103 @@ static bool find_numbers(const course_t *course, const place_t *place, numbers_t
 
 /* ---- asking ---------------------------------------------------------------------------------- */
 
-typedef struct machine {
-    zr_sim_clock_t *clock;
-    zr_sim_queue_t *queues;  /* [n] of the tape */
-    zr_sim_drive_t **drives; /* [n_drives] */
-    uint32_t n_drives;
-    double *passes; /* [n_passes] when events pass, by the numbers of their records */
-    size_t n_passes, n_records;
-    size_t n_more; /* periods more than the first run */
-    zr_sim_mark_fn mark;
-    void *context;
-} machine_t;
+/* How many periods more than the first run the one that is asked has. */
+typedef struct longer_run {
+    const course_t *course;
+    zr_sim_machine_t machine;
+    size_t n_more;
+} longer_run_t;
 
-/* What is numbered comes in the order of its numbers, and is asked for afterwards. */
-static bool is_in_order(machine_t *machine, const zr_sim_op_t *op) {
-    bool is_new = op->kind == ZR_SIM_OP_RECORD || op->kind == ZR_SIM_OP_START;
-    if (is_new && (op->records[ZR_SIM_OWN] != ++machine->n_records ||
-                   op->records[ZR_SIM_OWN] >= machine->n_passes))
-        return false;
-    for (size_t i = 0; i < n_names_of(op); i++)
-        if (op->records[i] > machine->n_records)
-            return false;
-    return true;
-}
-
-static bool ask_drive(machine_t *machine, zr_sim_op_t *op) {
-    zr_sim_drive_t *drive = machine->drives[op->number];
-    if (op->kind == ZR_SIM_OP_START && zr_sim_drive_is_full(drive))
-        return false;
-    op->passes = machine->passes[op->records[ZR_SIM_EVENT]];
-    return zr_sim_drive_do(drive, op, 0) == op->found;
-}
-
-/* False: something else is found. */
-static bool ask(machine_t *machine, zr_sim_op_t *op) {
-    if (!is_in_order(machine, op))
-        return false;
-    if (op->kind == ZR_SIM_OP_MARK) {
-        machine->mark(machine->context, op->number);
-        return true;
-    }
-    if (zr_sim_is_of_drive(op))
-        return ask_drive(machine, op);
-    double *passes = &machine->passes[op->records[ZR_SIM_OWN]];
-    zr_sim_record_t record = {.passes = *passes};
-    bool found = zr_sim_do(machine->clock, op, &machine->queues[op->number], &record);
-    *passes = record.passes;
-    return found == op->found;
-}
-
-static bool ask_same(const course_t *course, machine_t *machine, const part_t *part) {
+static bool ask_same(longer_run_t *run, const part_t *part) {
     for (place_t place = {.part = part}; place.number < part->n; place.number++) {
         const size_t at[N_TAPES] = {part->at[0] + place.number, part->at[1] + place.number,
                                     part->at[2] + place.number};
         numbers_t numbers;
         zr_sim_op_t op;
-        if (!find_numbers(course, &place, &numbers) ||
-            !find_work(course, at, (double)machine->n_more, &op))
+        if (!find_numbers(run->course, &place, &numbers) ||
+            !find_work(run->course, at, (double)run->n_more, &op))
             return false;
-        name(&op, &numbers, machine->n_more, 0);
-        if (!ask(machine, &op))
+        name(&op, &numbers, run->n_more, 0);
+        if (!zr_sim_machine_ask(&run->machine, &op))
             return false;
     }
     return true;
 }
 
-/* The stretch's places, each named for its first time there, and for the next after each. */
-static bool ask_again(machine_t *machine, zr_sim_op_t *ops, const numbers_t *numbers, size_t n) {
-    for (size_t place = 0; place < n; place++)
-        name(&ops[place], &numbers[place], machine->n_more, 0);
-    for (size_t c = 0; c < machine->n_more; c++)
-        for (size_t place = 0; place < n; place++) {
-            zr_sim_op_t *op = &ops[place];
-            if (!ask(machine, op))
-                return false;
-            for (size_t i = 0; i < n_names_of(op); i++)
-                op->records[i] += numbers[place].of[i].further;
-        }
+/* A stretch's places, each named for its first time there, and how they are for the next. */
+static bool name_stretch(const longer_run_t *run, const part_t *part, zr_sim_round_t *round) {
+    for (place_t place = {.part = part}; place.number < part->n; place.number++) {
+        zr_sim_op_t *op = &round->ops[place.number];
+        numbers_t numbers = {0};
+        *op = *op_of(run->course, 1, part->at[1] + place.number);
+        if (!find_numbers(run->course, &place, &numbers))
+            return false;
+        name(op, &numbers, run->n_more, 0);
+        for (size_t i = 0; i < ZR_N_SIM_NAMES; i++)
+            round->further[place.number][i] = numbers.of[i].further;
+    }
     return true;
 }
 
-static bool ask_stretch(const course_t *course, machine_t *machine, const part_t *part) {
-    numbers_t *numbers = zr_heap_alloc(course->heap, part->n, sizeof(*numbers));
-    zr_sim_op_t *ops = zr_heap_alloc(course->heap, part->n, sizeof(*ops));
-    bool goes_on = numbers != NULL && ops != NULL;
-    for (place_t place = {.part = part}; place.number < part->n && goes_on; place.number++) {
-        ops[place.number] = *op_of(course, 1, part->at[1] + place.number);
-        goes_on = find_numbers(course, &place, &numbers[place.number]);
-    }
-    goes_on = goes_on && ask_again(machine, ops, numbers, part->n);
-    zr_heap_free(course->heap, ops);
-    zr_heap_free(course->heap, numbers);
+static bool ask_stretch(longer_run_t *run, const part_t *part) {
+    zr_heap_t *heap = run->course->heap;
+    zr_sim_round_t round = {.ops = zr_heap_alloc(heap, part->n, sizeof(*round.ops)),
+                            .further = zr_heap_alloc(heap, part->n, sizeof(*round.further)),
+                            .n = part->n};
+    bool goes_on = round.ops != NULL && round.further != NULL && name_stretch(run, part, &round) &&
+                   zr_sim_machine_go_rounds(&run->machine, &round, run->n_more);
+    zr_heap_free(heap, round.ops);
+    zr_heap_free(heap, round.further);
     return goes_on;
 }
 
-static bool ask_pieces(const course_t *course, machine_t *machine, const part_t *part) {
-    zr_sim_op_t op = *op_of(course, 0, part->at[0]);
+static bool ask_pieces(longer_run_t *run, const part_t *part) {
+    zr_sim_op_t op = *op_of(run->course, 0, part->at[0]);
     double of_one = op.seconds - op.latency, work = 0;
-    if (!find_pieces(course, part, (double)machine->n_more, &work))
+    if (!find_pieces(run->course, part, (double)run->n_more, &work))
         return false;
     double n = ceil(work - NO_REST);
     for (double i = 1; i < n; i++)
-        (void)ask(machine, &op);
+        (void)zr_sim_machine_ask(&run->machine, &op);
     if (n - work > NO_REST)
         op.seconds = op.latency + (work - (n - 1)) * of_one;
-    return ask(machine, &op);
+    return zr_sim_machine_ask(&run->machine, &op);
 }
 
-static bool ask_all(const course_t *course, machine_t *machine) {
+static bool ask_all(longer_run_t *run) {
     bool goes_on = true;
-    for (size_t i = 0; i < course->n_parts && goes_on; i++) {
-        const part_t *part = &course->parts[i];
-        goes_on = part->kind == PART_SAME      ? ask_same(course, machine, part)
-                  : part->kind == PART_STRETCH ? ask_stretch(course, machine, part)
-                                               : ask_pieces(course, machine, part);
+    for (size_t i = 0; i < run->course->n_parts && goes_on; i++) {
+        const part_t *part = &run->course->parts[i];
+        goes_on = part->kind == PART_SAME      ? ask_same(run, part)
+                  : part->kind == PART_STRETCH ? ask_stretch(run, part)
+                                               : ask_pieces(run, part);
     }
     return goes_on;
 }
 
 /* ---- all of it ------------------------------------------------------------------------------- */
 
-#define MOST_IN_FLIGHT 65536
-
-static bool open_machine(const course_t *course, machine_t *machine) {
-    const zr_sim_tape_t *a = course->tapes[0], *b = course->tapes[1];
-    if (b->n_records < a->n_records)
+static bool open_machine(longer_run_t *run, zr_sim_clock_t *clock) {
+    const zr_sim_tape_t *a = run->course->tapes[0], *b = run->course->tapes[1];
+    zr_sim_machine_t *machine = &run->machine;
+    if (b->n_records < a->n_records ||
+        !zr_sim_machine_open(machine, run->course->heap, clock, a->n_queues, a->n_drives))
         return false;
-    machine->n_passes = a->n_records + machine->n_more * (b->n_records - a->n_records) + 1;
-    machine->passes = zr_heap_alloc(course->heap, machine->n_passes, sizeof(*machine->passes));
-    machine->queues = zr_heap_alloc(course->heap, a->n_queues, sizeof(*machine->queues));
-    machine->drives = zr_heap_alloc(course->heap, a->n_drives, sizeof(zr_sim_drive_t *));
-    if (machine->passes == NULL || machine->queues == NULL || machine->drives == NULL)
-        return false;
-    for (; machine->n_drives < a->n_drives; machine->n_drives++) {
-        machine->drives[machine->n_drives] =
-            zr_sim_drive_create(machine->clock, MOST_IN_FLIGHT, 0, NULL, NULL);
-        if (machine->drives[machine->n_drives] == NULL)
-            return false;
-    }
-    return true;
+    machine->n_passes = a->n_records + run->n_more * (b->n_records - a->n_records) + 1;
+    machine->passes = zr_heap_alloc(run->course->heap, machine->n_passes, sizeof(*machine->passes));
+    return machine->passes != NULL;
 }
 
 bool zr_sim_tape_extend(const zr_sim_tape_t *const tapes[3], size_t n_more, zr_sim_clock_t *clock,
                         zr_sim_mark_fn mark, void *context) {
     course_t course = {.heap = zr_heap_create(NULL), .tapes = {tapes[0], tapes[1], tapes[2]}};
-    machine_t machine = {
-        .clock = clock, .mark = mark, .context = context, .n_more = n_more + N_TAPES - 1};
+    longer_run_t run = {.course = &course, .n_more = n_more + N_TAPES - 1};
     bool is_told = course.heap != NULL && is_whole(&course) && find_parts(&course) &&
-                   open_machine(&course, &machine) && ask_all(&course, &machine);
-    for (uint32_t i = 0; i < machine.n_drives; i++)
-        zr_sim_drive_destroy(&machine.drives[i]);
+                   open_machine(&run, clock);
+    run.machine.mark = mark;
+    run.machine.context = context;
+    is_told = is_told && ask_all(&run);
+    zr_sim_machine_close(&run.machine);
     zr_heap_destroy(&course.heap);
     return is_told;
 }

@@ -214,6 +214,27 @@ static void observe(void *context, const zr_sim_span_t *span) {
         count(watch);
 }
 
+/* As one by one, but what meets in a round is joined once. */
+static void observe_again(void *context, const zr_sim_span_t *spans, size_t n, size_t n_times,
+                          double seconds) {
+    zr_run_watch_t *watch = context;
+    intervals_t round[ZR_RUN_N_PARTS] = {{0}};
+    for (size_t i = 0; i < n; i++)
+        if (!append(&round[zr_run_part_of(&spans[i])], (interval_t){spans[i].begin, spans[i].end}))
+            watch->has_failed = true;
+    for (int part = 0; part < ZR_RUN_N_PARTS; part++) {
+        (void)join(&round[part]);
+        for (size_t time = 1; time <= n_times; time++)
+            for (size_t i = 0; i < round[part].n; i++) {
+                interval_t own = round[part].all[i];
+                double later = (double)time * seconds;
+                if (!append(&watch->parts[part], (interval_t){own.begin + later, own.end + later}))
+                    watch->has_failed = true;
+            }
+        free(round[part].all);
+    }
+}
+
 zr_run_watch_t *zr_run_watch_create(zr_sim_clock_t *clock, zr_run_spans_t *spans) {
     zr_run_watch_t *watch = calloc(1, sizeof(*watch));
     if (watch == NULL)
@@ -223,6 +244,8 @@ zr_run_watch_t *zr_run_watch_create(zr_sim_clock_t *clock, zr_run_spans_t *spans
     watch->counted = zr_sim_clock_now(clock);
     watch->n_many = LEAST_MANY;
     zr_sim_clock_observe(clock, observe, watch);
+    if (spans == NULL)
+        zr_sim_clock_observe_again(clock, observe_again);
     return watch;
 }
 
