@@ -564,11 +564,13 @@ static zr_replay_t *create_replay(const zr_allocator_t *allocator,
     if (replay->tape.max_entries > ZR_TAPE_OPEN / 4)
         replay->tape.max_entries = ZR_TAPE_OPEN / 4;
     replay->tape.epoch = allocator->tape_epoch + 1;
-    replay->planning = (zr_replay_planning_t){
-        .log = allocator->log,
-        .is_synchronous = allocator->is_synchronous,
-        .is_as_long = options->is_as_long,
-        .search = {.log = allocator->log, .cache = allocator->plans, .max_steps = PLAN_STEPS}};
+    replay->planning =
+        (zr_replay_planning_t){.log = allocator->log,
+                               .is_synchronous = allocator->is_synchronous,
+                               .is_as_long = options->is_as_long,
+                               .search = {.log = allocator->log,
+                                          .cache = allocator->plans,
+                                          .max_steps = options->is_as_long ? 1 : PLAN_STEPS}};
     replay->planning.compute = number_of(replay, options->compute);
     replay->search_seconds = options->search_seconds;
     replay->segment = NO_SEGMENT;

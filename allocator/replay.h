@@ -33,7 +33,8 @@ typedef struct zr_replay_options {
     size_t max_allocations; /* per step; a step with more is not planned, which is logged; 0:
                                default */
     /* In long steps streams wait alike in each unit, at some cost in time, for what others freed
-     * last anywhere. True: also in this one, which stands for a long one. */
+     * last anywhere. True: also in this one, which stands for a long one, and of whose plan nobody
+     * asks how low it is. */
     bool is_as_long;
     double search_seconds; /* time to search for a lower plan concurrently with training, if one is
                               possible; 0: never, and plans are the same on every run */

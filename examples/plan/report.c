@@ -175,8 +175,9 @@ static int by_speed(const void *a, const void *b) {
     const zr_run_row_t *x = *(const zr_run_row_t *const *)a, *y = *(const zr_run_row_t *const *)b;
     if (x->one.fits != y->one.fits)
         return x->one.fits ? -1 : 1;
-    if (x->one.fits && x->tokens_per_s != y->tokens_per_s)
-        return x->tokens_per_s > y->tokens_per_s ? -1 : 1;
+    float of_x = (float)x->tokens_per_s, of_y = (float)y->tokens_per_s; /* told ones are rounded */
+    if (x->one.fits && of_x != of_y)
+        return of_x > of_y ? -1 : 1;
     return x < y ? -1 : x > y;
 }
 

@@ -52,6 +52,20 @@ static void compare_bytes(json_t *told, json_t *walked, const char *where) {
     }
 }
 
+/* What each part did of a step. */
+static void compare_times(json_t *told, json_t *walked, double step_seconds, const char *where) {
+    const char *key;
+    json_t *value;
+    json_object_foreach(told, key, value) {
+        json_t *other = json_object_get(walked, key);
+        if (json_is_object(value))
+            compare_times(value, other, step_seconds, key);
+        else if (fabs(json_number_value(value) - json_number_value(other)) > 1e-8 * step_seconds)
+            fail_msg("%s.%s: %.9g s instead of %.9g", where, key, json_number_value(value),
+                     json_number_value(other));
+    }
+}
+
 /* Returns whether the plan was told from fewer layers. */
 static bool compare_plans(json_t *told, json_t *walked) {
     bool is_exact = json_is_true(json_object_get(told, "exact"));
@@ -66,6 +80,9 @@ static bool compare_plans(json_t *told, json_t *walked) {
     if (fits && !is_same(step, walked_step, 5e-9)) /* nine digits are printed */
         fail_msg("%.9g ms instead of %.9g", json_number_value(step),
                  json_number_value(walked_step));
+    if (fits)
+        compare_times(field(told, "time"), field(walked, "time"), number(walked, "step_ms") / 1e3,
+                      "time");
     return !is_exact;
 }
 

@@ -16,10 +16,11 @@
 #include "zero/plan/fit_internal.h"
 #include "zero/plan/watch_internal.h"
 
-#define LEAST_BLOCKS 8                 /* of a short plan, besides a period */
-#define LEAST_SAVING 4                 /* blocks to those of the longest short plan */
-#define ROOM_BYTES ((size_t)128 << 20) /* and 1%: a run with so much left fits */
-#define CERTAIN 1.02                   /* times what there is, live: a run does not fit */
+#define LEAST_BLOCKS 8 /* of a short plan, besides a period */
+#define LEAST_SAVING 4 /* blocks to those of the longest short plan */
+/* And 0.1%: a run with so much left fits. What is mapped but not live is half a granule of each
+ * class, 50 MiB in models of 10,000 layers. */
+#define ROOM_BYTES ((size_t)128 << 20)
 
 /* What can be planned by fewer blocks. Other placements count elements from one end of the model.
  */
@@ -92,7 +93,7 @@ static void go_on(const zr_run_plan_t *a, zr_run_plan_t *b, double times) {
 }
 
 static bool fits_surely(const zr_run_lack_t *lack) {
-    size_t there = lack->there_bytes - lack->there_bytes / 100;
+    size_t there = lack->there_bytes - lack->there_bytes / 1000;
     return there > ROOM_BYTES && lack->needed_bytes < there - ROOM_BYTES;
 }
 
@@ -102,14 +103,13 @@ static bool lacks_surely(const zr_run_request_t *request, const zr_run_plan_t *p
     for (int tier = ZR_TIER_DEVICE; tier <= ZR_TIER_HOST; tier++)
         live.tiers[tier].reserved = live.tiers[tier].live;
     zr_run_lack_t lack = zr_run_find_lack(request, &live);
-    return (double)lack.needed_bytes > CERTAIN * (double)lack.there_bytes;
+    return lack.needed_bytes > lack.there_bytes;
 }
 
 /* With whatever number of buffers, which are in host memory. */
 static bool lacks_device_surely(const zr_run_request_t *request, const zr_run_plan_t *plan) {
     return request->hardware.kind != ZR_HARDWARE_HOST &&
-           (double)plan->tiers[ZR_TIER_DEVICE].live.peak >
-               CERTAIN * (double)zr_run_limit(request, ZR_TIER_DEVICE);
+           plan->tiers[ZR_TIER_DEVICE].live.peak > zr_run_limit(request, ZR_TIER_DEVICE);
 }
 
 /* A longer run's step, on a tape that is asked again. */
@@ -194,7 +194,7 @@ static bool plan_period(const zr_run_request_t *request, size_t n, size_t period
 /* From the shortest that go on so; false: none do. */
 static bool tell_from_few(const zr_run_request_t *request, size_t n, few_t *few,
                           zr_run_fit_t *one) {
-    static const size_t periods[] = {24, 120};
+    static const size_t periods[] = {6, 24, 120};
     for (size_t i = 0; i < sizeof(periods) / sizeof(periods[0]); i++) {
         if (LEAST_SAVING * (first_of(n, periods[i]) + 2 * periods[i]) > n)
             return false;
