@@ -124,7 +124,7 @@ typedef struct zr_offload_options {
 /** Buffers where n_buffers is 0: with updates at the end, and within backward at most. */
 #define ZR_CONFIG_USUAL_BUFFERS ((size_t)4)
 #define ZR_CONFIG_USUAL_PARAM_BUFFERS ((size_t)5)
-#define ZR_CONFIG_MOST_AUTO_BUFFERS ((size_t)256)
+#define ZR_CONFIG_MOST_AUTO_BUFFERS ((size_t)1024)
 #define ZR_CONFIG_MOST_AUTO_PARAM_BUFFERS ((size_t)32)
 
 /** Offload of parameter shards, at stage 3. */
