@@ -225,6 +225,9 @@ void zr_store_piece_ended(zr_store_t *store, const zr_store_piece_t *piece,
 ZR_NODISCARD zr_status_t zr_store_verify_chunks(zr_store_t *store,
                                                 const zr_store_chunk_range_t *range,
                                                 const zr_store_place_t *place);
+/** Threads of a host device that compute checksums at a time: more than drives are ever as fast as.
+ */
+#define ZR_STORE_SUM_THREADS ((size_t)4)
 /** Compute their checksums: [chunks]. */
 void zr_store_hash_chunks(zr_store_t *store, const zr_store_chunk_range_t *range, uint64_t *sums);
 

@@ -4,9 +4,12 @@
  * A checksum is made from the caller's buffer when the piece begins, so that whatever happens to
  * the bytes from then on, in memory or on the drive, does not agree with it.
  */
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <time.h>
 
+#include "kernels/base/background_internal.h"
+#include "kernels/host/host_pool.h"
 #include "offload/store_backend.h"
 
 double zr_store_clock(void) {
@@ -34,15 +37,57 @@ static size_t chunk_size(const zr_store_t *store, const zr_store_chunk_range_t *
     return left < store->info.chunk_bytes ? left : store->info.chunk_bytes;
 }
 
-static void count_checksums(zr_store_t *store, size_t extent, double begin) {
-    store->accounts[store->extents[extent].account].checksum_seconds += zr_store_clock() - begin;
+/* Chunks whose checksums are made, or compared, by several threads. */
+typedef struct chunk_sums {
+    const zr_store_t *store;
+    const zr_store_chunk_range_t *range;
+    size_t n, n_tasks;
+    uint64_t *made;            /* [n]; NULL: they are compared */
+    const uint64_t *put;       /* [n] with these */
+    atomic_size_t first_other; /* that differs; n: none */
+} chunk_sums_t;
+
+static uint64_t sum_of_chunk(const chunk_sums_t *sums, size_t chunk) {
+    size_t done = chunk * sums->store->info.chunk_bytes;
+    return zr_store_checksum(sums->range->buffer + done,
+                             chunk_size(sums->store, sums->range, done));
+}
+
+static void note_other(chunk_sums_t *sums, size_t chunk) {
+    size_t first = atomic_load(&sums->first_other);
+    while (chunk < first && !atomic_compare_exchange_weak(&sums->first_other, &first, chunk))
+        ;
+}
+
+static void sum_some(void *context, size_t task) {
+    chunk_sums_t *sums = context;
+    size_t end = (task + 1) * sums->n / sums->n_tasks;
+    for (size_t i = task * sums->n / sums->n_tasks; i < end; i++) {
+        uint64_t sum = sum_of_chunk(sums, i);
+        if (sums->made != NULL)
+            sums->made[i] = sum;
+        else if (sum != sums->put[i])
+            note_other(sums, i);
+    }
+}
+
+/* On the threads of the store's device, where that has some; the time is the caller's. */
+static void sum_chunks(zr_store_t *store, chunk_sums_t *sums) {
+    double begin = zr_store_clock();
+    size_t chunk = store->info.chunk_bytes;
+    sums->store = store;
+    sums->n = (sums->range->size_bytes + chunk - 1) / chunk;
+    sums->n_tasks = sums->n < ZR_STORE_SUM_THREADS ? sums->n : ZR_STORE_SUM_THREADS;
+    atomic_init(&sums->first_other, sums->n);
+    zr_background_hold(true); /* the store is not to move transfers meanwhile */
+    zr_host_share_tasks(store->options.device, sums->n_tasks, sum_some, sums);
+    zr_background_hold(false);
+    store->accounts[store->extents[sums->range->extent].account].checksum_seconds +=
+        zr_store_clock() - begin;
 }
 
 void zr_store_hash_chunks(zr_store_t *store, const zr_store_chunk_range_t *range, uint64_t *sums) {
-    double begin = zr_store_clock();
-    for (size_t done = 0; done < range->size_bytes; done += store->info.chunk_bytes)
-        *sums++ = zr_store_checksum(range->buffer + done, chunk_size(store, range, done));
-    count_checksums(store, range->extent, begin);
+    sum_chunks(store, &(chunk_sums_t){.range = range, .made = sums});
 }
 
 void zr_store_piece_begins(zr_store_t *store, const zr_store_piece_t *piece) {
@@ -55,42 +100,28 @@ void zr_store_piece_begins(zr_store_t *store, const zr_store_piece_t *piece) {
                              zr_store_chunk_at(store, transfer->extent, piece->offset_bytes));
 }
 
-/* Two checksums that differ. */
-typedef struct mismatch {
-    size_t done; /* in the range */
-    uint64_t put, got;
-} mismatch_t;
-
-static zr_status_t refuse_chunk(const zr_store_t *store, const zr_store_chunk_range_t *range,
-                                const zr_store_place_t *place, const mismatch_t *mismatch) {
-    size_t size_bytes = chunk_size(store, range, mismatch->done);
+static zr_status_t refuse_chunk(const chunk_sums_t *sums, const zr_store_place_t *place) {
+    const zr_store_t *store = sums->store;
+    const zr_store_chunk_range_t *range = sums->range;
+    size_t chunk = atomic_load(&sums->first_other), done = chunk * store->info.chunk_bytes;
+    size_t size_bytes = chunk_size(store, range, done);
     return zr_fail(&store->options.log, ZR_ERR_FORMAT,
                    "get of \"%s\": the %zu bytes at %zu are not those that were put: %s, offset "
                    "%llu, length %zu: XXH3 %016llx was put, %016llx came back; the drive, its "
                    "connection or the memory is at fault",
-                   store->extents[range->extent].name, size_bytes,
-                   range->offset_bytes + mismatch->done, place->file,
-                   (unsigned long long)(place->offset_bytes + mismatch->done), size_bytes,
-                   (unsigned long long)mismatch->put, (unsigned long long)mismatch->got);
+                   store->extents[range->extent].name, size_bytes, range->offset_bytes + done,
+                   place->file, (unsigned long long)(place->offset_bytes + done), size_bytes,
+                   (unsigned long long)sums->put[chunk],
+                   (unsigned long long)sum_of_chunk(sums, chunk));
 }
 
 zr_status_t zr_store_verify_chunks(zr_store_t *store, const zr_store_chunk_range_t *range,
                                    const zr_store_place_t *place) {
-    double begin = zr_store_clock();
-    const uint64_t *sum =
-        store->sums + zr_store_chunk_at(store, range->extent, range->offset_bytes);
-    mismatch_t mismatch = {0};
-    bool is_same = true;
-    for (; mismatch.done < range->size_bytes; mismatch.done += store->info.chunk_bytes) {
-        mismatch.put = *sum++;
-        mismatch.got = zr_store_checksum(range->buffer + mismatch.done,
-                                         chunk_size(store, range, mismatch.done));
-        is_same = mismatch.put == mismatch.got;
-        if (!is_same)
-            break;
-    }
-    count_checksums(store, range->extent, begin);
-    return is_same ? ZR_OK : refuse_chunk(store, range, place, &mismatch);
+    chunk_sums_t sums = {.range = range,
+                         .put = store->sums +
+                                zr_store_chunk_at(store, range->extent, range->offset_bytes)};
+    sum_chunks(store, &sums);
+    return atomic_load(&sums.first_other) == sums.n ? ZR_OK : refuse_chunk(&sums, place);
 }
 
 static zr_status_t verify(zr_store_t *store, const zr_store_piece_t *piece) {

@@ -26,11 +26,16 @@ static uint64_t round_up(uint64_t size_bytes, uint64_t unit) {
     return (size_bytes + unit - 1) / unit * unit;
 }
 
-/* Made before a put and after a get, on the rank's thread. */
+/* Made before a put and after a get, by the rank's thread and those of a host device. */
 static double checksum_seconds(const sim_store_t *sim, const zr_store_transfer_t *transfer) {
+    const zr_hardware_t *hardware = sim->hardware;
+    size_t n = hardware->kind == ZR_HARDWARE_HOST ? (size_t)hardware->n_threads : 1;
+    size_t n_chunks = transfer->size_bytes / sim->base.info.chunk_bytes;
     if (!sim->base.options.verify)
         return 0;
-    return (double)transfer->size_bytes / sim->hardware->checksum_bytes_per_s;
+    n = n < ZR_STORE_SUM_THREADS ? n : ZR_STORE_SUM_THREADS;
+    n = n < n_chunks ? n : n_chunks;
+    return (double)transfer->size_bytes / hardware->checksum_bytes_per_s / (double)(n > 1 ? n : 1);
 }
 
 /* All of it at once; but a last chunk that ends within a block goes through a bounce buffer. */

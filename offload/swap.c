@@ -313,23 +313,26 @@ zr_status_t zr_swap_expect_pauses(zr_swap_t *swap) {
 
 /* ---- slices -------------------------------------------------------------------------------- */
 
-/* A chunk of the item that is worked on. */
-typedef struct chunk_bytes {
-    size_t begin, size_bytes; /* in the item */
-} chunk_bytes_t;
+/* Chunks of the item that is worked on, up to `end`. */
+typedef struct chunks {
+    size_t first, end;
+} chunks_t;
 
-static chunk_bytes_t bytes_of_chunk(const zr_swap_t *swap, size_t number) {
-    size_t chunk = zr_store_info(swap->store)->chunk_bytes;
-    size_t left = swap->items[swap->n_returned].size_bytes - number * chunk;
-    return (chunk_bytes_t){number * chunk, left < chunk ? left : chunk};
+static size_t bytes_before(const zr_swap_t *swap, size_t chunk) {
+    size_t bytes = chunk * zr_store_info(swap->store)->chunk_bytes;
+    size_t item_bytes = swap->items[swap->n_returned].size_bytes;
+    return bytes < item_bytes ? bytes : item_bytes;
 }
 
-static zr_status_t verify_chunk(zr_swap_t *swap, size_t number) {
+static zr_status_t verify_chunks(zr_swap_t *swap, const chunks_t *chunks) {
     const zr_swap_item_t *item = &swap->items[swap->n_returned];
     slot_t *slot = slot_of(swap, swap->n_returned);
-    chunk_bytes_t bytes = bytes_of_chunk(swap, number);
-    return zr_store_verify(swap->store, item->extent, item->offset_bytes + bytes.begin,
-                           bytes.size_bytes, slot->base + bytes.begin);
+    size_t begin = bytes_before(swap, chunks->first);
+    ZR_TRY(zr_store_verify(swap->store, item->extent, item->offset_bytes + begin,
+                           bytes_before(swap, chunks->end) - begin, slot->base + begin));
+    for (size_t i = chunks->first; i < chunks->end; i++)
+        slot->chunks[i] = (chunk_t){.state = CHUNK_OPEN};
+    return ZR_OK;
 }
 
 /* Where an item goes back to. */
@@ -337,13 +340,44 @@ static size_t put_extent(const zr_swap_t *swap, const zr_swap_item_t *item) {
     return swap->pass == ZR_SWAP_FILL ? item->extent : item->extent + (size_t)item->put_shift;
 }
 
-static zr_status_t hash_chunk(zr_swap_t *swap, size_t number) {
+static zr_status_t hash_chunks(zr_swap_t *swap, const chunks_t *chunks) {
     const zr_swap_item_t *item = &swap->items[swap->n_returned];
     slot_t *slot = slot_of(swap, swap->n_returned);
-    chunk_bytes_t bytes = bytes_of_chunk(swap, number);
-    ZR_TRY(zr_store_hash(swap->store, put_extent(swap, item), item->offset_bytes + bytes.begin,
-                         bytes.size_bytes, slot->base + bytes.begin, &slot->sums[number]));
-    slot->chunks[number].state = CHUNK_HASHED;
+    size_t begin = bytes_before(swap, chunks->first);
+    ZR_TRY(zr_store_hash(swap->store, put_extent(swap, item), item->offset_bytes + begin,
+                         bytes_before(swap, chunks->end) - begin, slot->base + begin,
+                         &slot->sums[chunks->first]));
+    for (size_t i = chunks->first; i < chunks->end; i++)
+        slot->chunks[i].state = CHUNK_HASHED;
+    return ZR_OK;
+}
+
+static bool is_unverified(const zr_swap_t *swap, size_t chunk) {
+    return slot_of(swap, swap->n_returned)->chunks[chunk].state == CHUNK_UNVERIFIED;
+}
+
+static bool is_closed(const zr_swap_t *swap, size_t chunk) {
+    const chunk_t *own = &slot_of(swap, swap->n_returned)->chunks[chunk];
+    return own->state == CHUNK_OPEN &&
+           own->closed_bytes == bytes_before(swap, chunk + 1) - bytes_before(swap, chunk);
+}
+
+static bool is_unhashed(const zr_swap_t *swap, size_t chunk) {
+    return slot_of(swap, swap->n_returned)->chunks[chunk].state != CHUNK_HASHED;
+}
+
+/* Those of some that are so: as many at a time as are next to each other, for several threads. */
+static zr_status_t pass_those(zr_swap_t *swap, const chunks_t *all,
+                              bool (*is_so)(const zr_swap_t *, size_t),
+                              zr_status_t (*pass)(zr_swap_t *, const chunks_t *)) {
+    for (chunks_t own = {all->first, all->first}; own.end < all->end; own.first = own.end) {
+        while (own.first < all->end && !is_so(swap, own.first))
+            own.first++;
+        for (own.end = own.first; own.end < all->end && is_so(swap, own.end); own.end++)
+            ;
+        if (own.end > own.first)
+            ZR_TRY(pass(swap, &own));
+    }
     return ZR_OK;
 }
 
@@ -359,39 +393,50 @@ static zr_status_t check_slice(const zr_swap_t *swap, size_t offset_bytes, size_
                    zr_count_text(size_bytes, "byte").text, offset_bytes, item_bytes);
 }
 
-static zr_status_t open_chunk(zr_swap_t *swap, size_t number) {
-    chunk_t *chunk = &slot_of(swap, swap->n_returned)->chunks[number];
-    if (chunk->state == CHUNK_UNVERIFIED)
-        ZR_TRY(verify_chunk(swap, number));
-    *chunk = (chunk_t){.state = CHUNK_OPEN,
-                       .closed_bytes = chunk->state == CHUNK_OPEN ? chunk->closed_bytes : 0};
-    return ZR_OK;
+/* What was hashed may change again. */
+static void open_chunks(zr_swap_t *swap, const chunks_t *chunks) {
+    chunk_t *all = slot_of(swap, swap->n_returned)->chunks;
+    for (size_t i = chunks->first; i < chunks->end; i++)
+        if (all[i].state != CHUNK_OPEN)
+            all[i] = (chunk_t){.state = CHUNK_OPEN};
 }
 
 static zr_status_t close_chunk(zr_swap_t *swap, size_t number, size_t size_bytes) {
     chunk_t *chunk = &slot_of(swap, swap->n_returned)->chunks[number];
-    chunk_bytes_t bytes = bytes_of_chunk(swap, number);
-    if (chunk->state != CHUNK_OPEN || size_bytes > bytes.size_bytes - chunk->closed_bytes)
+    size_t begin = bytes_before(swap, number), chunk_bytes = bytes_before(swap, number + 1) - begin;
+    if (chunk->state != CHUNK_OPEN || size_bytes > chunk_bytes - chunk->closed_bytes)
         return zr_fail(&swap->options.log, ZR_ERR_STATE,
                        "swap: closing %s of the chunk at %zu of the item, which was not opened or "
                        "was closed before",
-                       zr_count_text(size_bytes, "byte").text, bytes.begin);
+                       zr_count_text(size_bytes, "byte").text, begin);
     chunk->closed_bytes += size_bytes;
-    return chunk->closed_bytes == bytes.size_bytes ? hash_chunk(swap, number) : ZR_OK;
+    return ZR_OK;
 }
 
-/* Open or close the bytes, chunk by chunk. */
-static zr_status_t pass_slice(zr_swap_t *swap, size_t offset_bytes, size_t size_bytes,
-                              bool is_opened) {
+/* The bytes of a slice, chunk by chunk. */
+static zr_status_t close_chunks(zr_swap_t *swap, size_t begin, size_t end) {
     size_t chunk = zr_store_info(swap->store)->chunk_bytes;
-    ZR_TRY(check_slice(swap, offset_bytes, size_bytes));
-    if (swap->most_chunks == 0)
-        return ZR_OK;
-    for (size_t at = offset_bytes, end = offset_bytes + size_bytes, next; at < end; at = next) {
+    for (size_t at = begin, next; at < end; at = next) {
         next = (at / chunk + 1) * chunk;
         next = next < end ? next : end;
-        ZR_TRY(is_opened ? open_chunk(swap, at / chunk) : close_chunk(swap, at / chunk, next - at));
+        ZR_TRY(close_chunk(swap, at / chunk, next - at));
     }
+    return ZR_OK;
+}
+
+static zr_status_t pass_slice(zr_swap_t *swap, size_t offset_bytes, size_t size_bytes,
+                              bool is_opened) {
+    size_t chunk = zr_store_info(swap->store)->chunk_bytes, end = offset_bytes + size_bytes;
+    ZR_TRY(check_slice(swap, offset_bytes, size_bytes));
+    if (swap->most_chunks == 0 || size_bytes == 0)
+        return ZR_OK;
+    const chunks_t chunks = {offset_bytes / chunk, (end - 1) / chunk + 1};
+    if (!is_opened) {
+        ZR_TRY(close_chunks(swap, offset_bytes, end));
+        return pass_those(swap, &chunks, is_closed, hash_chunks);
+    }
+    ZR_TRY(pass_those(swap, &chunks, is_unverified, verify_chunks));
+    open_chunks(swap, &chunks);
     return ZR_OK;
 }
 
@@ -409,16 +454,10 @@ zr_status_t zr_swap_close_slice(zr_swap_t *swap, size_t offset_bytes, size_t siz
 
 /* Verify and hash what was not. */
 static zr_status_t finish_chunks(zr_swap_t *swap) {
-    const slot_t *slot = slot_of(swap, swap->n_returned);
-    size_t item_bytes = swap->items[swap->n_returned].size_bytes;
     size_t chunk = zr_store_info(swap->store)->chunk_bytes;
-    for (size_t i = 0; i * chunk < item_bytes; i++) {
-        if (slot->chunks[i].state == CHUNK_UNVERIFIED)
-            ZR_TRY(verify_chunk(swap, i));
-        if (slot->chunks[i].state != CHUNK_HASHED)
-            ZR_TRY(hash_chunk(swap, i));
-    }
-    return ZR_OK;
+    const chunks_t all = {0, (swap->items[swap->n_returned].size_bytes + chunk - 1) / chunk};
+    ZR_TRY(pass_those(swap, &all, is_unverified, verify_chunks));
+    return pass_those(swap, &all, is_unhashed, hash_chunks);
 }
 
 /* ---- going on with a pass ------------------------------------------------------------------ */

@@ -10,6 +10,7 @@ static _Thread_local struct {
     void (*move)(void *context); /* NULL: nothing was begun, or it is being called */
     void *context;
     int64_t next_ns;
+    bool is_held;
 } background;
 
 static int64_t now_ns(void) {
@@ -27,9 +28,13 @@ void zr_background_end(void) {
     background.move = NULL;
 }
 
+void zr_background_hold(bool holds) {
+    background.is_held = holds;
+}
+
 void zr_background(void) {
     void (*move)(void *context) = background.move;
-    if (move == NULL || now_ns() < background.next_ns)
+    if (move == NULL || background.is_held || now_ns() < background.next_ns)
         return;
     background.move = NULL;
     move(background.context);

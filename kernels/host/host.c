@@ -41,6 +41,16 @@ void zr_host_parallel_for(zr_device_t *device, size_t n_tasks,
     zr_host_pool_run(host->pool, host->is_concurrent, n_tasks, task, context);
 }
 
+void zr_host_share_tasks(zr_device_t *device, size_t n_tasks,
+                         void (*task)(void *context, size_t index), void *context) {
+    if (device != NULL && device->backend == &zr_host_backend) {
+        zr_host_pool_run(((const zr_host_device_t *)device)->pool, true, n_tasks, task, context);
+        return;
+    }
+    for (size_t i = 0; i < n_tasks; i++)
+        task(context, i);
+}
+
 /* Cores that this process may use, which a container or taskset makes fewer than there are. */
 static int count_cores(void) {
     cpu_set_t cores;

@@ -23,6 +23,13 @@
 void zr_host_parallel_for(zr_device_t *device, size_t n_tasks,
                           void (*task)(void *context, size_t index), void *context);
 
+/**
+ * The same for any device, also from within a task and from any thread: without the device's
+ * threads while they are at something else, and where a device that is not the host has none.
+ */
+void zr_host_share_tasks(zr_device_t *device, size_t n_tasks,
+                         void (*task)(void *context, size_t index), void *context);
+
 /* ---- for the host device itself ------------------------------------------------ */
 
 typedef struct zr_host_pool zr_host_pool_t;
