@@ -468,7 +468,7 @@ static bool add_after(zr_store_transfer_t *transfer, zr_store_ticket_t ticket) {
 static void wait_for_conflicts(zr_store_t *store, const call_t *call,
                                zr_store_transfer_t *transfer) {
     bool waits = false;
-    for (size_t i = 0; i < store->options.max_transfers; i++) {
+    for (size_t i = 0; i < store->n_slots; i++) {
         zr_store_transfer_t *other = &store->transfers[i];
         if (!conflict(other, transfer))
             continue;
@@ -490,7 +490,7 @@ static size_t n_chunks(const zr_store_t *store, const call_t *call) {
 
 /* Whether a put of the chunk is going on. */
 static bool is_expected(const zr_store_t *store, size_t extent, size_t offset_bytes) {
-    for (size_t i = 0; i < store->options.max_transfers; i++) {
+    for (size_t i = 0; i < store->n_slots; i++) {
         const zr_store_transfer_t *transfer = &store->transfers[i];
         if (is_going_on(transfer) && transfer->direction == ZR_STORE_PUT &&
             transfer->extent == extent && transfer->offset_bytes <= offset_bytes &&
@@ -531,11 +531,15 @@ void zr_store_presume_put(zr_store_t *store) {
 }
 
 static zr_status_t find_free_slot(zr_store_t *store, const call_t *call, size_t *slot_p) {
-    for (size_t i = 0; i < store->options.max_transfers; i++) {
+    for (size_t i = 0; i < store->n_slots; i++) {
         if (store->transfers[i].state == ZR_TRANSFER_FREE) {
             *slot_p = i;
             return ZR_OK;
         }
+    }
+    if (store->n_slots < store->options.max_transfers) {
+        *slot_p = store->n_slots++;
+        return ZR_OK;
     }
     return zr_fail(&store->options.log, ZR_ERR_STATE,
                    "%s of \"%s\": max_transfers, %zu, have been started and not waited for; wait "
@@ -743,10 +747,7 @@ zr_status_t zr_store_verify(zr_store_t *store, size_t extent, size_t offset_byte
     ZR_TRY(check_present(store, &call, false));
     if (store->sums == NULL || size_bytes == 0)
         return ZR_OK;
-    zr_store_place_t place = {"the store", offset_bytes};
-    if (store->backend->locate != NULL)
-        place = store->backend->locate(store, extent, offset_bytes);
-    return zr_store_verify_chunks(store, &range, &place);
+    return zr_store_verify_chunks(store, &range, NULL);
 }
 
 zr_status_t zr_store_hash(zr_store_t *store, size_t extent, size_t offset_bytes, size_t size_bytes,
@@ -818,7 +819,7 @@ zr_status_t zr_store_wait_all(zr_store_t *store) {
     zr_status_t status = ZR_OK;
     if (store == NULL)
         return zr_fail(NULL, ZR_ERR_ARGUMENT, "wait: no store (NULL)");
-    for (size_t i = 0; i < store->options.max_transfers; i++) {
+    for (size_t i = 0; i < store->n_slots; i++) {
         zr_store_transfer_t *transfer = &store->transfers[i];
         if (transfer->state == ZR_TRANSFER_FREE)
             continue;

@@ -127,6 +127,7 @@ struct zr_store {
     unsigned char *is_present;      /* [chunks of all extents] whether the chunk was put */
     uint64_t *sums;                 /* [chunks of all extents] checksums; NULL without verify */
     zr_store_transfer_t *transfers; /* [options.max_transfers] */
+    size_t n_slots;                 /* of these, the first that were ever used */
     size_t n_in_flight;
     struct zr_waiting *waiting; /* transfers, by their index */
     uint32_t n_lines;
@@ -221,7 +222,7 @@ void zr_store_piece_ended(zr_store_t *store, const zr_store_piece_t *piece,
 /**
  * Compare whole chunks of an extent with their checksums; counts the time.
  *
- * @param place  their place in a file, for messages */
+ * @param place  where they begin in their file, for messages; NULL: they may be in several */
 ZR_NODISCARD zr_status_t zr_store_verify_chunks(zr_store_t *store,
                                                 const zr_store_chunk_range_t *range,
                                                 const zr_store_place_t *place);

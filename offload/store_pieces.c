@@ -100,17 +100,30 @@ void zr_store_piece_begins(zr_store_t *store, const zr_store_piece_t *piece) {
                              zr_store_chunk_at(store, transfer->extent, piece->offset_bytes));
 }
 
-static zr_status_t refuse_chunk(const chunk_sums_t *sums, const zr_store_place_t *place) {
+/* Where bytes of a range are; begin: where it begins, in one file. NULL: it may be in several. */
+static zr_store_place_t place_of(const chunk_sums_t *sums, const zr_store_place_t *begin,
+                                 size_t done) {
+    const zr_store_t *store = sums->store;
+    size_t offset_bytes = sums->range->offset_bytes + done;
+    if (begin != NULL)
+        return (zr_store_place_t){begin->file, begin->offset_bytes + done};
+    if (store->backend->locate != NULL)
+        return store->backend->locate(store, sums->range->extent, offset_bytes);
+    return (zr_store_place_t){"the store", offset_bytes};
+}
+
+static zr_status_t refuse_chunk(const chunk_sums_t *sums, const zr_store_place_t *begin) {
     const zr_store_t *store = sums->store;
     const zr_store_chunk_range_t *range = sums->range;
     size_t chunk = atomic_load(&sums->first_other), done = chunk * store->info.chunk_bytes;
     size_t size_bytes = chunk_size(store, range, done);
+    zr_store_place_t place = place_of(sums, begin, done);
     return zr_fail(&store->options.log, ZR_ERR_FORMAT,
                    "get of \"%s\": the %zu bytes at %zu are not those that were put: %s, offset "
                    "%llu, length %zu: XXH3 %016llx was put, %016llx came back; the drive, its "
                    "connection or the memory is at fault",
                    store->extents[range->extent].name, size_bytes, range->offset_bytes + done,
-                   place->file, (unsigned long long)(place->offset_bytes + done), size_bytes,
+                   place.file, (unsigned long long)place.offset_bytes, size_bytes,
                    (unsigned long long)sums->put[chunk],
                    (unsigned long long)sum_of_chunk(sums, chunk));
 }

@@ -281,6 +281,8 @@ static bool go_evenly(const leap_t *leap) {
 /* An event of others, from the round before the next on. */
 static bool goes_evenly(const leap_t *leap, size_t record, size_t further, size_t n_rounds) {
     const double *passes = leap->machine->passes;
+    if (record - 1 >= leap->machine->n_records || record - further > leap->machine->n_records)
+        return false;
     double last = passes[record - further], more = passes[record] - last;
     for (size_t i = 1; i <= n_rounds; i++, record += further)
         if (record - 1 >= leap->machine->n_records ||
@@ -356,6 +358,7 @@ static bool copy_machine(const zr_sim_machine_t *from, zr_sim_machine_t *to) {
     to->passes = from->passes;
     to->n_passes = from->n_passes;
     to->clock->now = from->clock->now;
+    to->clock->is_update = from->clock->is_update;
     for (int i = 0; i < ZR_N_SIM_PARTS; i++)
         if (!copy_part(&from->clock->parts[i], &to->clock->parts[i]))
             return false;

@@ -1,6 +1,6 @@
 #include "kernels/sim/sim_machine.h"
 
-#define MOST_IN_FLIGHT 4096 /* more than stores are made for */
+#define MOST_IN_FLIGHT 4096
 
 bool zr_sim_machine_open(zr_sim_machine_t *machine, zr_heap_t *heap, zr_sim_clock_t *clock,
                          uint32_t n_queues, uint32_t n_drives) {

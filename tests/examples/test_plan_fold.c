@@ -18,9 +18,10 @@ static const char *pick(uint64_t *bits, const char *const options[], size_t n) {
 
 static void draw(uint64_t *bits, size_t least, char text[1024]) {
     snprintf(text, 1024,
-             "--model layers=%zu,channels=%d,heads=4,seq=64,vocab=300 %s %s %s %s %s "
+             "--model layers=%zu,channels=%d,heads=4,seq=64,vocab=%s %s %s %s %s %s "
              "--device-memory %zuMiB --host-memory %zuMiB --micro-batch %d --quiet",
              least + (size_t)(random_bits(bits) % 400), 16 * (int)(1 + random_bits(bits) % 4),
+             PICK(bits, "300", "300", "300", "90000"),
              PICK(bits, "--hardware h200", "--hardware 24g-64g", "--hardware 8x-h100",
                   "--hardware 8x-h100 --ranks 16"),
              PICK(bits, "", "--dtype bf16"),

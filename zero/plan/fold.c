@@ -31,9 +31,13 @@ static bool can_be_folded(const zr_run_request_t *request) {
                     params->max_in_cpu_elems == 0 && state->gradients_ratio == 1 &&
                     state->gradients_in_cpu_elems == 0;
     const zr_run_evaluations_t *evaluations = &request->evaluations;
-    return is_whole && request->model.n_repeated != NULL && request->lengths == NULL &&
-           !request->saves && evaluations->n_batches + evaluations->n_rest == 0 &&
-           request->spans == NULL && request->trace == NULL;
+    /* Of how many buffers there are then budgets decide, which short plans do not have. */
+    bool has_own_buffers =
+        !zr_run_opens_buffers(request) || request->config.update_at != ZR_UPDATE_AT_BACKWARD;
+    return is_whole && has_own_buffers && request->model.n_repeated != NULL &&
+           request->lengths == NULL && !request->saves &&
+           evaluations->n_batches + evaluations->n_rest == 0 && request->spans == NULL &&
+           request->trace == NULL;
 }
 
 static zr_status_t plan_blocks(const zr_run_request_t *request, size_t n_blocks,
@@ -42,6 +46,19 @@ static zr_status_t plan_blocks(const zr_run_request_t *request, size_t n_blocks,
     own.tape = tape;
     own.model.repeat(own.model.context, n_blocks);
     return zr_run_plan(&own, plan_p);
+}
+
+/* All that grows does so at the peak of what is live, which a longer run has at the same moment:
+ * none of another moment can overtake it. */
+static bool grow_at_the_peak(const zr_run_plan_t *a, const zr_run_plan_t *b) {
+    for (int tier = ZR_TIER_DEVICE; tier <= ZR_TIER_HOST; tier++) {
+        size_t of_tags = 0;
+        for (int tag = 0; tag < ZR_N_TAGS; tag++)
+            of_tags += b->tiers[tier].by_tag[tag].peak - a->tiers[tier].by_tag[tag].peak;
+        if (of_tags != b->tiers[tier].live.peak - a->tiers[tier].live.peak)
+            return false;
+    }
+    return true;
 }
 
 /* Nothing that has a size of its own has grown. */
@@ -92,14 +109,23 @@ static void go_on(const zr_run_plan_t *a, zr_run_plan_t *b, double times) {
     GO_ON(go_on_seconds, a, b, runtime, times);
 }
 
-static bool fits_surely(const zr_run_lack_t *lack) {
-    size_t there = lack->there_bytes - lack->there_bytes / 1000;
-    return there > ROOM_BYTES && lack->needed_bytes < there - ROOM_BYTES;
+static bool has_room(size_t needed_bytes, size_t there_bytes, size_t part) {
+    size_t there = there_bytes - there_bytes / part;
+    return there > ROOM_BYTES && needed_bytes < there - ROOM_BYTES;
+}
+
+/* Tables of a longer run, which count in its process, are known about right. */
+static bool fits_surely(const zr_run_request_t *request, const zr_run_fit_t *one) {
+    size_t process = zr_config_rank_memory(&request->config);
+    return has_room(one->lack.needed_bytes, one->lack.there_bytes, 1000) &&
+           (process == ZR_CONFIG_NO_BUDGET ||
+            has_room(zr_run_memory_needed(request, &one->plan), process, 100));
 }
 
 /* By what is live, which is all there has to be room for. */
 static bool lacks_surely(const zr_run_request_t *request, const zr_run_plan_t *plan) {
     zr_run_plan_t live = *plan;
+    live.metadata = (zr_byte_count_t){0};
     for (int tier = ZR_TIER_DEVICE; tier <= ZR_TIER_HOST; tier++)
         live.tiers[tier].reserved = live.tiers[tier].live;
     zr_run_lack_t lack = zr_run_find_lack(request, &live);
@@ -188,7 +214,8 @@ static bool plan_period(const zr_run_request_t *request, size_t n, size_t period
     for (size_t i = 0; i < 3; i++)
         if (plan_blocks(request, first + i * period, few->tapes[i], &few->plans[i]) != ZR_OK)
             return false;
-    return are_full(&few->plans[1], &few->plans[2]);
+    return are_full(&few->plans[1], &few->plans[2]) &&
+           grow_at_the_peak(&few->plans[1], &few->plans[2]);
 }
 
 /* From the shortest that go on so; false: none do. */
@@ -216,7 +243,7 @@ static bool tell(const zr_run_request_t *request, size_t n, zr_run_fit_t *one) {
     if (!is_told)
         return false;
     one->lack = zr_run_find_lack(request, &one->plan);
-    one->fits = fits_surely(&one->lack);
+    one->fits = fits_surely(request, one);
     return true;
 }
 
