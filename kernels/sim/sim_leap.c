@@ -347,7 +347,8 @@ static void copy_drive(const zr_sim_drive_t *from, zr_sim_drive_t *to) {
 static bool copy_part(const zr_sim_part_time_t *from, zr_sim_part_time_t *to) {
     if (!zr_sim_part_reserve(to, from->n))
         return false;
-    memcpy(to->stretches, from->stretches, from->n * sizeof(*to->stretches));
+    if (from->n > 0)
+        memcpy(to->stretches, from->stretches, from->n * sizeof(*to->stretches));
     to->n = from->n;
     to->n_forgotten = from->n_forgotten;
     to->first_seen = from->first_seen;

@@ -125,11 +125,21 @@ TEST(ranks_that_know_it_talk) {
     members_leave(members, 3);
 }
 
+static int port_without(const char *digits) {
+    char text[16];
+    int port;
+    do {
+        port = free_port();
+        snprintf(text, sizeof(text), "%d", port);
+    } while (strstr(text, digits) != NULL);
+    return port;
+}
+
 /* Who does not know it is told nothing, ends nothing, and knows itself why; the others meet. */
 TEST(ranks_that_do_not_know_it) {
     static const zr_secret_t none = {.is_given = false};
     member_t members[2], stranger;
-    int port = free_port();
+    int port = port_without("78"); /* which messages name */
     start_with(&members[0], &first_secret, 0, 2, port);
     start_with(&stranger, &other_secret, 1, 2, port);
     member_finish(&stranger, ZR_ERR_COMM);
