@@ -49,6 +49,9 @@ static inline zr_adamw_factors_t zr_adamw_factors(const zr_update_t *update) {
     factors.minus_step_size = (float)(-lr / bias1);
     factors.inv_sqrt_bias2 = (float)(1.0 / sqrt(bias2));
     factors.epsilon = update->hyper[ZR_ADAMW_EPSILON];
+    if (update->is_left_out)
+        return (zr_adamw_factors_t){
+            .beta1 = 1, .beta2 = 1, .keep = 1, .inv_sqrt_bias2 = 1, .epsilon = 1};
     return factors;
 }
 
@@ -69,4 +72,3 @@ static inline ZR_HOST_DEVICE void zr_adamw_element(const zr_adamw_factors_t *fac
     *v = new_v;
     *master = fmaf(factors->minus_step_size, new_m / denominator, kept);
 }
-

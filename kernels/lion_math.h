@@ -37,6 +37,8 @@ static inline zr_lion_factors_t zr_lion_factors(const zr_update_t *update) {
     factors.one_minus_beta2 = (float)(1.0 - (double)factors.beta2);
     factors.keep = (float)(1.0 - (double)update->lr * (double)update->weight_decay);
     factors.minus_lr = -update->lr;
+    if (update->is_left_out)
+        return (zr_lion_factors_t){.beta1 = 1, .beta2 = 1, .keep = 1};
     return factors;
 }
 
@@ -66,4 +68,3 @@ static inline ZR_HOST_DEVICE void zr_lion_element(const zr_lion_factors_t *facto
     *m = fmaf(factors->beta2, *m, factors->one_minus_beta2 * g);
     *master = fmaf(factors->minus_lr, zr_lion_sign(c), kept);
 }
-

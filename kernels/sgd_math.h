@@ -35,6 +35,8 @@ static inline zr_sgd_factors_t zr_sgd_factors(const zr_update_t *update) {
     factors.momentum = update->hyper[ZR_SGD_MOMENTUM];
     factors.minus_lr = -update->lr;
     factors.nesterov = update->hyper[ZR_SGD_NESTEROV] != 0.0f;
+    if (update->is_left_out)
+        return (zr_sgd_factors_t){.momentum = 1};
     return factors;
 }
 
@@ -52,4 +54,3 @@ static inline ZR_HOST_DEVICE void zr_sgd_element(const zr_sgd_factors_t *factors
     *buffer = b;
     *master = fmaf(factors->minus_lr, step, *master);
 }
-

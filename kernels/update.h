@@ -49,6 +49,8 @@ typedef struct zr_update {
     float weight_decay;
     float hyper[ZR_MAX_HYPERS]; /* hyperparameters in the rule's order */
     int step;                   /* from 1 */
+    bool is_left_out; /* the state stays as it is, and `param` is made of its master: the rule's
+                         factors are those of a step of nothing */
     /* Random keys for states not in fp32. Element i of the call uses random number first + i of
      * these keys. */
     uint32_t rounding[2];

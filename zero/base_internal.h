@@ -51,10 +51,11 @@ typedef struct zr_base {
     /* Each of one stream alone, so that its records pass in order; NULL where update == compute. */
     zr_event_t *computed, *updated;
     zr_progress_t progress;
-    bool has_no_values;   /* zr_runtime_leave_out_values */
-    bool does_alike_once; /* zr_runtime_do_alike_once */
-    bool is_of_longer;    /* zr_runtime_stand_for_longer */
-    bool links_frozen;    /* zr_runtime_link_frozen */
+    bool sums_micro_batches; /* zr_runtime_sum_micro_batches */
+    bool has_no_values;      /* zr_runtime_leave_out_values */
+    bool does_alike_once;    /* zr_runtime_do_alike_once */
+    bool is_of_longer;       /* zr_runtime_stand_for_longer */
+    bool links_frozen;       /* zr_runtime_link_frozen */
 } zr_base_t;
 
 /* ---- what follows from the configuration ---- */
@@ -108,10 +109,10 @@ static inline bool zr_base_adds_groups(const zr_base_t *base) {
     return base->sharding.replicas != NULL && base->config.outer_every == 0;
 }
 
-/** What the sum of a step's gradients is divided by. */
+/** The divisor of the sum of a step's gradients. */
 static inline double zr_base_n_addends(const zr_base_t *base) {
     int n_ranks = base->config.outer_every == 0 ? base->n_ranks : base->sharding.n_shards;
-    return (double)n_ranks * (double)base->config.grad_accum;
+    return (double)n_ranks * (base->sums_micro_batches ? 1 : (double)base->config.grad_accum);
 }
 
 /** Whether a unit is updated behind its last reduction of a step. */

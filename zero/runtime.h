@@ -157,6 +157,19 @@ ZR_NODISCARD zr_status_t zr_runtime_begin_micro_batch(zr_runtime_t *runtime);
  */
 ZR_NODISCARD zr_status_t zr_runtime_begin_micro_batches(zr_runtime_t *runtime, size_t n);
 /**
+ * Begin one micro-batch more than config's grad_accum: after the last one, and before
+ * zr_runtime_step. Its gradients are added to those of the others; the divisor stays as it is. All
+ * ranks must call it.
+ *
+ * @return ZR_OK; ZR_ERR_STATE when the step has micro-batches left, or a unit is acquired, was
+ *         updated in backward, or was not reduced; ZR_ERR_UNSUPPORTED where several groups of ranks
+ *         have added up gradients that are offloaded
+ */
+ZR_NODISCARD zr_status_t zr_runtime_begin_extra_micro_batch(zr_runtime_t *runtime);
+/** Before commit: micro-batches' gradients are added, and averaged over the ranks alone; for
+ * trainers that have divided their losses. The same on every rank. */
+void zr_runtime_sum_micro_batches(zr_runtime_t *runtime);
+/**
  * Tell which one of the micro-batches that began together is computed from now on, for traces and
  * memory plans. The default is the first.
  *
@@ -167,11 +180,12 @@ void zr_runtime_at_micro_batch(zr_runtime_t *runtime, size_t index);
 size_t zr_runtime_micro_batches_left(const zr_runtime_t *runtime);
 
 /**
- * Abandon this step after any of its micro-batches: their gradients are dropped, and the state is
- * that after the previous step. All ranks must call it. Without a begun micro-batch it does
- * nothing.
+ * Abandon this step after any of its micro-batches, or in one of which no unit was reduced: their
+ * gradients are dropped, and the state is that after the previous step. All ranks must call it.
+ * Without a begun micro-batch it does nothing.
  *
  * @return ZR_OK; ZR_ERR_STATE when a unit is acquired, was updated in backward, or was not reduced
+ *         where others were
  */
 ZR_NODISCARD zr_status_t zr_runtime_drop_step(zr_runtime_t *runtime);
 
@@ -233,6 +247,33 @@ const void *zr_param_data(const zr_param_t *param);
  * @return ZR_OK; ZR_ERR_STATE when the unit is not acquired with gradients, or is frozen
  */
 ZR_NODISCARD zr_status_t zr_param_grad(zr_param_t *param, void **grad_p, bool *accumulate_p);
+
+/**
+ * Full gradient of a trainable parameter between its unit's last reduction and zr_runtime_step,
+ * [dims] of config's dtype, on the device: the sum over ranks that the step divides. What is
+ * written there counts. NULL where it is not kept in full (stages 1 to 3 with several ranks, stages
+ * 2 and 3, updates in backward), and for frozen parameters.
+ */
+void *zr_param_kept_grad(const zr_param_t *param);
+
+/** Whether trained parameters in fp32, where they are kept in full, are their own masters: the next
+ * update begins with what is written there. After commit. */
+bool zr_runtime_params_are_masters(const zr_runtime_t *runtime);
+
+/**
+ * Leave a parameter out of the next update, because nothing has computed a gradient for it: its
+ * values, its state and the count of its updates stay as they are. To be called in a step, on all
+ * ranks alike; with updates in backward, before its unit's last reduction. An optimizer of the
+ * program's own must know zr_update_t.is_left_out.
+ *
+ * @return ZR_OK; ZR_ERR_ARGUMENT for a frozen parameter; ZR_ERR_STATE outside of a step, and where
+ *         it was updated already
+ */
+ZR_NODISCARD zr_status_t zr_param_leave_out(zr_param_t *param);
+/** Number of updates that a parameter was left out of; checkpoints do not have it. */
+size_t zr_param_n_left_out(const zr_param_t *param);
+/** Set it to what zr_param_n_left_out was when the state was saved, between steps. */
+void zr_param_set_n_left_out(zr_param_t *param, size_t n);
 
 size_t zr_param_n_elems(const zr_param_t *param);
 bool zr_param_is_frozen(const zr_param_t *param);

@@ -98,5 +98,10 @@ ZR_NODISCARD zr_status_t zr_step_publish(zr_state_t *state, const zr_unit_t *uni
 ZR_NODISCARD zr_status_t zr_step_read_ahead(zr_runtime_t *runtime);
 /** step.c: a unit was reduced for the last time in this step, and is to be updated in backward. */
 ZR_NODISCARD zr_status_t zr_step_follow(zr_runtime_t *runtime, zr_unit_t *unit);
+/** step_extra.c: after an update, or without one: parameters that were left out are not any more.
+ */
+void zr_unit_take_in(zr_unit_t *unit, bool is_updated);
+/** unit.c: begin micro-batches that zr_runtime_begin_micro_batches would not refuse. */
+ZR_NODISCARD zr_status_t zr_rt_begin(zr_runtime_t *runtime, size_t n);
 /** unit.c: logs that a unit with gradients was not reduced in this micro-batch. */
 ZR_NODISCARD zr_status_t zr_unit_check_reduced(const zr_unit_t *unit);

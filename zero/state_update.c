@@ -23,7 +23,8 @@ typedef struct piece_work {
     zr_stream_t *stream;
     size_t most_elems; /* that are updated at a time: up to the next multiple of it in the piece */
     bool is_sliced;    /* it comes from a store and is updated in its buffer */
-    bool is_left_out;  /* it only takes the memory that its update takes */
+    const zr_param_t *apart; /* whose elements are updated now, by a call of their own; or NULL */
+    bool is_left_out;        /* it only takes the memory that its update takes */
 } piece_work_t;
 
 /* What comes from a store is updated in slices of so many elements. A slice of all its arrays is
@@ -101,10 +102,41 @@ static zr_status_t update_run(const zr_state_t *state, const piece_work_t *work,
     args.param = params;
     args.lr = (float)(work->update->lr * group->lr_scale);
     args.weight_decay = (float)group->weight_decay;
+    if (work->apart != NULL) {
+        args.is_left_out = work->apart->is_left_out;
+        args.step -= (int)work->apart->n_left_out;
+    }
     args.rounding[0] = (uint32_t)work->unit->index * 0x9e3779b9u;
     args.rounding[1] = (uint32_t)args.step * 0x85ebca6bu;
     args.first = run->first;
     return zr_kernel_update(work->stream, &state->update_rule, &args);
+}
+
+/* The parameter that a run begins in, if it is updated by calls of its own: the run then ends with
+ * it. Otherwise the run ends before the next one that is. */
+static const zr_param_t *take_param_apart(const zr_unit_t *unit, zr_segment_t *run) {
+    const zr_param_t *found = NULL;
+    size_t next = SIZE_MAX, next_apart = SIZE_MAX;
+    for (size_t i = 0; i < unit->n_params; i++) {
+        const zr_param_t *param = unit->params[i];
+        const zr_layout_param_t *layout = &param->about->layout;
+        bool is_apart = param->is_left_out || param->n_left_out != 0;
+        if (layout->frozen || layout->n_elems == 0)
+            continue;
+        if (layout->offset_elems <= run->first) {
+            if (found == NULL || layout->offset_elems > found->about->layout.offset_elems)
+                found = param;
+            continue;
+        }
+        next = layout->offset_elems < next ? layout->offset_elems : next;
+        if (is_apart && layout->offset_elems < next_apart)
+            next_apart = layout->offset_elems;
+    }
+    bool is_apart = found != NULL && (found->is_left_out || found->n_left_out != 0);
+    size_t end = is_apart ? next : next_apart;
+    if (run->n_elems > end - run->first)
+        run->n_elems = end - run->first;
+    return is_apart ? found : NULL;
 }
 
 /* As many of a run's elements as have their parameters in one place. */
@@ -146,7 +178,7 @@ static zr_status_t update_slice(const zr_state_t *state, const piece_work_t *wor
     return pass_slice(state, work, run, zr_swap_close_slice);
 }
 
-static zr_status_t update_runs(const zr_state_t *state, const piece_work_t *work) {
+static zr_status_t update_runs(const zr_state_t *state, piece_work_t *work) {
     const zr_flat_t *flat = &work->unit->flat[FLAT_TRAINABLE];
     size_t piece_end = work->first + work->piece->n_elems;
     for (size_t i = 0; i < flat->n_segments; i++) {
@@ -157,6 +189,7 @@ static zr_status_t update_runs(const zr_state_t *state, const piece_work_t *work
         for (; run.first < end; run.first += run.n_elems) {
             size_t most = work->most_elems - (run.first - work->first) % work->most_elems;
             run.n_elems = end - run.first < most ? end - run.first : most;
+            work->apart = work->unit->n_apart != 0 ? take_param_apart(work->unit, &run) : NULL;
             ZR_TRY(work->is_sliced ? update_slice(state, work, &run)
                                    : update_some(state, work, &run));
             if (work->piece->tier == ZR_TIER_NVME)

@@ -240,6 +240,8 @@ zr_status_t zr_runtime_step(zr_runtime_t *runtime, zr_step_report_t *report_p) {
          i++) /* the norm was waited for behind all uses */
         zr_unit_drop_gathered(runtime, runtime->model.units[i]);
     ZR_TRY(zr_rt_note(runtime, zr_params_read_ahead(&runtime->params)));
+    for (size_t i = 0; i < runtime->model.n_units; i++)
+        zr_unit_take_in(runtime->model.units[i], !report.skipped);
     progress->micro_batch = progress->n_begins = 0;
     progress->in_micro_batch = false;
     zr_trace_at(zr_device_trace(base->device), zr_base_now(base), &(zr_trace_place_t){0});

@@ -494,7 +494,7 @@ static zr_status_t check_begin(const zr_runtime_t *runtime, size_t n) {
     return ZR_OK;
 }
 
-static zr_status_t begin(zr_runtime_t *runtime, size_t n) {
+zr_status_t zr_rt_begin(zr_runtime_t *runtime, size_t n) {
     zr_base_t *base = &runtime->base;
     for (size_t i = 0; i < runtime->model.n_units; i++) {
         zr_unit_t *unit = runtime->model.units[i];
@@ -527,7 +527,7 @@ size_t zr_runtime_micro_batches_left(const zr_runtime_t *runtime) {
 zr_status_t zr_runtime_begin_micro_batches(zr_runtime_t *runtime, size_t n) {
     ZR_TRY(zr_rt_check_ready(runtime, "zr_runtime_begin_micro_batch"));
     ZR_TRY(check_begin(runtime, n));
-    return zr_rt_note(runtime, begin(runtime, n));
+    return zr_rt_note(runtime, zr_rt_begin(runtime, n));
 }
 
 zr_status_t zr_runtime_begin_micro_batch(zr_runtime_t *runtime) {
@@ -542,6 +542,10 @@ static zr_status_t drop_step(zr_runtime_t *runtime) {
         ZR_TRY(await_and_drop(&runtime->gathers, unit));
         forget_grads(unit);
         unit->n_reduced = 0;
+        zr_unit_take_in(unit, false);
+        zr_free(base->allocator, &unit->grad_held, base->transfer);
+        if (!zr_base_keeps_full_grads(base)) /* a bucket that was not reduced */
+            zr_free(base->allocator, &unit->grad_full, base->compute);
     }
     ZR_TRY(zr_grads_drive_drop_step(&runtime->grads.drive));
     if (runtime->reads_ahead && !runtime->is_updating) {
@@ -554,11 +558,19 @@ static zr_status_t drop_step(zr_runtime_t *runtime) {
     return zr_base_order(base, base->transfer, base->compute); /* which reads what they were */
 }
 
+static bool has_reduced(const zr_runtime_t *runtime) {
+    for (size_t i = 0; i < runtime->model.n_units; i++)
+        if (runtime->model.units[i]->n_reduced > 0)
+            return true;
+    return false;
+}
+
 zr_status_t zr_runtime_drop_step(zr_runtime_t *runtime) {
     const zr_base_t *base = &runtime->base;
     ZR_TRY(zr_rt_check_ready(runtime, "zr_runtime_drop_step"));
     if (base->progress.micro_batch == 0)
         return ZR_OK;
+    bool has_begun = has_reduced(runtime);
     for (size_t i = 0; i < runtime->model.n_units; i++) {
         const zr_unit_t *unit = runtime->model.units[i];
         if (unit->n_acquired != 0)
@@ -569,7 +581,8 @@ zr_status_t zr_runtime_drop_step(zr_runtime_t *runtime) {
                            "zr_runtime_drop_step after unit \"%s\" was updated in backward "
                            "(--update-at backward)",
                            unit->name);
-        ZR_TRY(zr_unit_check_reduced(unit));
+        if (has_begun)
+            ZR_TRY(zr_unit_check_reduced(unit));
     }
     return zr_rt_note(runtime, drop_step(runtime));
 }

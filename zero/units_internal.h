@@ -36,6 +36,8 @@ struct zr_param {
     size_t tensor;           /* of the checkpoint that its initial values come from */
     bool may_be_new, is_new; /* that may lack it; lacks it */
     bool grad_written; /* this step's (or micro-batch's) gradient was asked for: add from now on */
+    bool is_left_out;  /* of the next update */
+    size_t n_left_out; /* updates that it was left out of */
 };
 
 /* Parameters of one flat buffer on this rank. */
@@ -81,11 +83,13 @@ struct zr_unit {
      * behind the other. For NVMe: the buffer of the piece that is being filled, or NULL. */
     void *state[ZR_N_TIERS];
 
-    int n_acquired;         /* acquires without release */
-    bool has_params;        /* one of them asked for parameters */
-    bool has_grads;         /* one of them asked for gradients */
-    bool is_updated;        /* in this step's backward, or about to be */
-    size_t n_reduced;       /* micro-batches, of those that began together, in order */
+    int n_acquired;   /* acquires without release */
+    bool has_params;  /* one of them asked for parameters */
+    bool has_grads;   /* one of them asked for gradients */
+    bool is_updated;  /* in this step's backward, or about to be */
+    size_t n_reduced; /* micro-batches, of those that began together, in order */
+    size_t n_apart;   /* parameters that are left out of the next update, or were of earlier ones:
+                         they   are updated by calls of their own */
     zr_event_t *gathered;   /* passes when the gathered parameters are there */
     zr_event_t *grads_kept; /* of updates in backward, else NULL: passes when its gradients are
                                summed, and where they are kept */

@@ -80,6 +80,8 @@ static void update_formed(const update_work_t *work, const zr_update_t *part) {
                         ZR_DTYPE_F32);
     }
     work->loop(&formed, work->factors);
+    if (part->is_left_out) /* and is not rounded anew either */
+        return;
     for (size_t i = 1; i < work->rule->n_arrays; i++) {
         const zr_rounding_t rounding = zr_update_rounding(part, i);
         const zr_host_random_t random = {bits, rounding.shift};
