@@ -12,6 +12,7 @@ import os
 import pathlib
 import sys
 import threading
+import weakref
 from ctypes import (
     CFUNCTYPE,
     POINTER,
@@ -277,6 +278,7 @@ class Update(Structure):
         ("weight_decay", c_float),
         ("hyper", c_float * 8),
         ("step", c_int),
+        ("is_left_out", c_bool),
         ("rounding", c_uint * 2),
         ("first", c_size_t),
         ("form", c_int),
@@ -481,6 +483,9 @@ _signatures = {
     "zr_store_wait": (c_int, [c_void_p, c_uint64]),
     "zr_runtime_commit": (c_int, [c_void_p]),
     "zr_runtime_begin_micro_batches": (c_int, [c_void_p, c_size_t]),
+    "zr_runtime_begin_extra_micro_batch": (c_int, [c_void_p]),
+    "zr_runtime_sum_micro_batches": (None, [c_void_p]),
+    "zr_runtime_params_are_masters": (c_bool, [c_void_p]),
     "zr_runtime_drop_step": (c_int, [c_void_p]),
     "zr_runtime_begin_evaluation": (c_int, [c_void_p]),
     "zr_unit_acquire": (c_int, [c_void_p, c_int]),
@@ -488,6 +493,10 @@ _signatures = {
     "zr_unit_reduce": (c_int, [c_void_p]),
     "zr_param_data": (c_void_p, [c_void_p]),
     "zr_param_grad": (c_int, [c_void_p, POINTER(c_void_p), POINTER(c_bool)]),
+    "zr_param_kept_grad": (c_void_p, [c_void_p]),
+    "zr_param_leave_out": (c_int, [c_void_p]),
+    "zr_param_n_left_out": (c_size_t, [c_void_p]),
+    "zr_param_set_n_left_out": (None, [c_void_p, c_size_t]),
     "zr_param_read": (c_int, [c_void_p, c_size_t, c_size_t, c_void_p]),
     "zr_param_write": (c_int, [c_void_p, c_size_t, c_size_t, c_void_p, c_int]),
     "zr_runtime_step": (c_int, [c_void_p, POINTER(StepReport)]),
@@ -544,7 +553,7 @@ def take_text(pointer: c_void_p) -> str:
 # ---- the rank that this process is ---------------------------------------------------------------
 
 _rank: POINTER(Rank) | None = None
-_runtimes: list = []  # what must be closed before it
+_runtimes: weakref.WeakSet = weakref.WeakSet()  # what must be closed before it
 
 
 def open_rank() -> Rank:

@@ -5,7 +5,6 @@ checkpoint.
 from __future__ import annotations
 
 import ctypes
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -14,8 +13,9 @@ from torch import nn
 
 from . import _c, _torch_optimizer
 from ._c import ArgumentError, UnsupportedError, byref, c_void_p, check, lib
+from .parameters import owner_of, register, set_data, set_grad, without_values
 from .stash import MAX_TRANSFERS, UNIT_BYTES, Stash
-from .units import Param, Unit, UnitPlan
+from .units import Param, Unit, UnitPlan, library_dims
 
 
 class Building:
@@ -25,6 +25,7 @@ class Building:
         rank = self._open_rank()
         log = _c.Log(_c.LOG.sink, None, _c.LOG.level, rank.rank)
         check(lib.zr_runtime_create(byref(self._config), rank.comm, rank.device, byref(log), byref(self._runtime)))
+        lib.zr_runtime_sum_micro_batches(self._runtime)  # backward divides the loss
         if checkpoint is None and self._weights is not None:
             self._weights.load_buffers(self.module)
         elif checkpoint is None:
@@ -38,16 +39,27 @@ class Building:
         for plan in plans:
             self._units.append(self._add_unit(plan, group_of, fills))
         self._params = {id(p.tensor): p for u in self._units for p in u.params}
+        self._trained = [p for p in self._params.values() if not p.is_frozen and p.tensor.numel()]
         extents = self._add_activations() if self._stash_bytes else None
         check(lib.zr_runtime_commit(self._runtime))
         if extents is not None:
             self._stash = Stash(lib.zr_runtime_store(self._runtime), extents.first, self._stash_bytes)
         self._weights = None  # its files are closed; what a checkpoint has comes next
+        self._has_masters = bool(lib.zr_runtime_params_are_masters(self._runtime))
         # Units that come last are completed first, or nearly so, until the first backward has shown it.
         self._order = [u for u in reversed(self._units) if u.is_trainable]
         with torch.no_grad():
             for unit in self._units:
                 self._adopt(unit)
+            self._convert_buffers()
+
+    def _convert_buffers(self) -> None:
+        """Statistics of layers whose kernels have one dtype for all, as module.to(dtype) does."""
+        for module in self.module.modules():
+            if isinstance(module, (nn.modules.batchnorm._NormBase, nn.utils.parametrizations._SpectralNorm)):
+                for name, buffer in module._buffers.items():
+                    if buffer is not None and buffer.is_floating_point():
+                        module._buffers[name] = buffer.to(self.dtype)
 
     def _add_activations(self) -> _c.Extents:
         """Reserve room on drives for them."""
@@ -88,15 +100,14 @@ class Building:
         return group_of
 
     def _add_unit(self, plan: UnitPlan, group_of: dict[int, int], fills: list[Any]) -> Unit:
-        unit = Unit(plan.name)
+        unit, owner = Unit(plan.name), owner_of(self)
         check(lib.zr_runtime_add_unit(self._runtime, plan.name.encode(), byref(unit.handle)))
         for name, tensor in plan.params:
-            param = Param(tensor, name, unit)
+            param = Param(tensor, name, unit, owner, id(tensor) in self._frozen)
             values_of = self._weights.filler(tensor) if self._weights is not None else _slices_of(tensor)
             fill = _c.FILL(self._filler(len(self._units), values_of))
             fills.append(fill)
-            dims = list(tensor.shape)
-            dims[3:] = [math.prod(dims[3:])] if len(dims) > 4 else dims[3:]
+            dims = library_dims(tensor.shape)
             desc = _c.ParamDesc(
                 name=self._saved_names[id(tensor)].encode(),
                 n_dims=len(dims),
@@ -126,19 +137,22 @@ class Building:
     def _adopt(self, unit: Unit) -> None:
         """From now on the unit's parameters are the library's memory."""
         for p in unit.params:
-            p.absent = torch.full((), float("nan"), dtype=self.dtype, device=p.tensor.device)
-            self._absent[self._address(p.absent)] = p
-            p.absent = p.absent.expand(p.shape)
-            p.tensor.grad = None
-        if self._moves:
-            for p in unit.params:
-                p.tensor.data = p.absent if p.tensor.numel() else torch.empty(p.shape, dtype=self.dtype, device=p.tensor.device)
-            return
-        check(lib.zr_unit_acquire(unit.handle, _c.FORWARD))
+            set_grad(p.tensor, None)
+            p.absent = without_values(p, self.dtype, f"libzero: parameter {p.name} is used while its unit {unit.name!r} is not gathered")
+            p.shows_grad = self._has_whole_gradient(p)
+            register(p)
+        if not self._moves:
+            check(lib.zr_unit_acquire(unit.handle, _c.FORWARD))
         for p in unit.params:
-            self._show(p)
-            self._own.add(p.key)
-        check(lib.zr_unit_release(unit.handle))
+            if not p.tensor.numel():
+                set_data(p, torch.empty(p.shape, dtype=self.dtype, device=p.tensor.device))
+            elif self._moves:
+                set_data(p, p.absent, is_absent=True)
+            else:
+                self._show(p)
+                self._own.add(p.key)
+        if not self._moves:
+            check(lib.zr_unit_release(unit.handle))
 
 
 def _slices_of(tensor: nn.Parameter) -> Any:

@@ -16,7 +16,7 @@ from torch import nn
 from . import _c
 from ._c import ArgumentError, UnsupportedError, byref, c_bool, c_void_p, check, lib
 from .exchange import model_of, names_in
-from .units import UnitPlan
+from .units import UnitPlan, library_dims
 
 _BUFFERS_MOST_BYTES = 16 << 20
 
@@ -38,9 +38,13 @@ class Checkpoints:
         if tag is not None:
             raise UnsupportedError("save_checkpoint: checkpoints are named for their step; tag must be None")
         self._check_between_steps("save_checkpoint")
+        self._follow_changes()
         if self._saved_model is None and self.rank == 0:
             self._saved_model = model_of(self.module) or {}
         state = {"client_state": dict(client_state or {}), "buffers": _encode_buffers(self.module)}
+        left_out = {self._saved_names[id(p.tensor)]: lib.zr_param_n_left_out(p.handle) for p in self._trained}
+        if any(left_out.values()):
+            state["updates_left_out"] = {name: n for name, n in left_out.items() if n}
         if self._saved_model:
             state["model"] = self._saved_model  # for zero-train
         options = _c.SaveOptions(os.fsencode(save_dir), json.dumps(state).encode(), False, keep)
@@ -69,30 +73,50 @@ class Checkpoints:
             lib.zr_checkpoint_info(checkpoint, byref(info))
             path = pathlib.Path(os.fsdecode(info.path))
             state = json.loads(lib.zr_checkpoint_trainer_json(checkpoint) or b"{}")
-            saved = [lib.zr_checkpoint_tensor(checkpoint, i).contents.name.decode() for i in range(info.n_tensors)]
-            self._saved_names = names_in(saved, self._saved_names)
+            names = self._compare(checkpoint, info, path)
+            buffers = _decode_buffers(self.module, state.get("buffers", {}), path)
+            self._saved_names = names
             self._saved_model = state.get("model", self._saved_model)
             self._load(checkpoint)
             self._report.step, self._report.n_skipped = info.step, info.step - info.n_updates
         finally:
             lib.zr_checkpoint_close(byref(checkpoint))
-        _decode_buffers(self.module, state.get("buffers", {}), path)
+        for p in self._trained:
+            lib.zr_param_set_n_left_out(p.handle, state.get("updates_left_out", {}).get(names[id(p.tensor)], 0))
+        for buffer, value in buffers:
+            buffer.data.copy_(value)
         return path, state.get("client_state", {})
+
+    def _compare(self, checkpoint: c_void_p, info: Any, path: pathlib.Path) -> dict[int, str]:
+        """Refuse a checkpoint that does not fit, while the engine is as it was. Returns the names of parameters in it."""
+        found = [lib.zr_checkpoint_tensor(checkpoint, i).contents for i in range(info.n_tensors)]
+        saved = {t.name.decode(): t for t in found}
+        names = names_in(list(saved), self._saved_names)
+        for p in self._params.values():
+            tensor = saved.pop(names[id(p.tensor)], None)
+            if tensor is None:
+                raise ArgumentError(f"{path} has no parameter {names[id(p.tensor)]}: it is of another model")
+            shape = [tensor.dims[i] for i in range(tensor.n_dims)]
+            if shape != library_dims(p.shape):
+                raise ArgumentError(f"{path}: parameter {names[id(p.tensor)]} has shape {shape}, the model's {list(p.shape)}")
+        if saved:
+            raise ArgumentError(f"{path} has {len(saved)} parameters that the model lacks, such as {next(iter(saved))}: it is of another model")
+        own = self._get("optimizer")
+        if any(t.has_moments for t in found) and self._trained and info.optimizer.decode().lower() != own.lower():
+            raise ArgumentError(f"{path} has the state of optimizer {info.optimizer.decode()!r}, and this engine's is {own!r}")
+        return names
 
     def _load(self, checkpoint: c_void_p) -> None:
         """With a new runtime: one begins with what a checkpoint has, or its first values."""
         plans = [UnitPlan(u.name, [(p.name, p.tensor) for p in u.params]) for u in self._units]
-        self._remove_hooks()
-        self._close_stash()
+        self._let_go()
         lib.zr_runtime_destroy(byref(self._runtime))
-        self._live.clear()
-        self._absent.clear()
-        self._own.clear()
         try:
             self._build(plans, checkpoint)
             self._add_hooks()
-            self._is_mixed = False
+            self._is_mixed, self._failed = False, ""
         except BaseException as error:
+            lib.zr_runtime_destroy(byref(self._runtime))
             self._failed = f"{type(error).__name__} in load_checkpoint"
             raise
 
@@ -137,11 +161,13 @@ def _encode_buffers(module: nn.Module) -> dict[str, Any]:
     }
 
 
-def _decode_buffers(module: nn.Module, saved: Mapping[str, Any], path: pathlib.Path) -> None:
-    buffers = buffers_of(module)
+def _decode_buffers(module: nn.Module, saved: Mapping[str, Any], path: pathlib.Path) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """The module's buffers, and their values."""
+    buffers, found = buffers_of(module), []
     for name, (dtype, shape, text) in saved.items():
         if name not in buffers or list(buffers[name].shape) != shape:
             raise ArgumentError(f"{path}: the module has no buffer {name} of shape {shape}")
         data = bytearray(base64.b64decode(text))
         value = torch.frombuffer(data, dtype=getattr(torch, dtype)).view(shape) if data else torch.empty(shape)
-        buffers[name].data.copy_(value)
+        found.append((buffers[name], value))
+    return found

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -27,12 +28,14 @@ from .checkpoints import Checkpoints, read_secret
 from .exchange import saved_names
 from .gradients import Gradients, rows_of
 from .hooks import IN_BACKWARD, IN_FORWARD, OUTSIDE, Hooks
+from .parameters import closed_message, data_of, forget, grad_of, seal_alive, set_data, set_grad, weak_reference, without_values
 from .pretrained import Weights, give_places, take_pretrained
 from .stash import UNIT_BYTES, Stash
 from .units import Param, Unit, check_params, plan_units, tensor_at
 from .values import Values
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+_MAX_SKIPPED = 5  # steps in a row
 
 
 class Engine(Building, Hooks, Gradients, Values, Checkpoints):
@@ -75,6 +78,7 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
         comm_secret: str | os.PathLike[str] | None = None,
         **keywords: Any,
     ) -> None:
+        self._runtime = c_void_p()
         if not isinstance(model, nn.Module):
             raise ArgumentError(f"model is {type(model).__name__}, must be a torch.nn.Module")
         if hasattr(model, "_orig_mod"):
@@ -88,7 +92,6 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
             self._take_optimizer(optimizer, model_parameters, keywords)
             model_parameters = optimizer.param_groups
         _c.keep_less_of_what_is_freed()
-        self._runtime = c_void_p()
         self._signs, self._secret = checkpoint_sign, read_secret(checkpoint_sign, comm_secret)
         rank = self._open_rank()
         self.rank, self.world_size = rank.rank, rank.n_ranks
@@ -115,6 +118,9 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
             give_places(model, self.dtype)
         self._weights = Weights(pretrained, model) if pretrained is not None else None
         self._check_params()
+        self._frozen = {id(p) for p in model.parameters() if not p.requires_grad}
+        self._places = [(m, n, p) for m in model.modules() for n, p in m._parameters.items() if p is not None]
+        self._updates_in_backward = self._get("update_at") == "backward"
         self._groups = read_groups(model, model_parameters, self.optimizer is not None)
         self._saved_names = saved_names(model)  # of parameters, in checkpoints
         self._saved_model: dict[str, Any] | None = None  # what they say of the model, once it was asked for
@@ -136,7 +142,14 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
         self._held_by_use: list[Unit] = []
         self._shared_hooks: list[Any] = []  # of this backward
         self._live: dict[int, Param] = {}  # by address: parameters that are gathered
-        self._absent: dict[int, Param] = {}  # by address: what stands for those that are not
+        self._lingering: list[Any] = []  # units that stay for tensors that other code has made of their parameters
+        self._aliasing: list[Any] = []  # modules in forward, with what other code's hooks get of their parameters
+        self._hook_of: dict[int, Any] = {}  # by id of a parameter: what takes its gradient
+        self._tables: set[int] = set()  # ids of embeddings whose lookups others' hooks have saved, in this step
+        self._is_late = False  # gradients have come after their unit's were complete
+        self._has_unsynced = False  # no_sync has left gradients
+        self._n_skipped = 0  # steps in a row
+        self._said_kept = False
         self._own: set[int] = set()  # addresses of parameters that are always there
         try:
             self._build(plans, None)
@@ -144,7 +157,7 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
             lib.zr_runtime_destroy(byref(self._runtime))
             raise
         self._add_hooks()
-        _c._runtimes.append(self)
+        _c._runtimes.add(self)
 
     def _read_activations(self, where: str, capacity: int | str | None) -> int:
         """Bytes of activations that may be on drives."""
@@ -181,8 +194,14 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
 
     def _show(self, p: Param) -> None:
         """Let a parameter be the library's memory."""
-        p.tensor.data = tensor_at(lib.zr_param_data(p.handle), self.dtype, p.shape)
-        p.key, p.version = p.tensor.data_ptr(), p.tensor._version
+        values = tensor_at(lib.zr_param_data(p.handle), self.dtype, p.shape) if p.key == 0 else tensor_at(p.key, self.dtype, p.shape)
+        set_data(p, values)
+        p.key = values.data_ptr()
+        p.references.append(weak_reference(values))
+        p.accept()
+
+    def _has_whole_gradient(self, p: Param) -> bool:
+        return self.world_size == 1 and bool(lib.zr_param_kept_grad(p.handle))
 
     def _put(self, gradient: torch.Tensor, p: Param, lookup: Any) -> None:
         """Move a gradient to the library's memory; of an embedding's output, to the rows that were looked up."""
@@ -257,7 +276,7 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
 
     def is_gradient_accumulation_boundary(self) -> bool:
         """Whether step() updates now: all micro-batches of the step are done."""
-        return self._n_done == self._n_micro_batches
+        return self._n_done >= self._n_micro_batches
 
     def set_gradient_accumulation_boundary(self, is_boundary: bool) -> None:
         """Say whether the next micro-batch is the last of its step, for a step with fewer micro-batches. All ranks call
@@ -267,6 +286,8 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
     def weights_xxh3(self) -> int:
         """A hash of all parameters at full precision: the same at every stage and placement. All ranks call it."""
         self._check("weights_xxh3")
+        if self._is_between_steps():
+            self._follow_changes()
         value = ctypes.c_uint64()
         check(lib.zr_runtime_weights_xxh3(self._runtime, byref(value)))
         return value.value
@@ -298,8 +319,8 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
                 f"{call}: an exception in backward has left some parameters updated and others not (update_at='backward'): "
                 "load a checkpoint with load_checkpoint(), or close the engine"
             )
-        if self._failed:
-            raise StateError(f"{call}: the engine has failed before ({self._failed}) and can only be closed")
+        if self._failed and call != "load_checkpoint":
+            raise StateError(f"{call}: the engine has failed before ({self._failed}) and can only load a checkpoint, or be closed")
 
     # ---- forward ----
 
@@ -327,14 +348,18 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
             self._begin("forward")
         elif self._n_done == 0 and not self._is_open:
             check(lib.zr_runtime_begin_evaluation(self._runtime))
+        self._end_lingering()
         self._phase = IN_FORWARD
         try:
             with self._saving():
                 yield
             while self._held_by_use:
                 self._give_back(self._held_by_use.pop())
-        except BaseException:
-            self._give_all_back()
+        except BaseException as error:
+            try:
+                self._give_all_back()
+            except _c.Error:  # for the same reason
+                self._failed = f"{type(error).__name__} in forward"
             raise
         finally:
             self._phase = OUTSIDE
@@ -342,21 +367,64 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
     def _begin(self, call: str) -> None:
         if self._is_open:
             return
-        if self._n_done == self._n_micro_batches:
+        if self._n_done == 0:
+            self._follow_changes()
+            if self._updates_in_backward and self.optimizer is not None:
+                self._follow_rates()
+        is_extra = self._n_done >= self._n_micro_batches
+        if is_extra and self._n_micro_batches > 1:
             raise StateError(
                 f"{call}: the step's {self._n_micro_batches} micro-batches are done; call step() (grad_accum, "
-                "DeepSpeed's gradient_accumulation_steps, says how many it has)"
+                "DeepSpeed's gradient_accumulation_steps, says how many it has; with 1, a step takes those that come before step())"
             )
         self._n_open = self._n_micro_batches - self._n_done if self._is_last else 1
-        check(lib.zr_runtime_begin_micro_batches(self._runtime, self._n_open))
+        if is_extra:
+            check(lib.zr_runtime_begin_extra_micro_batch(self._runtime))
+        else:
+            check(lib.zr_runtime_begin_micro_batches(self._runtime, self._n_open))
         self._is_open, self._is_last = True, False
         for unit in self._units:
             unit.reduced = False
 
+    def _drop_open(self) -> None:
+        """A micro-batch of which there is a forward alone, or nothing."""
+        self._give_all_back()
+        self._end_lingering(is_forced=True)
+        check(lib.zr_runtime_drop_step(self._runtime))
+        self._is_open = False
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop the gradients of the step's micro-batches so far, as PyTorch's zero_grad() does. Where grad_accum declares several
+        micro-batches it does so after the last; before, it does nothing, as DeepSpeed's."""
+        self._check("zero_grad")
+        if self._n_done == 0:
+            return  # nothing, or a forward whose backward comes
+        if not self.is_gradient_accumulation_boundary():
+            if not self._said_kept:
+                _c.logger.warning("zero_grad: the step has %d micro-batches (grad_accum), and the gradients of %d are kept; "
+                                  "drop_step() drops them", self._n_micro_batches, self._n_done)
+            self._said_kept = True
+            return
+        self.drop_step()
+
+    def drop_step(self) -> None:
+        """Drop what was computed since the last step(): all gradients, and a micro-batch that was begun. All ranks call it."""
+        self._check("drop_step")
+        self._give_all_back()
+        self._end_lingering(is_forced=True)
+        check(lib.zr_runtime_drop_step(self._runtime))
+        self._forget_gradients()
+        self._is_open, self._n_done = False, 0
+
     # ---- backward ----
 
-    def backward(self, loss: torch.Tensor, gradient: torch.Tensor | None = None, retain_graph: bool = False) -> None:
-        """Compute the gradients of a micro-batch, averaged over its step's micro-batches and the ranks."""
+    def backward(self, loss: torch.Tensor, gradient: torch.Tensor | None = None, retain_graph: bool = False, *, scale: bool = True) -> None:
+        """Compute the gradients of a micro-batch.
+
+        They are averaged over the ranks, and over the micro-batches that grad_accum declares: loss is divided by these. Without
+        (grad_accum 1) gradients of several calls before step() add up, as in PyTorch.
+        scale: False: do not divide; the script has done so
+        """
         self._check("backward")
         if self._phase != OUTSIDE:
             raise StateError(f"backward within {self._phase}")
@@ -366,8 +434,16 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
             raise ArgumentError("loss depends on no parameter: it has no grad_fn (was it made under torch.no_grad()?)")
         if self._syncs:
             self._begin("backward")
+        if self._n_done and not self._has_unsynced:
+            self._take_shown()
         if self._moves:
             _c.give_back_what_is_free()
+        if scale and self._n_micro_batches > 1:
+            part = 1 / self._n_micro_batches
+            if gradient is not None:
+                gradient = gradient * part
+            elif loss.numel() == 1:
+                gradient = torch.full_like(loss, part)
         self._phase = IN_BACKWARD
         try:
             if self._syncs:
@@ -386,11 +462,24 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
             for handle in self._shared_hooks:
                 handle.remove()
             self._shared_hooks.clear()
-        if self._syncs:
-            if not self._knows_order:
-                self._learn_order()
-            self._is_open = False
-            self._n_done += self._n_open
+        self._end_lingering()
+        self._tables.clear()
+        if not self._syncs:
+            self._has_unsynced = True
+            return
+        self._has_unsynced = False
+        if not self._knows_order:
+            self._learn_order()
+        self._is_open = False
+        self._n_done += self._n_open
+        self._show_gradients()
+
+    def _take_shown(self) -> None:
+        """Gradients of earlier micro-batches are in the library, as the script has left them; autograd begins without."""
+        self._follow_gradients()
+        for p in self._trained:
+            if p.shows_grad:
+                set_grad(p.tensor, None)
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -415,21 +504,46 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
             raise StateError("step: no backward was called before it")
         if not self.is_gradient_accumulation_boundary():
             return False
-        if not self._moves:
-            self._check_unchanged(self._params.values())
-        before = self._report.n_skipped
+        if self._has_unsynced:
+            raise StateError("step: gradients of no_sync were not reduced: the step's last backward has to be outside of it")
+        self._end_lingering(is_forced=True)
+        self._follow_changes()
+        self._follow_gradients()
+        if not self._updates_in_backward:
+            self._leave_out()
         if self.optimizer is not None:
             self._follow_rates()
-        check(lib.zr_runtime_step(self._runtime, byref(self._report)))
+        n_before, n_skipped = self._report.step, self._report.n_skipped
+        try:
+            check(lib.zr_runtime_step(self._runtime, byref(self._report)))
+        finally:  # an interrupt comes when the step is done
+            has_updated = False
+            if self._report.step != n_before:
+                has_updated = self._report.n_skipped == n_skipped
+                self._end_step(has_updated)
+        self._check_skipped()
+        return has_updated
+
+    def _end_step(self, has_updated: bool) -> None:
+        self._n_done = 0
+        self._forget_gradients()
+        for p in self._params.values() if not self._moves else ():
+            p.accept()
         if self._moves:
             _c.give_back_what_is_free()
-        self._n_done = 0
-        has_updated = self._report.n_skipped == before
         if self.optimizer is not None:
             self.optimizer._opt_called = True  # else schedulers warn that it was not called
         if self.lr_scheduler is not None and has_updated:
             self.lr_scheduler.step()
-        return has_updated
+        self._n_skipped = 0 if has_updated else self._n_skipped + 1
+
+    def _check_skipped(self) -> None:
+        if self._n_skipped >= _MAX_SKIPPED:
+            self._n_skipped = 0
+            raise StateError(
+                f"step {self.global_steps}: the norm of its gradients is {self.get_global_grad_norm()}, and {_MAX_SKIPPED} steps in a row were "
+                "skipped for that: nothing is trained. Look for NaN or infinity in the loss and the inputs, or lower the learning rate; "
+                "drop such batches by zero_grad() instead of step()")
 
     def _follow_rates(self) -> None:
         """Values that schedulers or the script have set in the optimizer's groups."""
@@ -440,9 +554,6 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
             if before != (decay, lr):
                 check(lib.zr_runtime_change_group(self._runtime, number, decay, lr))
         self._rates = rates
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Does nothing: gradients belong to the library and start at zero in each step."""
 
     # ---- the module's ----
 
@@ -461,15 +572,43 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
 
     def close(self) -> None:
         """Free everything. The module's parameters have no values afterwards."""
+        self._close(keeps_values=False)
+
+    def _close(self, keeps_values: bool) -> None:
         if not self._runtime:
             return
-        self._remove_hooks()
-        for p in self._params.values():
-            p.tensor.data = p.absent
-        self._close_stash()
+        self._let_go(keeps_values)
         lib.zr_runtime_destroy(byref(self._runtime))
-        if self in _c._runtimes:
-            _c._runtimes.remove(self)
+        _c._runtimes.discard(self)
+
+    def _let_go(self, keeps_values: bool = False) -> None:
+        """Nothing is left in the library's memory that PyTorch would read: before the runtime ends."""
+        self._remove_hooks()
+        self._kept.clear()
+        self._held_by_use.clear()
+        self._live.clear()
+        self._own.clear()
+        left = [(p, r) for _, found in self._lingering for p, r in found]
+        self._lingering.clear()
+        for p in self._params.values():
+            message = closed_message(p.name)
+            left += [(p, r) for r in p.references]
+            has_values = keeps_values and p.key and not self._moves
+            values = data_of(p.tensor).clone() if has_values else without_values(p, self.dtype, message)
+            set_grad(p.tensor, None)
+            p.kept_grad, p.references, p.key = None, [], 0
+            if p.tensor.numel():
+                set_data(p, values)
+            p.tensor.__class__ = p.kind
+            forget(p)
+        for p, reference in left:
+            seal_alive([reference], closed_message(p.name))
+        self._close_stash()
+
+    def __del__(self) -> None:
+        """An engine that nobody has any more is freed. Where parameters are there at all times, the module keeps them."""
+        if getattr(self, "_runtime", None) and not sys.is_finalizing():
+            self._close(keeps_values=True)
 
     def _close_stash(self) -> None:
         stash, self._stash = self._stash, None

@@ -4,6 +4,8 @@ order they are completed in.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import zlib
 from typing import Any
 
@@ -13,7 +15,8 @@ from torch import nn
 from . import _c
 from ._c import StateError, UnsupportedError, check, lib
 from .hooks import IN_BACKWARD
-from .units import Param, Unit
+from .parameters import grad_of, set_grad, weak_reference
+from .units import Param, Unit, tensor_at
 
 
 class Gradients:
@@ -26,16 +29,31 @@ class Gradients:
             param = self._params.get(id(leaf))
             if param.is_frozen if param is not None else isinstance(leaf, nn.Parameter):
                 raise UnsupportedError(
-                    f"parameter {param.name} was frozen when the engine was made" if param is not None else
+                    f"parameter {param.name} was frozen when the engine was made: make it with the parameter trainable, and freeze "
+                    "it then" if param is not None else
                     f"a parameter of shape {tuple(leaf.shape)} is new: the model did not have it when the engine was made"
                 )
+        self._come_last()
+        is_whole = is_whole and not self._is_late
         for unit in self._units:
             unit.n_awaited = sum(id(p.tensor) in used for p in unit.params) if is_whole else -1
+            if unit.n_awaited == 0 and self._updates_in_backward:
+                unit.n_awaited = -1  # its frozen parameters are used until the end
         for key, uses in shared.items():
-            if is_whole and key in self._params:
-                self._take_apart(self._params[key], uses)
+            param = self._params.get(key)
+            is_taken = param is not None and not param.tensor._backward_hooks and key not in self._tables  # which want it whole
+            if is_whole and is_taken:
+                self._take_apart(param, uses)
         self._n_reduced = 0
         self._reduce_complete()
+
+    def _come_last(self) -> None:
+        """Hooks of the script see gradients before they go to the library."""
+        for key, hook in list(self._hook_of.items()):
+            hooks = self._params[key].tensor._post_accumulate_grad_hooks
+            if hooks and next(reversed(hooks)) != hook.id:
+                hook.remove()
+                self._add_gradient_hook(self._params[key])
 
     def _take_apart(self, param: Param, uses: list[tuple[Any, int]]) -> None:
         """A parameter that several nodes use, or an embedding: what each use adds to its gradient goes to the library at once, in the
@@ -81,7 +99,7 @@ class Gradients:
         """Called by autograd when a parameter's gradient is complete."""
         if self._phase != IN_BACKWARD:
             raise StateError("loss.backward() was called; call engine.backward(loss)")
-        if not self._syncs or tensor.grad is None:  # a lookup has brought its rows
+        if not self._syncs or grad_of(tensor) is None:  # a lookup has brought its rows
             return
         param = self._params[id(tensor)]
         self._bring(param)
@@ -102,12 +120,17 @@ class Gradients:
         lookup: the node of an embedding of which the gradient is the output's
         """
         if gradient is None:
-            gradient, param.tensor.grad = param.tensor.grad, None
+            gradient = grad_of(param.tensor)
+            set_grad(param.tensor, None)
         unit = param.unit
         if unit.reduced:
+            self._is_late = True
             raise StateError(
-                f"parameter {param.name} has another gradient after those of its unit {unit.name!r} were complete"
+                f"parameter {param.name} has another gradient after those of its unit {unit.name!r} were complete: something runs a "
+                "backward of its own. This step is dropped; from the next forward and backward on, units wait for the end of backward"
             )
+        param.has_grad = True
+        param.is_pending = not param.shows_grad
         if gradient.layout != torch.strided:
             raise UnsupportedError(f"parameter {param.name} has a gradient of layout {gradient.layout}: make it dense")
         if param.tensor.numel() == 0:
@@ -140,10 +163,15 @@ class Gradients:
 
     def _is_the_same(self, value: int) -> bool:
         """Whether a number is, on all ranks."""
-        values = (_c.c_double * 1)(value)
+        return all(other == value for other in self._share(value))
+
+    def _share(self, value: float) -> list[float]:
+        """A number of each rank."""
+        if self.world_size == 1:
+            return [value]
         found = (_c.c_double * self.world_size)()
-        check(lib.zr_runtime_share(self._runtime, values, 1, found))
-        return all(other == value for other in found)
+        check(lib.zr_runtime_share(self._runtime, (_c.c_double * 1)(value), 1, found))
+        return list(found)
 
     def _reduce_complete(self) -> None:
         """Reduce, in order, what is complete."""
@@ -153,12 +181,26 @@ class Gradients:
 
     def _reduce(self, unit: Unit) -> None:
         for p in unit.params:  # what no_sync has left
-            if p.tensor.grad is not None:
+            if not p.is_frozen and grad_of(p.tensor) is not None:
                 self._bring(p)
+        if self._updates_in_backward:
+            self._prepare_update(unit)
         self._acquire_gradients(unit)
         check(lib.zr_unit_reduce(unit.handle))
         unit.reduced = True
         self._drop(unit)
+
+    def _prepare_update(self, unit: Unit) -> None:
+        """Its parameters change when it is reduced: nobody else has them then."""
+        if unit.kept and not unit.keeps_grads:
+            unit.kept = False
+            self._kept.remove(unit)
+            self._give_back(unit)
+        self._end_lingering(forced=unit)
+        if self.world_size == 1 and self._n_done + self._n_open >= self._n_micro_batches:
+            for p in unit.params:
+                if not (p.is_frozen or p.has_grad):
+                    check(lib.zr_param_leave_out(p.handle))
 
     def _reduce_rest(self) -> None:
         for unit in self._order[self._n_reduced :]:
@@ -173,6 +215,7 @@ class Gradients:
             if isinstance(error, _c.Error) and not isinstance(error, (StateError, UnsupportedError)):
                 raise error  # the library's
             self._give_all_back()
+            self._end_lingering(is_forced=True)
             if self._syncs and self._is_open:
                 for unit in self._order:
                     if not unit.reduced:
@@ -188,9 +231,57 @@ class Gradients:
                     raise
         except _c.Error:
             self._failed = f"{type(error).__name__} in backward"
-        for p in self._params.values():
-            p.tensor.grad = None
+        self._forget_gradients()
         self._is_open, self._n_done = False, 0
+
+    # ---- gradients that the script sees, and changes ----
+
+    def _forget_gradients(self) -> None:
+        """The step has ended, or is dropped."""
+        for p in self._trained:
+            p.has_grad = p.is_pending = False
+            set_grad(p.tensor, None)
+
+    def _show_gradients(self) -> None:
+        """Where they are whole, `grad` of parameters is the library's memory."""
+        for p in self._trained:
+            if p.shows_grad and p.has_grad:
+                set_grad(p.tensor, self._kept_gradient(p))
+
+    def _kept_gradient(self, p: Param) -> torch.Tensor:
+        if p.kept_grad is None:
+            p.kept_grad = tensor_at(lib.zr_param_kept_grad(p.handle), self.dtype, p.shape)
+            p.references.append(weak_reference(p.kept_grad))
+        return p.kept_grad
+
+    def _follow_gradients(self) -> None:
+        """What the script has made of them since."""
+        for p in self._trained:
+            gradient = grad_of(p.tensor)
+            if not p.shows_grad or gradient is p.kept_grad:
+                continue
+            if gradient is not None:
+                self._kept_gradient(p).copy_(gradient)
+            elif p.has_grad:
+                p.kept_grad.zero_()
+            p.has_grad = gradient is not None
+
+    def _leave_out(self) -> None:
+        """Parameters that had no gradient on any rank are not updated, as PyTorch's optimizers skip a gradient of None."""
+        missing = [i for i, p in enumerate(self._trained) if not p.has_grad]
+        if not self._is_the_same(zlib.crc32(repr(missing).encode())):
+            missing = self._missing_everywhere(missing)
+        for i in missing:
+            check(lib.zr_param_leave_out(self._trained[i].handle))
+
+    def _missing_everywhere(self, missing: list[int]) -> list[int]:
+        n_bits = 48  # of a number that is exact
+        result = []
+        for first in range(0, len(self._trained), n_bits):
+            own = sum(1 << (i - first) for i in missing if first <= i < first + n_bits)
+            common = functools.reduce(int.__and__, map(int, self._share(float(own))))
+            result += [first + bit for bit in range(n_bits) if common >> bit & 1]
+        return result
 
 
 def _leaves_of(loss: torch.Tensor) -> tuple[dict[int, torch.Tensor], dict[int, list[tuple[Any, int]]], bool]:
@@ -206,7 +297,7 @@ def _leaves_of(loss: torch.Tensor) -> tuple[dict[int, torch.Tensor], dict[int, l
         variable = getattr(node, "variable", None)
         if variable is not None:
             leaves[id(variable)] = variable
-        elif node.name() == "CheckpointFunctionBackward":
+        elif _runs_backward(getattr(node, "_forward_cls", None)):
             is_whole = False
         for i, (below, _) in enumerate(node.next_functions):
             if below is None:
@@ -218,6 +309,13 @@ def _leaves_of(loss: torch.Tensor) -> tuple[dict[int, torch.Tensor], dict[int, l
                 nodes.append(below)
     apart = {id(leaf.variable): found for leaf, found in uses.items() if len(found) > 1 or _has_rows(found[0][0])}
     return leaves, apart, is_whole
+
+
+@functools.cache
+def _runs_backward(function: type | None) -> bool:
+    """The backward of an autograd.Function calls another backward, as those of checkpointing do that recompute a forward."""
+    code = getattr(inspect.unwrap(function.backward), "__code__", None) if function is not None else None
+    return code is not None and "backward" in code.co_names
 
 
 def _has_rows(node: Any) -> bool:

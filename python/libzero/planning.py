@@ -23,6 +23,7 @@ from . import _c, _torch_optimizer, programs
 from ._c import ArgumentError, byref, c_bool, c_void_p, check, lib
 from .engine import Engine
 from .hooks import tensors_of
+from .parameters import set_data
 
 _N_STEPS = 3  # parameters are prefetched from the second step on
 
@@ -91,11 +92,29 @@ class _PlannedEngine(Engine):
         return tensor.untyped_storage()._cdata
 
     def _show(self, p: Any) -> None:
-        p.tensor.data = self._shown[id(p.tensor)]
-        p.key, p.version = self._address(p.tensor), p.tensor._version
+        set_data(p, self._shown[id(p.tensor)])
+        p.key = self._address(self._shown[id(p.tensor)])
+        p.accept()
 
-    def _is_the_same(self, value: int) -> bool:
-        return True
+    def _hide(self, unit: Any) -> list[Any]:
+        for p in unit.params:
+            if p.tensor.numel():
+                del self._live[p.key]
+                p.key = 0
+                set_data(p, p.absent, is_absent=True)
+        return []
+
+    def _has_whole_gradient(self, p: Any) -> bool:
+        return False
+
+    def _follow_changes(self) -> None:
+        pass
+
+    def _leave_out(self) -> None:
+        pass
+
+    def _share(self, value: float) -> list[float]:
+        return [value]
 
     def _check_unchanged(self, params: Any) -> None:
         pass

@@ -10,12 +10,17 @@ from __future__ import annotations
 
 import fnmatch
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import nn
 
-from ._c import ArgumentError, c_char, c_void_p
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from ._c import ArgumentError, UnsupportedError, c_char, c_void_p
+from .parameters import checksum, data_of, known
 
 
 @dataclass
@@ -48,9 +53,11 @@ def find_blocks(model: nn.Module, named: list[str] | None) -> dict[str, nn.Modul
                 blocks.update(children)
         return blocks
     for pattern in named:
-        found = {n: m for n, m in modules.items() if n and fnmatch.fnmatchcase(n, pattern) and _has_params(m)}
-        if not found:
+        matching = {n: m for n, m in modules.items() if n and fnmatch.fnmatchcase(n, pattern) and _has_params(m)}
+        if not matching:
             raise ArgumentError(f"units: no module with parameters has the name {pattern!r}")
+        # `*` matches dots: "layers.*" means the layers, not also what is in them.
+        found = {n: m for n, m in matching.items() if not any(n.startswith(other + ".") for other in matching)}
         blocks.update(found)
     for name in blocks:
         above = next((b for b in blocks if name.startswith(b + ".")), None)
@@ -86,6 +93,12 @@ def plan_units(
     return units, needs
 
 
+def library_dims(shape: torch.Size) -> list[int]:
+    """A shape for the library, which has up to four dimensions."""
+    dims = list(shape)
+    return [*dims[:3], math.prod(dims[3:])] if len(dims) > 4 else dims
+
+
 def tensor_at(pointer: int, dtype: torch.dtype, shape: torch.Size) -> torch.Tensor:
     """A tensor on memory of the library's."""
     n_elems = math.prod(shape)
@@ -96,17 +109,41 @@ def tensor_at(pointer: int, dtype: torch.dtype, shape: torch.Size) -> torch.Tens
 
 
 class Param:
-    """A parameter, and what stands for it while its unit is not gathered."""
+    """A parameter, and what the engine has of it."""
 
-    __slots__ = ("tensor", "name", "handle", "unit", "shape", "is_frozen", "absent", "key", "version")
+    __slots__ = ("tensor", "name", "handle", "unit", "owner", "kind", "shape", "is_frozen", "absent", "key", "version", "references", "touched",
+                 "has_grad", "is_pending", "shows_grad", "kept_grad")
 
-    def __init__(self, tensor: nn.Parameter, name: str, unit: Unit) -> None:
-        self.tensor, self.name, self.unit = tensor, name, unit
+    def __init__(self, tensor: nn.Parameter, name: str, unit: Unit, owner: Callable[[], Any], is_frozen: bool) -> None:
+        self.tensor, self.name, self.unit, self.owner = tensor, name, unit, owner
+        self.kind = type(tensor)
         self.handle = c_void_p()
-        self.shape, self.is_frozen = tensor.shape, not tensor.requires_grad
+        self.shape, self.is_frozen = tensor.shape, is_frozen  # since the engine was made
         self.absent: torch.Tensor | None = None
-        self.key = 0  # address of what it holds now
-        self.version = 0  # of it, as autograd counts changes in place
+        self.key = 0  # address of its values; 0: they are not there
+        self.version = 0  # of them, as autograd counts changes in place
+        self.references: list[StorageWeakRef] = []  # to its memory
+        self.touched: int | None = None  # a checksum from before other code had `data`, whose changes are not counted
+        self.has_grad = False  # in this step
+        self.is_pending = False  # it is in the library, and PyTorch has none of it
+        self.shows_grad = False  # `grad` is the library's memory
+        self.kept_grad: torch.Tensor | None = None  # that memory
+
+    def note_access(self) -> None:
+        if self.touched is None and self.tensor.numel() and not self.owner().memory_is_master(self):
+            self.touched = checksum(self.tensor)
+
+    @property
+    def has_changed(self) -> bool:
+        """Other code has given it values, or another memory, since it was accepted."""
+        tensor = self.tensor
+        return bool(self.key) and (
+            data_of(tensor).data_ptr() != self.key or tensor._version != self.version
+            or (self.touched is not None and checksum(tensor) != self.touched))
+
+    def accept(self) -> None:
+        """Its values are those of the library now."""
+        self.version, self.touched = self.tensor._version, None
 
 
 class Unit:
@@ -131,21 +168,59 @@ class Unit:
 
 
 def check_params(model: nn.Module, dtype: torch.dtype, needs_values: bool) -> None:
-    """Refuse parameters that the library cannot hold."""
+    """Refuse parameters and modules that the library cannot hold or train."""
+    if isinstance(model, torch.jit.ScriptModule):
+        raise UnsupportedError("model is a module of torch.jit.script, whose parameters cannot be managed: give the module that it was made "
+                               "of (torch.compile of its blocks is possible elsewhere)")
+    for name, module in model.named_modules():
+        if getattr(module, "sparse", False) and isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
+            raise UnsupportedError(f"module {name or '(root)'} has sparse gradients (sparse=True), which ranks cannot add up: set sparse=False")
     for name, p in model.named_parameters():
-        if p.device.type == "meta":
-            raise ArgumentError(f"parameter {name} has no values (device meta): give pretrained=, a folder with safetensors")
-        if p.device.type != "cpu":
-            raise ArgumentError(f"parameter {name} is on {p.device}: the device is the host, move the model with .cpu()")
-        if isinstance(p, nn.parameter.UninitializedParameter):
-            raise ArgumentError(f"parameter {name} has no shape yet (a lazy module): run a forward first")
-        if needs_values and p.numel() > 1 and not any(p.stride()):
-            raise ArgumentError(f"parameter {name} has no values: the module's engine was closed, or could not be made; load them again")
-        if type(p.data) is not torch.Tensor or p.layout != torch.strided:
-            raise ArgumentError(f"parameter {name} is a {type(p.data).__name__} of layout {p.layout}: plain dense tensors are supported")
-        if p.dtype == dtype or (dtype == torch.bfloat16 and p.dtype == torch.float32):
-            continue
-        raise ArgumentError(
-            f"parameter {name} is {p.dtype}, the configuration says {dtype}: convert the model, or set dtype "
-            "('fp32' or 'bf16'; DeepSpeed: bf16.enabled)"
-        )
+        _check_param(name, p, dtype, needs_values)
+    _check_storages(model)
+
+
+def _check_param(name: str, p: nn.Parameter, dtype: torch.dtype, needs_values: bool) -> None:
+    if known(p) is not None:
+        raise ArgumentError(f"parameter {name} belongs to an engine that is open: call its close() first, or go on with it")
+    if isinstance(p, nn.parameter.UninitializedParameter):
+        raise ArgumentError(f"parameter {name} has no shape yet (a lazy module): run a forward first")
+    if p.device.type == "meta":
+        raise ArgumentError(f"parameter {name} has no values (device meta): give pretrained=, a folder with safetensors")
+    if p.device.type != "cpu":
+        raise ArgumentError(f"parameter {name} is on {p.device}: the device is the host, move the model with .cpu()")
+    if type(p.data) is not torch.Tensor or p.layout != torch.strided:
+        raise ArgumentError(f"parameter {name} is a {type(p.data).__name__} of layout {p.layout}: plain dense tensors are supported")
+    if needs_values and not _has_values(p):
+        raise ArgumentError(f"parameter {name} has no values: the module's engine was closed, or could not be made; load them again")
+    if p.dtype == dtype or (dtype == torch.bfloat16 and p.dtype == torch.float32):
+        return
+    way_out = "convert the model, or set dtype ('fp32' or 'bf16'; DeepSpeed: bf16.enabled)"
+    if p.is_complex():
+        way_out = "hold it as real numbers, torch.view_as_real(parameter), and make it complex in forward"
+    raise ArgumentError(f"parameter {name} is {p.dtype}, the configuration says {dtype}: {way_out}")
+
+
+def _has_values(p: nn.Parameter) -> bool:
+    if p.numel() > 1 and not any(p.stride()):
+        return False
+    try:
+        p.data_ptr()
+    except RuntimeError:  # sealed
+        return False
+    return True
+
+
+def _check_storages(model: nn.Module) -> None:
+    """Two parameters that are not one object, and have memory in common, would become two."""
+    places = []
+    for name, p in model.named_parameters():
+        if p.device.type == "cpu" and p.numel() and any(p.stride()):
+            last = sum((n - 1) * step for n, step in zip(p.shape, p.stride()))
+            places.append((p.data_ptr(), p.data_ptr() + (last + 1) * p.itemsize, name))
+    places.sort()
+    for (_, end, name), (begin, _, other) in zip(places, places[1:]):
+        if begin < end:
+            raise ArgumentError(
+                f"parameters {name} and {other} share memory and are two nn.Parameters: they would be trained apart. To tie them, let both "
+                "modules have one nn.Parameter (b.weight = a.weight), and transpose it where it is used; else give one a copy (clone())")

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
-from ._c import ArgumentError, StateError, UnsupportedError, c_char, check, lib
+from ._c import ArgumentError, StateError, UnsupportedError, check, lib
 from .checkpoints import buffers_of
 from .hooks import OUTSIDE
+from .parameters import checksum, data_of
 from .units import Param, tensor_at
 
 _WRITTEN_ELEMS = 1 << 22  # at a time
@@ -46,11 +46,14 @@ class Values:
                 n_held += 1
             may_change = {id(p) for p in wanted} if modifier_rank is not None else set()
             fixed = [p for u in units for p in u.params if id(p) not in may_change]
-            before = [_checksum(p.tensor) for p in fixed]
+            before = [checksum(p.tensor) for p in fixed]
             masters = {id(p): self._read_master(p, modifier_rank) for p in wanted} if modifier_rank is not None else {}
             yield
-            changed = next((p for p, was in zip(fixed, before) if _checksum(p.tensor) != was), None)
-            if changed is None and modifier_rank is not None:
+            changed = next((p for p, was in zip(fixed, before) if checksum(p.tensor) != was), None)
+            if changed is not None:
+                for p in fixed:
+                    p.accept()
+            elif modifier_rank is not None:
                 for p in wanted:
                     self._write_back(p, modifier_rank, masters[id(p)])
         except BaseException:
@@ -76,7 +79,7 @@ class Values:
     def _write_back(self, param: Param, root: int, master: torch.Tensor | None) -> None:
         """What a rank has made of a parameter, to all. Elements of which it changed nothing keep the rest of their
         master's precision."""
-        tensor = param.tensor.data
+        tensor = data_of(param.tensor)
         if tensor.shape != param.shape:
             raise ArgumentError(f"gathered: parameter {param.name} has shape {tuple(tensor.shape)} now, had {tuple(param.shape)}")
         if not tensor.numel():
@@ -88,9 +91,49 @@ class Values:
 
     def _accept(self, param: Param) -> None:
         """The parameter is the library's memory, as it is now."""
-        if param.tensor.numel() and param.tensor.data_ptr() != param.key:
-            param.tensor.data = tensor_at(param.key, self.dtype, param.shape)
-        param.version = param.tensor._version
+        if param.tensor.numel() and data_of(param.tensor).data_ptr() != param.key:
+            self._show(param)
+        param.accept()
+
+    # ---- changes between steps ----
+
+    def memory_is_master(self, param: Param) -> bool:
+        """What is written to its memory counts, without more."""
+        return self.world_size == 1 and not self._moves and (param.is_frozen or self._has_masters)
+
+    def _follow_changes(self) -> None:
+        """What other code has made of parameters that are there at all times."""
+        self._check_replaced()
+        if self._moves:
+            return
+        for p in self._params.values():
+            if p.has_changed:
+                self._take_change(p, "a change of")
+
+    def _check_replaced(self) -> None:
+        for module, name, tensor in self._places:
+            if module._parameters.get(name) is not tensor:
+                param = self._params[id(tensor)]
+                raise UnsupportedError(
+                    f"parameter {param.name} of the module was replaced by another object after the engine was made, and would not be "
+                    "trained: copy values into it (`with engine.gathered(parameter, modifier_rank=0):`), or make a new engine")
+
+    def _take_change(self, param: Param, what: str) -> None:
+        """Keep what the only rank has made of a parameter, wherever it lives."""
+        tensor, is_master = data_of(param.tensor), self.memory_is_master(param)
+        if self.world_size > 1 or not (is_master or self._is_between_steps()):
+            raise UnsupportedError(
+                f"{what} parameter {param.name} {'on one of several ranks' if self.world_size > 1 else 'within a step'} would be lost, or "
+                "differ between ranks: change it after step(), in `with engine.gathered(parameter, modifier_rank=0):`, or by load_state_dict()")
+        if tensor.data_ptr() == param.key and is_master:
+            param.accept()
+        elif is_master:
+            self._show(param)
+            with torch.no_grad():
+                data_of(param.tensor).copy_(tensor)
+            param.accept()
+        else:
+            self._write_back(param, 0, self._read_master(param, 0))
 
     def _write(self, param: Param, value: torch.Tensor, root: int = 0) -> None:
         """New values, of one rank, wherever the parameter lives."""
@@ -103,8 +146,14 @@ class Values:
             check(lib.zr_param_write(param.handle, first, part.numel(), pointer, root))
 
     def _check_between_steps(self, call: str) -> None:
-        if self._n_done or self._is_open:
-            raise StateError(f"{call} within a step: call it after step(); a forward in training mode also begins a step")
+        if not self._is_between_steps():
+            raise StateError(f"{call} within a step: call it after step(), or drop the step by zero_grad()")
+
+    def _is_between_steps(self) -> bool:
+        """A micro-batch that was begun by a forward alone is dropped: its backward begins it again."""
+        if self._n_done == 0 and self._is_open and self._phase == OUTSIDE:
+            self._drop_open()
+        return self._n_done == 0 and not self._is_open
 
     def _find(self, tensor: nn.Parameter) -> Param:
         if id(tensor) not in self._params:
@@ -119,6 +168,8 @@ class Values:
         exclude_frozen_parameters: leave out frozen parameters, as for adapters
         """
         self._check("state_dict")
+        if self._is_between_steps():
+            self._follow_changes()
         values: dict[int, torch.Tensor] = {}
         for unit in self._units:
             for p in unit.params:
@@ -150,18 +201,14 @@ class Values:
             value, param = state_dict.get(prefix + name), self._params.get(id(tensor))
             if param is None or not isinstance(value, torch.Tensor) or value is tensor:
                 continue
+            if not self._moves and param.key and value.device == tensor.device and data_of(value).data_ptr() == param.key:
+                state_dict[prefix + name] = tensor  # it is what the parameter has
+                continue
             if value.shape == param.shape or (not param.shape and value.shape == (1,)):
                 self._write(param, value)
                 state_dict[prefix + name] = tensor
 
     def _note_loaded(self, module: nn.Module, _keys: Any) -> None:
         for param in (self._params.get(id(t)) for t in module._parameters.values()):
-            if param is not None and param.tensor.data_ptr() == param.key:
-                param.version = param.tensor._version
-
-
-def _checksum(tensor: torch.Tensor) -> int:
-    """Changes with any element, or nearly so."""
-    data = tensor.data.contiguous()
-    size = data.numel() * data.itemsize
-    return zlib.crc32((c_char * size).from_address(data.data_ptr())) if size else 0
+            if param is not None and param.key and data_of(param.tensor).data_ptr() == param.key:
+                param.accept()
