@@ -320,6 +320,9 @@ bool zr_config_uses_nvme(const zr_config_t *config);
  * until then. */
 bool zr_config_takes_back(const zr_config_t *config);
 
+/** The smallest stage that has what is asked for: what `auto` may choose begins there. */
+int zr_config_least_stage(const zr_config_t *config);
+
 /** The encoding of messages; NULL: the dtype itself, as with PLAIN. `config` is resolved. */
 const struct zr_encoding *zr_config_message(const zr_config_t *config, zr_message_as_t as);
 

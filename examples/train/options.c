@@ -743,16 +743,16 @@ static zr_status_t check_memory_snapshot(const train_options_t *options, const z
                    path);
 }
 
-/* What was asked for keeps `auto` to the stages that have it. */
-static int least_stage(const train_options_t *options) {
-    if (options->config.offload_param.device != ZR_OFFLOAD_NONE)
-        return 3;
-    return options->has_gradients ? 2 : 0;
+int train_options_least_stage(const train_options_t *options) {
+    int least = zr_config_least_stage(&options->config);
+    bool offloads = options->auto_optimizer ||
+                    options->config.offload_optimizer.device != ZR_OFFLOAD_NONE;
+    return options->has_gradients && offloads && least < 2 ? 2 : least;
 }
 
 zr_status_t train_options_resolve_run(train_options_t *options, const zr_log_t *log) {
     if (options->auto_stage) {
-        options->config.stage = least_stage(options);
+        options->config.stage = train_options_least_stage(options);
         options->auto_group |= !options->has_group && options->config.shard_group_size <= 0;
     }
     if (!options->config.overlap_comm)

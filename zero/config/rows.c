@@ -192,7 +192,8 @@ static const zr_option_when_t at_stages_1_3 = {
     gathers_params, "no parameters are gathered at stage 0; add --stage 1, 2 or 3", false};
 static const zr_option_when_t between_groups = {
     feeds_errors_back,
-    "nothing is encoded between groups of ranks; add --reduce-encoding and --shard-group-size",
+    "nothing is encoded between groups of ranks; add --reduce-encoding and --shard-group-size "
+    "RANKS",
     false};
 static const zr_option_when_t with_outer_steps = {
     takes_outer_steps, "there are no outer steps; add --outer-every and --shard-group-size", false};
