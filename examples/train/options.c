@@ -745,8 +745,8 @@ static zr_status_t check_memory_snapshot(const train_options_t *options, const z
 
 int train_options_least_stage(const train_options_t *options) {
     int least = zr_config_least_stage(&options->config);
-    bool offloads = options->auto_optimizer ||
-                    options->config.offload_optimizer.device != ZR_OFFLOAD_NONE;
+    bool offloads =
+        options->auto_optimizer || options->config.offload_optimizer.device != ZR_OFFLOAD_NONE;
     return options->has_gradients && offloads && least < 2 ? 2 : least;
 }
 

@@ -269,10 +269,13 @@ TEST(evaluations_with_drives) {
 
 /* Ranks that save whole units save more or less than the first does, and some nothing. */
 TEST(savers_pin_alike) {
-    static const char *const cases[] = {
-        "--stage 0 --ranks 2", "--stage 0 --ranks 5", "--stage 0 --ranks 8",
-        "--stage 3 --ranks 4 --shard-group-size 1", "--stage 1 --ranks 4 --shard-group-size 2",
-        "--stage 3 --ranks 3 --freeze wte,wpe", "--stage 0 --ranks 3 --checkpoint-async"};
+    static const char *const cases[] = {"--stage 0 --ranks 2",
+                                        "--stage 0 --ranks 5",
+                                        "--stage 0 --ranks 8",
+                                        "--stage 3 --ranks 4 --shard-group-size 1",
+                                        "--stage 1 --ranks 4 --shard-group-size 2",
+                                        "--stage 3 --ranks 3 --freeze wte,wpe",
+                                        "--stage 0 --ranks 3 --checkpoint-async"};
     for (size_t i = 0; i < N_OF(cases); i++) {
         char arguments[1024];
         snprintf(arguments, sizeof(arguments),

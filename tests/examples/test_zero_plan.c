@@ -327,8 +327,8 @@ TEST(stages_that_lack_an_option) {
                  {"--offload-params cpu", 3}};
     for (size_t i = 0; i < N_OF(cases); i++)
         for (int n_ranks = 1; n_ranks <= 2; n_ranks++) {
-            json_t *object = plan_json(0, MODEL "--micro-batch 1 --ranks %d %s", n_ranks,
-                                           cases[i].options);
+            json_t *object =
+                plan_json(0, MODEL "--micro-batch 1 --ranks %d %s", n_ranks, cases[i].options);
             size_t k;
             json_t *row;
             assert_true(json_array_size(field(object, "plans")) > 0);

@@ -118,8 +118,8 @@ TEST(paths_have_weights) {
 /* The mean over all targets that count, in micro-batches of any size, some without any. */
 TEST(documents_are_evaluated) {
 #define EVALUATE_OF(data)                                                                          \
-    "--model layers=2,channels=16,heads=2,seq=16,vocab=256 --threads 1 --eval-only --val-data "    \
-    data " "
+    "--model layers=2,channels=16,heads=2,seq=16,vocab=256 --threads 1 --eval-only "               \
+    "--val-data " data " "
 #define EVALUATE EVALUATE_OF("others")
     double loss = number(run_json(0, EVALUATE "--micro-batch 1"), "evaluation.loss.first");
     for (int n_ranks = 1; n_ranks <= 4; n_ranks++) {
@@ -138,8 +138,8 @@ TEST(documents_are_evaluated) {
                 "--val-data is text and --data is documents");
 }
 
-/* There is no mean of nothing: an evaluation whose windows are all ignored is refused, whoever would
- * have made it and however many; as soon as one token counts there is a loss. */
+/* There is no mean of nothing: an evaluation whose windows are all ignored is refused, whoever
+ * would have made it and however many; as soon as one token counts there is a loss. */
 TEST(an_evaluation_has_targets) {
     static const char *const ways[] = {"--eval-batches 1", "--eval-batches 3 --ranks 3 --stage 3",
                                        "--eval-batches 1 --micro-batch 4"};

@@ -165,8 +165,8 @@ void zr_saves_release(zr_saves_t *saves) {
 }
 
 zr_save_parts_t zr_save_lend(const zr_saves_t *saves, const zr_slices_t *slices, bool copies) {
-    zr_save_parts_t parts = parts_of(slices, slices->state->base->rank,
-                                     zr_save_staging_bytes(slices, copies), copies);
+    zr_save_parts_t parts =
+        parts_of(slices, slices->state->base->rank, zr_save_staging_bytes(slices, copies), copies);
     zr_store_buffer_t *all[] = {&parts.bounce, &parts.staging, &parts.copy};
     char *base = saves->memory;
     size_t left = base != NULL ? saves->memory_bytes : 0;
