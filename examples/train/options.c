@@ -931,6 +931,23 @@ static void warn_of_stage(const train_options_t *options, const zr_log_t *log) {
                      options->config.stage, why);
 }
 
+void train_options_warn_left_out(const train_options_t *options, const zr_log_t *log) {
+    const options_given_t *given = &options->given;
+    options_rows_t rows;
+    options_rows(&train_table, &rows);
+    for (size_t i = 0; i < given->n; i++) {
+        const options_row_t *row = options_find(&rows, given->all[i].name);
+        const char *value = given->all[i].value;
+        if (row == NULL || zr_option_is_redundant(&row->option, value))
+            continue;
+        const zr_option_when_t *when =
+            train_options_idle(options, &row->option, (train_open_t){.stage = false}, false);
+        if (when != NULL && !when->warns)
+            zr_log_write(log, ZR_LOG_WARNING, "--%s %s: no effect with what auto chose: %s",
+                         row->option.name, value, when->otherwise);
+    }
+}
+
 void train_options_warn_idle(train_options_t *options, bool is_stage_open, bool has_nccl,
                              const zr_log_t *log) {
     if (!is_stage_open)

@@ -148,6 +148,30 @@ TEST(what_is_asked_for_is_kept) {
         }
 }
 
+/* An option of a place where auto puts nothing is not dropped in silence; one that is heeded, or
+ * asks for nothing, is not spoken of. */
+TEST(what_is_left_out_is_said) {
+    static const struct {
+        const char *options;
+        const char *said; /* NULL: nothing */
+    } cases[] = {
+        {AUTO "--update-on host",
+         "warning: --update-on host: no effect with what auto chose: nothing is offloaded"},
+        {AUTO "--nvme-path drive --nvme-buffers 3",
+         "warning: --nvme-buffers 3: no effect with what auto chose: "},
+        {AUTO_PARAMS "--nvme-path drive --param-buffers 3",
+         "warning: --param-buffers 3: no effect with what auto chose: "},
+        {AUTO "--update-on auto", NULL},
+        {AUTO "--update-on host --device-memory 9MB", NULL}};
+    for (size_t i = 0; i < N_OF(cases); i++) {
+        assert_ran(0, MODEL "--stage 2 %s", cases[i].options);
+        if (cases[i].said != NULL)
+            assert_has(err, cases[i].said);
+        else
+            assert_not_said(cases[i].options, "no effect");
+    }
+}
+
 /* With room for all, no slower one is taken for a lower number, nor a higher one for nothing. */
 TEST(the_fastest_of_those_that_fit) {
     expect_fields(run_json(0, MODEL "--stage auto"), "stage=0"); /* one rank: all are alike */
