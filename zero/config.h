@@ -191,11 +191,13 @@ typedef struct zr_config {
                              of this size hold the same; must divide the number of ranks; -1: all
                              ranks */
     zr_message_as_t gather_encoding; /* for gathered parameters, at stages 1 to 3: every rank
-                                        computes with the decoded values, its own included */
+                                        computes with the decoded values, its own included. Frozen
+                                        ones are gathered at stage 3 alone */
     zr_message_as_t reduce_encoding; /* for gradients: each rank's part of a sum, and sums that are
-                                        gathered; sums are computed in fp32, in rank order */
+                                        gathered (stage 0, and between groups); sums are computed in
+                                        fp32, in rank order */
     bool error_feedback; /* with groups: the encoding error of messages to other groups is added to
-                            the messages of the next step */
+                            the messages of the next step; saving drops it */
     size_t outer_every; /* with groups: each group takes this many local steps, then all groups take
                            an outer step; 0: every step involves all ranks */
     double outer_lr, outer_momentum; /* learning rate and momentum of the outer step (SGD with
@@ -319,6 +321,9 @@ bool zr_config_uses_nvme(const zr_config_t *config);
 /** Whether updates in backward may be undone when the norm is known: the old state is kept
  * until then. */
 bool zr_config_takes_back(const zr_config_t *config);
+
+/** The smallest stage that has what is asked for: what `auto` may choose begins there. */
+int zr_config_least_stage(const zr_config_t *config);
 
 /** The encoding of messages; NULL: the dtype itself, as with PLAIN. `config` is resolved. */
 const struct zr_encoding *zr_config_message(const zr_config_t *config, zr_message_as_t as);

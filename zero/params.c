@@ -243,8 +243,7 @@ static zr_status_t open_reads(zr_params_t *params, zr_swap_item_t *items, size_t
     return ZR_OK;
 }
 
-/* What was read ahead and not taken is dropped. */
-static zr_status_t close_reads(zr_params_t *params) {
+zr_status_t zr_params_close_reads(zr_params_t *params) {
     if (!params->is_reading)
         return ZR_OK;
     params->is_reading = false;
@@ -284,7 +283,7 @@ static zr_status_t seek_shard(zr_params_t *params, const zr_unit_params_t *data)
         params->n_foreseen += data->n_parts;
         return ZR_OK;
     }
-    ZR_TRY(close_reads(params));
+    ZR_TRY(zr_params_close_reads(params));
     if (has_order) {
         order->n = order->position; /* it is another order from here on */
         for (size_t i = 0; i < data->n_parts; i++)
@@ -334,7 +333,7 @@ zr_status_t zr_params_read_ahead(zr_params_t *params) {
     zr_read_order_t *order = order_now(params);
     if (params->store == NULL || params->ahead == order)
         return ZR_OK;
-    ZR_TRY(close_reads(params));
+    ZR_TRY(zr_params_close_reads(params));
     if (order->position != 0) /* a micro-batch has been: it may have read less than those before */
         order->n = order->position;
     order->position = 0;
@@ -373,7 +372,7 @@ zr_status_t zr_params_begin_update(zr_params_t *params) {
     if (params->n_updated == 0)
         return ZR_OK;
     if (params->writes == params->swap)
-        ZR_TRY(close_reads(params));
+        ZR_TRY(zr_params_close_reads(params));
     params->filled_by = params->writes;
     bool is_read = params->is_read_by_updates && !params->is_taken_gathered;
     return zr_swap_begin(params->writes, is_read ? ZR_SWAP_UPDATE : ZR_SWAP_FILL, params->updated,
@@ -492,7 +491,7 @@ static zr_status_t look_at_part(zr_params_t *params, const zr_unit_t *unit, int 
     const void *buffer = NULL;
     account(params, &before);
     double waited = before.wait_seconds[ZR_STORE_GET]; /* also for what is dropped now */
-    ZR_TRY(close_reads(params));
+    ZR_TRY(zr_params_close_reads(params));
     account(params, &before);
     ZR_TRY(
         zr_swap_load(params->swap, &params->parts[unit->data[kind].first_part + number], &buffer));
@@ -557,7 +556,7 @@ zr_status_t zr_params_write(zr_params_t *params, zr_unit_t *unit, int kind, size
                          zr_base_at(params->base, unit->data[kind].own, first));
         return ZR_OK;
     }
-    ZR_TRY(close_reads(params)); /* what was read ahead has the old values */
+    ZR_TRY(zr_params_close_reads(params)); /* what was read ahead has the old values */
     while (n_elems != 0) {
         size_t left = part_elems - first % part_elems;
         size_t length = n_elems < left ? n_elems : left;

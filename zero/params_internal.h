@@ -85,6 +85,8 @@ ZR_NODISCARD zr_status_t zr_params_end_fill(zr_params_t *params);
 /** The next micro-batch will come, or begins, or that of an evaluation: start to read what the last
  * one read. What is read otherwise before it begins ends that. */
 ZR_NODISCARD zr_status_t zr_params_read_ahead(zr_params_t *params);
+/** End the reads that are under way: what was read ahead and not taken is dropped. */
+ZR_NODISCARD zr_status_t zr_params_close_reads(zr_params_t *params);
 /**
  * Queue, on the transfer stream, all of a flat buffer's shard to device memory.
  *

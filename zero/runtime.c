@@ -311,8 +311,13 @@ void zr_runtime_stand_for_longer(zr_runtime_t *runtime) {
     runtime->base.is_of_longer = true;
 }
 
-void zr_runtime_do_alike_once(zr_runtime_t *runtime, bool does) {
-    runtime->base.does_alike_once = does && !zr_base_has_data(&runtime->base);
+zr_status_t zr_runtime_do_alike_once(zr_runtime_t *runtime, bool does) {
+    bool *does_now = &runtime->base.does_alike_once;
+    does = does && !zr_base_has_data(&runtime->base);
+    if (does != *does_now) /* a pass ends as it began */
+        ZR_TRY(zr_params_close_reads(&runtime->params));
+    *does_now = does;
+    return ZR_OK;
 }
 
 static zr_status_t create_events(zr_unit_t *unit) {

@@ -70,7 +70,7 @@ void zr_runtime_leave_out_values(zr_runtime_t *runtime);
 /** Before commit, or between steps, of a simulated rank: whether times are not asked for until the
  * next call. Then pieces of a unit that are alike are worked through once, and stores move nothing;
  * memory is as ever. */
-void zr_runtime_do_alike_once(zr_runtime_t *runtime, bool does);
+ZR_NODISCARD zr_status_t zr_runtime_do_alike_once(zr_runtime_t *runtime, bool does);
 
 /** Before commit, of a simulated rank: its run stands for one of thousands of units, and its
  * streams wait for memory as those of that one do. */

@@ -306,6 +306,8 @@ static void note_open(capacity_options_t *o) {
     o->run.auto_stage = false;
     o->gradients_open = !o->run.has_gradients;
     o->activations_open = !is_given(o, "offload-activations");
+    if (o->stage_open)
+        o->run.config.stage = o->least_stage = train_options_least_stage(&o->run);
     o->optimizer_open = !is_given(o, "offload-optimizer");
     o->params_open = !is_given(o, "offload-params");
     o->optimizer = where(config->offload_optimizer.device, o->run.auto_optimizer);

@@ -48,6 +48,7 @@ typedef struct capacity_options {
 
     /* What is tried in all ways, unless it was given. */
     bool stage_open, optimizer_open, params_open, gradients_open, activations_open;
+    int least_stage;                    /* of those that are tried, if it is open */
     capacity_where_t optimizer, params; /* where not open */
 
     bool sub_group_open, param_buffer_open; /* as small as a case's host memory asks for */

@@ -45,7 +45,7 @@ typedef struct running {
 /* Of placements that are chosen in parts there is one, or the one that was asked for. */
 static bool is_asked(const capacity_options_t *o, const capacity_place_t *place) {
     capacity_where_t usual = place->stage == 3 && o->params_open ? CAPACITY_AUTO : o->params;
-    if (!o->stage_open && place->stage != o->run.config.stage)
+    if (o->stage_open ? place->stage < o->least_stage : place->stage != o->run.config.stage)
         return false;
     if (place->stage != 3 && place->params != CAPACITY_NONE)
         return false;
@@ -77,7 +77,7 @@ static void list_places(running_t *running) {
  * device, are no more sharded at this stage than at the one before. */
 static bool is_of_stage_before(const capacity_options_t *o, const capacity_case_t *its_case,
                                const capacity_place_t *place) {
-    return o->stage_open && its_case->run.n_ranks == 1 &&
+    return o->stage_open && its_case->run.n_ranks == 1 && place->stage > o->least_stage &&
            (place->stage == 1 || (place->stage == 3 && place->params == CAPACITY_NONE));
 }
 

@@ -210,7 +210,7 @@ static zr_status_t check_trace(const plan_options_t *o, const zr_log_t *log) {
     return files_check_apart(trace, others, N_ELEMS(others), log);
 }
 
-static zr_status_t check(const plan_options_t *o, const zr_log_t *log) {
+static zr_status_t check(plan_options_t *o, const zr_log_t *log) {
     ZR_TRY(check_trace(o, log));
     ZR_TRY(options_check_needs(&plan_table, &o->run.given, log));
     ZR_TRY(plan_hardware_check_given(o->hardware_name, &o->run.given, log));
@@ -225,6 +225,8 @@ static zr_status_t check(const plan_options_t *o, const zr_log_t *log) {
                          .params = o->params_open || o->run.auto_params,
                          .no_drives = o->is_this && o->run.config.nvme.paths[0] == '\0'};
     ZR_TRY(train_options_check_given(&o->run, open, log));
+    if (o->stage_open)
+        o->run.config.stage = o->least_stage = train_options_least_stage(&o->run);
     return o->recompute_open ? ZR_OK : train_options_check_recompute(&o->run, log);
 }
 

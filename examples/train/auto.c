@@ -89,6 +89,7 @@ static void take(train_options_t *options, const zr_run_rows_t *rows, const zr_l
     choice->n_plans = rows->n_tried;
     zr_log_write(log, ZR_LOG_INFO, "auto: %s (%s)", choice->options + 1,
                  zr_count_text(rows->n_tried, "plan").text);
+    train_options_warn_left_out(options, log);
     if (!options->auto_stage && !options->auto_group && !options->auto_order &&
         !options->auto_update && !options->auto_recompute)
         return;

@@ -22,6 +22,20 @@ train_evaluation_size_t train_evaluation_size(const train_options_t *options, co
                                      .n_tokens = n_sequences * options->seq};
 }
 
+zr_status_t train_evaluation_check(const train_options_t *options, const data_t *data,
+                                   const zr_log_t *log) {
+    train_evaluation_size_t size = train_evaluation_size(options, data);
+    uint64_t n_sequences = size.n_full * options->config.micro_batch + size.n_rest;
+    if (!data_has_documents(data) || data_n_targets_of(data, 0, n_sequences) > 0)
+        return ZR_OK;
+    return zr_fail(
+        log, ZR_ERR_ARGUMENT,
+        "--eval-batches %zu: no token of what is evaluated (%s of --val-data) has a loss: "
+        "all are first tokens of documents or marked as ignored; give more, or leave "
+        "it out",
+        options->evaluation.n_batches, zr_count_text(n_sequences, "sequence").text);
+}
+
 static bool is_due_every(const train_options_t *options, size_t step) {
     size_t every = options->evaluation.every;
     return every != 0 && step % every == 0;

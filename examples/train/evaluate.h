@@ -23,6 +23,10 @@ typedef struct train_evaluation_size {
 
 train_evaluation_size_t train_evaluation_size(const train_options_t *options, const data_t *data);
 
+/** Refuse an evaluation none of whose tokens has a loss: there is no mean of nothing. */
+ZR_NODISCARD zr_status_t train_evaluation_check(const train_options_t *options, const data_t *data,
+                                                const zr_log_t *log);
+
 /** Whether one comes before the first step. @param step  that the run begins behind */
 bool train_evaluation_is_due_first(const train_options_t *options, const train_gain_t *gain,
                                    size_t step);

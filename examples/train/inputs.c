@@ -61,6 +61,7 @@ static zr_status_t open_data(run_t *run) {
     options.weights = NULL;
     options.log = train_evaluation_log(&run->log);
     ZR_TRY(data_open(&options, &run->val));
+    ZR_TRY(train_evaluation_check(o, run->val, &run->log));
     warn_of_padding(o, "--val-data", run->val, &run->log);
     if (run->data == NULL || data_has_documents(run->data) == data_has_documents(run->val))
         return ZR_OK;

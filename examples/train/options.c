@@ -743,16 +743,16 @@ static zr_status_t check_memory_snapshot(const train_options_t *options, const z
                    path);
 }
 
-/* What was asked for keeps `auto` to the stages that have it. */
-static int least_stage(const train_options_t *options) {
-    if (options->config.offload_param.device != ZR_OFFLOAD_NONE)
-        return 3;
-    return options->has_gradients ? 2 : 0;
+int train_options_least_stage(const train_options_t *options) {
+    int least = zr_config_least_stage(&options->config);
+    bool offloads =
+        options->auto_optimizer || options->config.offload_optimizer.device != ZR_OFFLOAD_NONE;
+    return options->has_gradients && offloads && least < 2 ? 2 : least;
 }
 
 zr_status_t train_options_resolve_run(train_options_t *options, const zr_log_t *log) {
     if (options->auto_stage) {
-        options->config.stage = least_stage(options);
+        options->config.stage = train_options_least_stage(options);
         options->auto_group |= !options->has_group && options->config.shard_group_size <= 0;
     }
     if (!options->config.overlap_comm)
@@ -929,6 +929,23 @@ static void warn_of_stage(const train_options_t *options, const zr_log_t *log) {
     if (list.n > 0)
         zr_log_write(log, ZR_LOG_WARNING, "%s: no effect at stage %d, %s", list.text,
                      options->config.stage, why);
+}
+
+void train_options_warn_left_out(const train_options_t *options, const zr_log_t *log) {
+    const options_given_t *given = &options->given;
+    options_rows_t rows;
+    options_rows(&train_table, &rows);
+    for (size_t i = 0; i < given->n; i++) {
+        const options_row_t *row = options_find(&rows, given->all[i].name);
+        const char *value = given->all[i].value;
+        if (row == NULL || zr_option_is_redundant(&row->option, value))
+            continue;
+        const zr_option_when_t *when =
+            train_options_idle(options, &row->option, (train_open_t){.stage = false}, false);
+        if (when != NULL && !when->warns)
+            zr_log_write(log, ZR_LOG_WARNING, "--%s %s: no effect with what auto chose: %s",
+                         row->option.name, value, when->otherwise);
+    }
 }
 
 void train_options_warn_idle(train_options_t *options, bool is_stage_open, bool has_nccl,

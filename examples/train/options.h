@@ -202,6 +202,10 @@ train_options_t train_options_default(void);
 
 /** Check what was filled in by hand, as train_options_parse does at its end. */
 ZR_NODISCARD zr_status_t train_options_resolve(train_options_t *options, const zr_log_t *log);
+/** Say what has no effect as nothing that `auto` chose has it. */
+void train_options_warn_left_out(const train_options_t *options, const zr_log_t *log);
+/** The smallest stage that has all that was asked for: an open one is none below. */
+int train_options_least_stage(const train_options_t *options);
 /** The part of it that is about the run and not about its data or where things are offloaded. */
 ZR_NODISCARD zr_status_t train_options_resolve_run(train_options_t *options, const zr_log_t *log);
 /** The same, where placements are open, and checked with each plan. */

@@ -123,6 +123,55 @@ TEST(the_stage_that_fits) {
                      cases[i].why);
 }
 
+/* Nothing that was asked for is left out for a stage that does not have it, with room for all. */
+TEST(what_is_asked_for_is_kept) {
+    static const struct {
+        const char *options, *key, *kept;
+        int least;
+    } cases[] = {
+        {"--gather-encoding 8bit", "messages", "parameters in 8bit", 1},
+        {"--gather-encoding 8bit --master split", "messages", "parameters in 8bit", 3},
+        {"--update-at backward", "update_at", "backward", 2},
+        {"--update-at backward --gather-encoding bf16", "messages", "parameters in bf16", 2},
+        {"--update-at auto --master split", "update_at", "end", 0},
+        {"--gather-encoding none", "update_at", "end", 0}};
+    for (int n_ranks = 1; n_ranks <= 2; n_ranks++)
+        for (size_t i = 0; i < N_OF(cases); i++) {
+            json_t *object =
+                run_json(0,
+                         "--model layers=1,channels=8,heads=2,seq=16,vocab=256 --data text "
+                         "--steps 2 --stage auto --ranks %d %s",
+                         n_ranks, cases[i].options);
+            assert_string_equal(text(object, cases[i].key), cases[i].kept);
+            assert_true(number(object, "stage") >= cases[i].least);
+            assert_true(n_ranks > 1 || number(object, "stage") == cases[i].least);
+        }
+}
+
+/* An option of a place where auto puts nothing is not dropped in silence; one that is heeded, or
+ * asks for nothing, is not spoken of. */
+TEST(what_is_left_out_is_said) {
+    static const struct {
+        const char *options;
+        const char *said; /* NULL: nothing */
+    } cases[] = {
+        {AUTO "--update-on host",
+         "warning: --update-on host: no effect with what auto chose: nothing is offloaded"},
+        {AUTO "--nvme-path drive --nvme-buffers 3",
+         "warning: --nvme-buffers 3: no effect with what auto chose: "},
+        {AUTO_PARAMS "--nvme-path drive --param-buffers 3",
+         "warning: --param-buffers 3: no effect with what auto chose: "},
+        {AUTO "--update-on auto", NULL},
+        {AUTO "--update-on host --device-memory 9MB", NULL}};
+    for (size_t i = 0; i < N_OF(cases); i++) {
+        assert_ran(0, MODEL "--stage 2 %s", cases[i].options);
+        if (cases[i].said != NULL)
+            assert_has(err, cases[i].said);
+        else
+            assert_not_said(cases[i].options, "no effect");
+    }
+}
+
 /* With room for all, no slower one is taken for a lower number, nor a higher one for nothing. */
 TEST(the_fastest_of_those_that_fit) {
     expect_fields(run_json(0, MODEL "--stage auto"), "stage=0"); /* one rank: all are alike */

@@ -249,6 +249,43 @@ TEST(lengths_are_followed) {
         expect_planned(cases[i], run_json(0, "%s --quiet", cases[i]), false);
 }
 
+/* An evaluation before the first step reads parameters ahead, and the plan's early steps drop them.
+ */
+TEST(evaluations_with_drives) {
+    static const char *const cases[] = {
+        "--offload-params nvme", "--offload-params nvme --param-buffer 2048 --param-buffers 2",
+        "--offload-params nvme --offload-param-ratio 0.5 --ranks 2 --eval-every 1",
+        "--offload-params nvme --offload-optimizer nvme --update-at backward --eval-every 2",
+        "--recompute unit --offload-activations nvme --eval-every 2"};
+    if (!nvme)
+        skip();
+    for (size_t i = 0; i < N_OF(cases); i++) {
+        char arguments[1024];
+        snprintf(arguments, sizeof(arguments),
+                 TINY "--stage 3 --steps 5 --quiet --nvme-path drive --val-data val %s", cases[i]);
+        expect_planned(arguments, run_json(0, "%s", arguments), true);
+    }
+}
+
+/* Ranks that save whole units save more or less than the first does, and some nothing. */
+TEST(savers_pin_alike) {
+    static const char *const cases[] = {"--stage 0 --ranks 2",
+                                        "--stage 0 --ranks 5",
+                                        "--stage 0 --ranks 8",
+                                        "--stage 3 --ranks 4 --shard-group-size 1",
+                                        "--stage 1 --ranks 4 --shard-group-size 2",
+                                        "--stage 3 --ranks 3 --freeze wte,wpe",
+                                        "--stage 0 --ranks 3 --checkpoint-async"};
+    for (size_t i = 0; i < N_OF(cases); i++) {
+        char arguments[1024];
+        snprintf(arguments, sizeof(arguments),
+                 "--model layers=1,channels=48,heads=2,seq=32,vocab=256 --data text --steps 2 "
+                 "--quiet --checkpoint-dir pinned%zu %s",
+                 i, cases[i]);
+        expect_planned(arguments, run_json(0, "%s", arguments), true);
+    }
+}
+
 /* Of a run that does not fit: what it takes without the budget. */
 TEST(what_it_would_take) {
     json_t *within = run_json(1, TINY "--steps 3 --ranks 2 --device-memory 64KiB");

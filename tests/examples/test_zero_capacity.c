@@ -353,6 +353,20 @@ TEST(open_stages_are_all_tried) {
     }
 }
 
+/* Stages that lack what is asked for are not tried, with one rank neither. */
+TEST(stages_that_lack_an_option) {
+    for (int n_ranks = 1; n_ranks <= 2; n_ranks++) {
+        json_t *object = capacity_json(
+            0,
+            SMALL BUDGETS "--offload-optimizer none --offload-params none --ranks %d "
+                          "--offload-activations none --verify off --shard-group-size all "
+                          "--update-at backward",
+            n_ranks);
+        assert_int_equal(json_array_size(field(object, "points")), n_ranks);
+        assert_true(number(point_of(object), "stage") == 2);
+    }
+}
+
 /* What is printed runs in zero-train, and one layer more does not. */
 TEST(options_are_zero_trains) {
     char arguments[2048], larger[64];

@@ -315,6 +315,29 @@ TEST(what_has_no_effect) {
     assert_not_said("GPUs", "no effect");
 }
 
+/* Stages that lack what is asked for are not planned: what is recommended has it, and runs. */
+TEST(stages_that_lack_an_option) {
+    static const struct {
+        const char *options;
+        int least;
+    } cases[] = {{"--update-at backward", 2},
+                 {"--gather-encoding 8bit", 1},
+                 {"--gather-encoding 8bit --master split", 3},
+                 {"--offload-optimizer cpu --offload-gradients cpu", 2},
+                 {"--offload-params cpu", 3}};
+    for (size_t i = 0; i < N_OF(cases); i++)
+        for (int n_ranks = 1; n_ranks <= 2; n_ranks++) {
+            json_t *object =
+                plan_json(0, MODEL "--micro-batch 1 --ranks %d %s", n_ranks, cases[i].options);
+            size_t k;
+            json_t *row;
+            assert_true(json_array_size(field(object, "plans")) > 0);
+            json_array_foreach(field(object, "plans"), k, row)
+                assert_true(number(row, "stage") >= cases[i].least);
+            expect_recommended(object, "", "options");
+        }
+}
+
 /* Descriptions that come with the program. */
 TEST(hardware_is_found) {
     static const char *const names[] = {"8x-a100-80g", "8x-a100-40g-400gb", "8x-h100",

@@ -117,9 +117,10 @@ TEST(paths_have_weights) {
 
 /* The mean over all targets that count, in micro-batches of any size, some without any. */
 TEST(documents_are_evaluated) {
-#define EVALUATE                                                                                   \
-    "--model layers=2,channels=16,heads=2,seq=16,vocab=256 --threads 1 --eval-only --val-data "    \
-    "others "
+#define EVALUATE_OF(data)                                                                          \
+    "--model layers=2,channels=16,heads=2,seq=16,vocab=256 --threads 1 --eval-only "               \
+    "--val-data " data " "
+#define EVALUATE EVALUATE_OF("others")
     double loss = number(run_json(0, EVALUATE "--micro-batch 1"), "evaluation.loss.first");
     for (int n_ranks = 1; n_ranks <= 4; n_ranks++) {
         json_t *object = run_json(0, EVALUATE "--ranks %d --stage 3", n_ranks);
@@ -135,6 +136,26 @@ TEST(documents_are_evaluated) {
     expect_same_peaks(field(with, "planned_peak_bytes"), with, true);
     expect_said(ZERO_TRAIN, 2, DOCUMENTS "--steps 4 --val-data text",
                 "--val-data is text and --data is documents");
+}
+
+/* There is no mean of nothing: an evaluation whose windows are all ignored is refused, whoever
+ * would have made it and however many; as soon as one token counts there is a loss. */
+TEST(an_evaluation_has_targets) {
+    static const char *const ways[] = {"--eval-batches 1", "--eval-batches 3 --ranks 3 --stage 3",
+                                       "--eval-batches 1 --micro-batch 4"};
+    uint32_t words[256 + 400] = {20261123, 1, 400};
+    for (uint32_t i = 0; i < 400; i++)
+        words[256 + i] = (97 + i % 26) | (i % 20 == 0) << 30 | (uint32_t)(i < 200) << 31;
+    write_file("late", words, sizeof(words));
+    for (size_t i = 0; i < N_OF(ways); i++) {
+        assert_ran(2, EVALUATE_OF("late") "%s", ways[i]);
+        assert_has(err, "no token of what is evaluated");
+        assert_has(err, "of --val-data) has a loss");
+        assert_ran(2, DOCUMENTS "--steps 2 --val-data late %s", ways[i]);
+        assert_has(err, "give more, or leave it out");
+    }
+    json_t *object = run_json(0, EVALUATE_OF("late") "--eval-batches 30 --ranks 3");
+    assert_true(json_is_real(field(object, "evaluation.loss.first")));
 }
 
 /* What zero-plan says of such data is what the run takes. */

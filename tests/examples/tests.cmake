@@ -83,6 +83,9 @@ if(TARGET zero-train)
   zr_add_test(examples/test_zero_train_drive.c LABELS asan)
   target_compile_definitions(test_zero_train_drive PRIVATE ZERO_TRAIN="$<TARGET_FILE:zero-train>")
   add_dependencies(test_zero_train_drive zero-train)
+  zr_add_test(examples/test_zero_train_alike.c NO_SANITIZERS)
+  target_compile_definitions(test_zero_train_alike PRIVATE ZERO_TRAIN="$<TARGET_FILE:zero-train>")
+  add_dependencies(test_zero_train_alike zero-train)
   zr_add_test(examples/test_zero_train_bits.c offload/fault_ring.c offload/store_fixture.c
               LINK zero_train_core LABELS asan)
   foreach(function zr_ring_open zr_ring_queue zr_ring_submit zr_ring_next zr_ring_register_buffers

@@ -71,7 +71,8 @@ size_t zr_save_copy_bytes(const zr_slices_t *slices) {
     return add_up(slices, slices->state->base->rank, resident_bytes, &largest);
 }
 
-static size_t staging_bytes(const zr_slices_t *slices, int rank, bool copies) {
+/* What a buffer has room for on a rank: its largest row, or a part of it. */
+static size_t staging_of(const zr_slices_t *slices, int rank, bool copies) {
     size_t looked_at, on_device, chunk = slices->chunk_bytes;
     add_up(slices, rank, looked_at_bytes, &looked_at);
     add_up(slices, rank, device_bytes, &on_device);
@@ -81,15 +82,23 @@ static size_t staging_bytes(const zr_slices_t *slices, int rank, bool copies) {
     return largest < most ? largest : most;
 }
 
+/* As large on each rank as on the one with the largest: they are pinned while it saves, and a plan
+ * of one rank is that of all. */
 size_t zr_save_staging_bytes(const zr_slices_t *slices, bool copies) {
-    return staging_bytes(slices, slices->state->base->rank, copies);
+    size_t most = 0;
+    for (int rank = 0; rank < slices->state->base->n_ranks; rank++) {
+        size_t own = staging_of(slices, rank, copies);
+        most = own > most ? own : most;
+    }
+    return most;
 }
 
 /* Sizes of the parts, with room to align what lies in them, each staging buffer for itself. */
-static zr_save_parts_t parts_of(const zr_slices_t *slices, int rank, bool copies) {
+static zr_save_parts_t parts_of(const zr_slices_t *slices, int rank, size_t staging_bytes,
+                                bool copies) {
     zr_store_options_t store = zr_nvme_store_options(slices->state->base);
     size_t n_buffers = ZR_SAVE_N_STAGING_BUFFERS, largest;
-    size_t staging = n_buffers * staging_bytes(slices, rank, copies);
+    size_t staging = n_buffers * staging_bytes;
     size_t copy = copies ? add_up(slices, rank, resident_bytes, &largest) : 0;
     return (zr_save_parts_t){.bounce.size_bytes = ZR_SAVE_N_BOUNCE_BUFFERS * store.request_bytes +
                                                   ZR_SAVE_ALIGN_BYTES,
@@ -104,8 +113,8 @@ static bool saves_any(const zr_slices_t *slices, int rank) {
 }
 
 /* A rank that saves nothing needs nothing. */
-static size_t memory_of(const zr_slices_t *slices, int rank, bool copies) {
-    zr_save_parts_t parts = parts_of(slices, rank, copies);
+static size_t memory_of(const zr_slices_t *slices, int rank, size_t staging_bytes, bool copies) {
+    zr_save_parts_t parts = parts_of(slices, rank, staging_bytes, copies);
     if (!saves_any(slices, rank))
         return 0;
     return parts.bounce.size_bytes + parts.staging.size_bytes + parts.copy.size_bytes;
@@ -115,9 +124,9 @@ static size_t memory_of(const zr_slices_t *slices, int rank, bool copies) {
  * has the same room, so that a run fits on all of them or on none, and a plan of one rank is that
  * of all. */
 static size_t memory_bytes(const zr_slices_t *slices, bool copies) {
-    size_t most = 0;
+    size_t most = 0, staging_bytes = zr_save_staging_bytes(slices, copies);
     for (int rank = 0; rank < slices->state->base->n_ranks; rank++) {
-        size_t own = memory_of(slices, rank, copies);
+        size_t own = memory_of(slices, rank, staging_bytes, copies);
         most = own > most ? own : most;
     }
     return most;
@@ -156,7 +165,8 @@ void zr_saves_release(zr_saves_t *saves) {
 }
 
 zr_save_parts_t zr_save_lend(const zr_saves_t *saves, const zr_slices_t *slices, bool copies) {
-    zr_save_parts_t parts = parts_of(slices, slices->state->base->rank, copies);
+    zr_save_parts_t parts =
+        parts_of(slices, slices->state->base->rank, zr_save_staging_bytes(slices, copies), copies);
     zr_store_buffer_t *all[] = {&parts.bounce, &parts.staging, &parts.copy};
     char *base = saves->memory;
     size_t left = base != NULL ? saves->memory_bytes : 0;

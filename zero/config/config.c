@@ -520,6 +520,16 @@ bool zr_config_takes_back(const zr_config_t *config) {
            (config->clip > 0 || config->check_overflow);
 }
 
+int zr_config_least_stage(const zr_config_t *config) {
+    bool decodes = config->gather_encoding != ZR_MESSAGE_PLAIN;
+    if (config->offload_param.device != ZR_OFFLOAD_NONE ||
+        (decodes && config->master == ZR_MASTER_SPLIT)) /* below, ranks keep what they decode */
+        return 3;
+    if (config->update_at == ZR_UPDATE_AT_BACKWARD)
+        return 2;
+    return decodes ? 1 : 0;
+}
+
 size_t zr_config_n_together(const zr_config_t *config) {
     return config->order == ZR_ORDER_BLOCK ? config->grad_accum : 1;
 }

@@ -192,7 +192,8 @@ static const zr_option_when_t at_stages_1_3 = {
     gathers_params, "no parameters are gathered at stage 0; add --stage 1, 2 or 3", false};
 static const zr_option_when_t between_groups = {
     feeds_errors_back,
-    "nothing is encoded between groups of ranks; add --reduce-encoding and --shard-group-size",
+    "nothing is encoded between groups of ranks; add --reduce-encoding and --shard-group-size "
+    "RANKS",
     false};
 static const zr_option_when_t with_outer_steps = {
     takes_outer_steps, "there are no outer steps; add --outer-every and --shard-group-size", false};
@@ -257,7 +258,8 @@ static const zr_option_t rows[] = {
      .group = RANKS,
      .help = "when gradients are reduced over ranks; auto: once per step at stages 0 and 1 and "
              "with --order block, else every micro-batch",
-     .more = "the other makes all four stages bitwise equal with `--grad-accum`"},
+     .more = "the other makes all four stages bitwise equal with `--grad-accum`, but for what "
+             "[encodings](../guide/lean.md#on-the-wire) change"},
     {"prefetch", ZERO "stage3_prefetch_bucket_size", FIELD(prefetch_elems), .type = ZR_OPTION_COUNT,
      .flags = AGREE | FILE_AUTO | ZR_OPTION_OR_ALL, .arg = "ELEMS|all", .group = RANKS,
      .usual = "50000000",
@@ -277,16 +279,18 @@ static const zr_option_t rows[] = {
     {"gather-encoding", NULL, FIELD(gather_encoding), .type = ZR_OPTION_CHOICE, .flags = AGREE,
      .choices = gathered, .group = RANKS,
      .help = "encoding of gathered parameters (lossy): all ranks compute with the same decoded "
-             "values; masters are not affected",
+             "values; masters are not affected; frozen ones are gathered, and so encoded, at stage "
+             "3 alone, whose result differs then",
      .more = "[lean.md](../guide/lean.md#on-the-wire)", .when = {&at_stages_1_3}, .idle = "none"},
     {"reduce-encoding", NULL, FIELD(reduce_encoding), .type = ZR_OPTION_CHOICE, .flags = AGREE,
      .choices = reduced, .group = RANKS,
-     .help = "encoding of gradients between ranks (lossy); sums are computed in fp32",
+     .help = "encoding of gradients between ranks (lossy); sums are computed in fp32; at stage 0 "
+             "they are sent to all ranks encoded, too, so that its result differs",
      .more = "[lean.md](../guide/lean.md#on-the-wire)"},
     {"error-feedback", NULL, FIELD(error_feedback), .type = ZR_OPTION_SWITCH, .flags = AGREE,
      .group = RANKS,
      .help = "with --reduce-encoding and groups: add the encoding error of messages between groups "
-             "to those of the next step",
+             "to those of the next step; a checkpoint drops them, which changes the result",
      .more = "[lean.md](../guide/lean.md#on-the-wire)", .when = {&between_groups}, .idle = "off"},
     {"outer-every", NULL, FIELD(outer_every), .type = ZR_OPTION_COUNT, .flags = AGREE,
      .arg = "STEPS", .group = RANKS,

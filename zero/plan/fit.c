@@ -14,7 +14,10 @@ static void keep_first(void *context, zr_log_level_t level, int rank, const char
 size_t zr_run_list_ways(const zr_run_open_t *open, const zr_config_t *config,
                         zr_run_way_t ways[ZR_RUN_MOST_WAYS]) {
     bool has_orders = open->order && config->grad_accum > 1;
-    bool has_moments = open->update_at && config->stage >= 2;
+    zr_config_t in_backward = *config;
+    in_backward.update_at = ZR_UPDATE_AT_BACKWARD;
+    bool keeps_masters = zr_config_takes_back(&in_backward) && config->master == ZR_MASTER_SPLIT;
+    bool has_moments = open->update_at && config->stage >= 2 && !keeps_masters;
     size_t n = 0;
     for (int order = 0; order <= has_orders; order++)
         for (int moment = 0; moment <= has_moments; moment++)

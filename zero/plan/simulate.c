@@ -184,7 +184,7 @@ static void begin_times(planned_rank_t *rank) {
 static zr_status_t go_on(planned_rank_t *rank, zr_run_plan_t *plan, bool *is_last_p) {
     zr_runtime_time_t before, after;
     size_t n_done = rank->steps.n_done;
-    zr_runtime_do_alike_once(rank->runtime, leaves_times(rank));
+    ZR_TRY(zr_runtime_do_alike_once(rank->runtime, leaves_times(rank)));
     begin_times(rank);
     bool may_end = zr_run_steps_may_end(&rank->steps);
     zr_runtime_time(rank->runtime, &before);
