@@ -4,6 +4,8 @@
  */
 #pragma once
 
+#include <jansson.h>
+
 #include "examples/data/data.h"
 #include "examples/train/train.h"
 
@@ -34,12 +36,12 @@ ZR_NODISCARD zr_status_t train_checkpoint_open(const train_options_t *options, c
 void train_checkpoint_close(train_start_t *start);
 
 /** The model and the adapters of the newest checkpoint of a folder, as --model and --lora take
- * them. They are not set where it has none, or cannot be read. Free them. Before the options are
- * resolved.
+ * them, and its options (kept.h). They are not set where it has none, or cannot be read. Free them.
+ * Before the options are resolved.
  *
  * @return false when there is a checkpoint that says nothing of its model
  */
-bool train_checkpoint_said(const char *dir, char **model_p, char **lora_p);
+bool train_checkpoint_said(const char *dir, char **model_p, char **lora_p, json_t **kept_p);
 
 /** Whether --checkpoint-every asks for a checkpoint after this step. */
 bool train_checkpoint_is_due(const train_options_t *options, size_t step);

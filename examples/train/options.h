@@ -103,11 +103,13 @@ typedef struct train_options {
     const char *freeze;                                /* NULL: nothing */
     const char *lora_text; /* as written, or own_lora; NULL: all but `freeze` is trained */
     char *own_lora;        /* owned: as own_model */
+    struct json_t *kept;   /* owned: options of that checkpoint (kept.h); NULL */
     zr_lora_t lora;        /* of lora_text, when resolved */
     int lora_base;         /* of train_lora_base_t */
 
     /* How. */
     zr_config_t config;        /* resolved */
+    zr_config_t said;          /* before that */
     bool auto_stage;           /* it is chosen (train_auto.h): at least config.stage */
     bool auto_optimizer;       /* its placement is chosen, likewise */
     bool auto_params;          /* likewise */

@@ -177,7 +177,8 @@ TEST(same_weights_every_way) {
 /* Collectives beside compute: no bit of the weights is another, no peak of memory, and they are no
  * part of the time that a rank's own work takes. A file may say no, and the option is over it. */
 TEST(collectives_during_compute) {
-    static const char no[] = "{\"zero_optimization\": {\"overlap_comm\": false}}";
+    static const char no[] =
+        "{\"gradient_clipping\": 0, \"zero_optimization\": {\"overlap_comm\": false}}";
     static const char *const off[] = {"--overlap-comm off", "--overlap-comm auto", "",
                                       "--config no.json"};
     static const char *const ways[] = {
@@ -507,7 +508,11 @@ TEST(schedules) {
                  {"--config decay.json", {0.5, 0.6, 0.7, 0.65, 0.6}},
                  {"--config decay.json --schedule constant", {1, 1, 1, 1, 1}},
                  {"--config log.json --warmup 4", {0, 0.5, 0.792481250360578, 1, 1}},
-                 {"--config auto.json", {1, 1, 1, 1, 1}}};
+                 {"--config auto.json", {1, 1, 1, 1, 1}},
+                 {"--config line.json", {1, 0.8, 0.6, 0.4, 0.2}},
+                 {"--config line.json --lr 0.01", {0.01, 0.008, 0.006, 0.004, 0.002}}};
+    static const char line_file[] =
+        "{\"optimizer\": {\"type\": \"AdamW\"}, \"scheduler\": {\"type\": \"WarmupDecayLR\"}}";
     static const char log_file[] = "{\"scheduler\": {\"type\": \"WarmupLR\"}}";
     static const char auto_file[] = "{\"scheduler\": {\"type\": \"WarmupLR\", \"params\": "
                                     "{\"warmup_num_steps\": \"auto\"}}}";
@@ -516,6 +521,7 @@ TEST(schedules) {
         " \"warmup_max_lr\": 0.7, \"warmup_num_steps\": 2, \"total_num_steps\": 6,"
         " \"warmup_type\": \"linear\"}}}";
     write_file("decay.json", decay, sizeof(decay) - 1);
+    write_file("line.json", line_file, sizeof(line_file) - 1);
     write_file("log.json", log_file, sizeof(log_file) - 1);
     write_file("auto.json", auto_file, sizeof(auto_file) - 1);
     for (size_t i = 0; i < N_OF(cases); i++) {
@@ -525,7 +531,14 @@ TEST(schedules) {
         for (size_t k = 0; k < 5; k++)
             assert_float_equal(number(kept_json(strsep(&rest, "\n")), "lr"), cases[i].rates[k],
                                1e-9);
+        if (strcmp(cases[i].options, "--config decay.json") == 0)
+            assert_said("the rate of the file", "--lr 1 has no effect: the rate after warm-up is");
     }
+    assert_ran(0, TINY "--steps 5 --log rates.jsonl --config line.json");
+    assert_said("defaults of DeepSpeed", "lr 0.001, betas[1] 0.999, warmup_max_lr 0.001|"
+                                         "warmup_num_steps is absent");
+    assert_ran(0, TINY "--steps 5 --config no.json");
+    assert_said("no scheduler", "no.json has no scheduler, and is taken with zero-train's");
 }
 
 /* The file counts, and options count more, wherever they stand. */
