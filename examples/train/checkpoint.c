@@ -428,6 +428,8 @@ zr_status_t train_checkpoint_open(const train_options_t *options, const data_t *
         return open_to_evaluate(options, val, comm, log, start_p);
     ZR_TRY(make_folder(asked->dir, log));
     ZR_TRY(refuse_checkpoint(asked->dir, log));
+    if (options->launch.rank == 0)
+        ZR_TRY(train_lock_take(asked->dir, log, &start_p->lock));
     ZR_TRY(refuse_within("--data", options->data_paths, options->n_data_paths, asked->dir, log));
     ZR_TRY(refuse_within("--val-data", options->evaluation.paths, options->evaluation.n_paths,
                          asked->dir, log));
@@ -447,6 +449,7 @@ zr_status_t train_checkpoint_open(const train_options_t *options, const data_t *
 
 void train_checkpoint_close(train_start_t *start) {
     zr_checkpoint_close(&start->checkpoint);
+    train_lock_drop(&start->lock);
     free(start->passed);
     start->passed = NULL;
     start->n_passed = 0;

@@ -7,6 +7,7 @@
 #include <jansson.h>
 
 #include "examples/data/data.h"
+#include "examples/train/lock.h"
 #include "examples/train/train.h"
 
 /** Where a run begins. */
@@ -17,6 +18,7 @@ typedef struct train_start {
     size_t n_updates;
     train_gain_t gain; /* of evaluations before */
     bool is_damaged;   /* it is there, and not whole: that is a failure, and no bad input */
+    train_lock_t lock; /* of the folder, by the first rank */
     zr_checkpoint_passed_t *passed; /* [n_passed] by --resume-damaged previous */
     size_t n_passed;
 } train_start_t;

@@ -262,6 +262,47 @@ TEST(a_signal_saves) {
     }
 }
 
+/* ---- two runs -------------------------------------------------------------------------------- */
+
+/* The second is refused, the first never ends of it; whatever ends a run gives its folder free. */
+TEST(one_run_has_the_folder) {
+    static const char *const ways[] = {"--ranks 2 --stage 2", "--checkpoint-async"};
+    for (size_t i = 0; i < N_OF(ways); i++) {
+        char arguments[256];
+        snprintf(arguments, sizeof(arguments),
+                 TINY LONG "--quiet %s --checkpoint-dir ckpt --checkpoint-every 1 "
+                           "--checkpoint-keep 2 --resume",
+                 ways[i]);
+        pid_t child = start(arguments);
+        while (count_names("ckpt", "step-") == 0 && waitpid(child, NULL, WNOHANG) == 0)
+            usleep(1000);
+        for (int k = 0; k < 3; k++) {
+            expect_said(ZERO_TRAIN, 2, TINY "--steps 9 --checkpoint-dir ckpt/../ckpt --resume",
+                        "another run is using this folder (process ");
+            expect_said(ZERO_TRAIN, 2, TINY "--steps 9 --checkpoint-dir ckpt",
+                        "give this run its own folder, or wait until the other has ended");
+            expect_run("", ZERO_CHECKPOINT, "list ckpt", 0); /* a reader is no run */
+            assert_ran(0, TINY "--eval-only --val-data text --checkpoint-dir ckpt --resume");
+        }
+        assert_int_equal(kill(child, i == 0 ? SIGKILL : SIGTERM), 0);
+        int status = end(child);
+        assert_true(i == 0 ? WIFSIGNALED(status) : WIFEXITED(status) && WEXITSTATUS(status) == 0);
+        assert_int_equal(count_names("ckpt", ".run.lock"), i == 0);
+        assert_ran(0, TINY "--steps 1 %s --checkpoint-dir ckpt --resume", ways[i]);
+        assert_int_equal(count_names("ckpt", ".run.lock"), 0);
+        empty("ckpt");
+    }
+    pid_t child = start(TINY LONG "--quiet --checkpoint-dir ckpt"); /* with nothing saved yet */
+    while (count_names("ckpt", ".run.lock") == 0 && waitpid(child, NULL, WNOHANG) == 0)
+        usleep(1000);
+    expect_said(ZERO_TRAIN, 2, TINY "--steps 9 --checkpoint-dir ckpt", "another run is using");
+    assert_int_equal(run_by_hand(2, TINY "--steps 9 --checkpoint-dir ckpt"), 2);
+    kill(child, SIGKILL);
+    end(child);
+    assert_int_equal(run_by_hand(2, TINY "--steps 9 --checkpoint-dir ckpt"), 0);
+    empty("ckpt");
+}
+
 /* ---- kills ----------------------------------------------------------------------------------- */
 
 static uint64_t next_random(uint64_t *state) {
