@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "examples/common/args.h"
+#include "examples/train/report.h"
 #include "examples/common/files.h"
 #include "examples/common/gnuplot.h"
 #include "examples/plan/hardware.h"
@@ -272,6 +273,23 @@ static zr_status_t parse(int argc, char **argv, const zr_log_t *log, plan_option
     return ZR_OK;
 }
 
+/* The default is zero-train's, and costs what those who know the weights do not expect. */
+static void say_dtype(const train_options_t *run, const zr_log_t *log) {
+    size_t n = 0;
+    const zr_option_t *rows = zr_options(&n), *dtype = zr_option_find(rows, n, "dtype");
+    size_t n_params = zr_model_shape_n_params(&run->shape);
+    if (options_value(&run->given, "dtype") != NULL || run->in_file.is[dtype - rows] ||
+        run->config.dtype != ZR_DTYPE_F32 || run->quiet ||
+        !zr_model_is_published_in_16_bits(run->model))
+        return;
+    zr_log_write(
+        log, ZR_LOG_INFO,
+        "planned in fp32, the default: parameters and gradients of --model %s take %s; its "
+        "weights are published with 16 bits, and --dtype bf16 takes %s",
+        run->model, train_bytes(8.0 * (double)n_params).text,
+        train_bytes(4.0 * (double)n_params).text);
+}
+
 /* A plan has their workspace alone. */
 static zr_status_t take_matmul_choices(train_options_t *run, const zr_log_t *log) {
     matmul_choices_t *choices = NULL;
@@ -301,6 +319,7 @@ zr_status_t plan_options_parse(int argc, char **argv, const zr_log_t *log,
                            "out",
                            options.run.matmul_choices_path, options.hardware_name);
         warn_idle(&options, log);
+        say_dtype(&options.run, log);
     }
     *options_p = options;
     return ZR_OK;
