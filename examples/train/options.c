@@ -396,6 +396,10 @@ static const zr_option_t own[] = {
      .initial = "the first ten of the run", .needs = "trace", .take = take_trace_steps,
      .help = "with --trace: of these steps",
      .more = "A run that goes on after them (`--resume`) warns, and leaves the file as it is"},
+    {"dry-run", AT(dry_run), .type = ZR_OPTION_FLAG, .flags = AGREE, .group = OUTPUT,
+     .help = "check and plan the run as if it began, and end: nothing is allocated, trained or "
+             "written; exit status and messages are those of the run",
+     .more = "with `--json` `result` is `planned`, with the planned peaks"},
     {"json", AT(json), .type = ZR_OPTION_FLAG, .group = OUTPUT,
      .help = "print the result as one JSON object", .more = "on standard output, and nothing else"},
     {"quiet", AT(quiet), .type = ZR_OPTION_FLAG, .group = OUTPUT,

@@ -154,6 +154,7 @@ typedef struct train_options {
     const char *memory_snapshot_path; /* of rank 0; NULL: none */
     const char *trace_path;           /* NULL: none */
     size_t trace_first, trace_last;   /* steps of it; 0: not written */
+    bool dry_run; /* plan, and do not run */
     bool json;
     bool quiet;
     bool verbose;

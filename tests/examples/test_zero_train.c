@@ -495,6 +495,36 @@ TEST(log_as_csv) {
     assert_string_equal(rest, "");
 }
 
+/* What the run would plan and refuse, and nothing is left of it. */
+TEST(dry_runs) {
+    static const char *const ways[] = {"--stage 0", "--stage 3 --ranks 2 --offload-optimizer cpu",
+                                       "--dtype bf16 --grad-accum 2"};
+    for (size_t i = 0; i < N_OF(ways); i++) {
+        json_t *real = run_json(0,
+                                TINY "--steps 3 --checkpoint-dir real --memory-snapshot real.csv "
+                                     "--trace real.json %s",
+                                ways[i]);
+        assert_int_equal(system("rm -r real*"), 0);
+        json_t *dry = run_json(0,
+                               TINY "--steps 3 --dry-run --log dry.jsonl --trace dry.json "
+                                    "--checkpoint-dir dry --memory-snapshot dry.csv %s",
+                               ways[i]);
+        expect_fields(dry, "result=planned steps=0 weights_xxh3=absent");
+        for (int tier = 0; tier < 2; tier++) {
+            const char *name = tier == 0 ? "device" : "host";
+            assert_true(number(dry, "planned_peak_bytes.%s.live", name) ==
+                        number(real, "planned_peak_bytes.%s.live", name));
+        }
+        assert_int_equal(system("! ls -d dry* 2>/dev/null"), 0);
+    }
+    assert_ran(0, TINY "--steps 3 --dry-run");
+    expect_out("planned      step 1 to 3: device |Nothing was trained (--dry-run)");
+    expect_said(ZERO_TRAIN, 1, TINY "--steps 3 --dry-run --device-memory 64KiB", "does not fit");
+    expect_said(ZERO_TRAIN, 2, TINY "--steps 3 --dry-run --checkpoint-dir none/dry",
+                "--checkpoint-dir none/dry: ");
+    expect_said(ZERO_TRAIN, 2, TINY "--dry-run --log none/log", "cannot write --log none/log");
+}
+
 /* Rates of each schedule with warm-up; a file's schedule gives way to another of an option, and
  * what it leaves out is DeepSpeed's: a logarithmic rise. */
 TEST(schedules) {
