@@ -287,7 +287,8 @@ const options_table_t capacity_table = {
     .doc = "Find the largest model of a family that these budgets train, at each stage and "
            "placement: by planning, then by training it."
            "\vExit status: 0 capacities were found, and proved as far as asked for; 1 not, or not "
-           "all; 2 bad usage or input.",
+           "all; 2 bad usage or input. --man prints this as a page for man, --completion bash a "
+           "script that completes options.",
     .headers = headers,
     .n_groups = N_ELEMS(headers) - 1,
     .own = own,
@@ -544,9 +545,13 @@ capacity_options_t capacity_options_default(void) {
                                 .hardware_name = "this"};
 }
 
-void capacity_options_help(FILE *file) {
+void capacity_options_describe(options_print_t *print, FILE *file) {
     capacity_options_t options = capacity_options_default();
-    options_help(&capacity_table, &options, file);
+    print(&capacity_table, &options, file);
+}
+
+void capacity_options_help(FILE *file) {
+    capacity_options_describe(options_help, file);
 }
 
 zr_status_t capacity_options_parse(int argc, char **argv, const zr_log_t *log,

@@ -160,7 +160,8 @@ const options_table_t plan_table = {
     .program = "zero-plan",
     .doc = "Plan a training run on every stage and placement, without running it: what fits, in "
            "how much memory, and how fast it will be."
-           "\vExit status: 0 something fits, 1 nothing does, 2 bad usage or input.",
+           "\vExit status: 0 something fits, 1 nothing does, 2 bad usage or input. --man prints "
+           "this as a page for man, --completion bash a script that completes options.",
     .headers = headers,
     .n_groups = N_ELEMS(headers) - 1,
     .own = own,
@@ -249,9 +250,13 @@ plan_options_t plan_options_default(void) {
     return (plan_options_t){.run = train_options_default(), .hardware_name = "this", .n_lines = 8};
 }
 
-void plan_options_help(FILE *file) {
+void plan_options_describe(options_print_t *print, FILE *file) {
     plan_options_t options = plan_options_default();
-    options_help(&plan_table, &options, file);
+    print(&plan_table, &options, file);
+}
+
+void plan_options_help(FILE *file) {
+    plan_options_describe(options_help, file);
 }
 
 /* Once to see what was given, and then over defaults and the file. */

@@ -118,5 +118,5 @@ static int run(int argc, char **argv, messages_t *messages) {
 }
 
 int main(int argc, char **argv) {
-    return program_main("zero-train", run, argc, argv);
+    return program_main("zero-train", run, train_options_describe, argc, argv);
 }

@@ -416,7 +416,8 @@ const options_table_t train_table = {
     .args = "--data PATH...",
     .doc = "Train a GPT-2 or a model of the Llama family with its optimizer state, gradients and "
            "parameters sharded over ranks."
-           "\vExit status: 0 success, 1 the run failed, 2 bad usage or input.",
+           "\vExit status: 0 success, 1 the run failed, 2 bad usage or input. --man prints this as "
+           "a page for man, --completion bash a script that completes options.",
     .headers = headers,
     .n_groups = sizeof(headers) / sizeof(headers[0]) - 1,
     .own = own,
@@ -425,9 +426,13 @@ const options_table_t train_table = {
     .word = "data",
     .known = train_known};
 
-void train_options_help(FILE *file) {
+void train_options_describe(options_print_t *print, FILE *file) {
     train_options_t options = train_options_default();
-    options_help(&train_table, &options, file);
+    print(&train_table, &options, file);
+}
+
+void train_options_help(FILE *file) {
+    train_options_describe(options_help, file);
 }
 
 /* ---- defaults and checks ---------------------------------------------------------------- */

@@ -199,6 +199,8 @@ void train_options_free(train_options_t *options);
 
 /** Print what --help says. */
 void train_options_help(FILE *file);
+/** Print its options in any form. */
+void train_options_describe(options_print_t *print, FILE *file);
 
 /** Defaults of everything, as --help names them; no data. */
 train_options_t train_options_default(void);
