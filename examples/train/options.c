@@ -8,6 +8,7 @@
 #include "examples/train/io_settings.h"
 #include "examples/train/kept.h"
 #include "examples/train/launch.h"
+#include "examples/train/run_file.h"
 #include "examples/train/trace.h"
 
 #include <errno.h>
@@ -305,6 +306,10 @@ static const zr_option_t own[] = {
      .help = "rated lifetime writes of the drives, such as 600TB: reports how long they last at "
              "this rate"},
 
+    {"run", AT(run_path), .type = ZR_OPTION_STRING, .group = MODEL, .arg = "FILE",
+     .help = "options of the run in a file: FILE.toml with lines of name = value, any other as an "
+             "object of JSON; options on the command line override it",
+     .more = "[train.md](../guide/train.md#options-in-a-file)"},
     {"config", AT(config_path), .type = ZR_OPTION_STRING, .group = STEP, .arg = "FILE",
      .help = "DeepSpeed's JSON; options override it"},
 
@@ -1085,20 +1090,38 @@ static zr_status_t take_saved(train_options_t *options, const zr_log_t *log) {
     return train_kept_take(options, log);
 }
 
+/* A file may have more paths than the command line has words. */
+static zr_status_t make_room(train_options_t *options, size_t n, const zr_log_t *log) {
+    const char ***arrays[] = {&options->data_paths, &options->evaluation.paths};
+    for (size_t i = 0; i < 2; i++) {
+        const char **larger = realloc(*arrays[i], (n + 1) * sizeof(**arrays[i]));
+        if (larger == NULL)
+            return zr_fail(log, ZR_ERR_MEMORY, "no memory for %s", zr_count_text(n, "path").text);
+        *arrays[i] = larger;
+    }
+    return ZR_OK;
+}
+
 /* Once to see what was given, and then over defaults and files. */
 static zr_status_t parse(int argc, char **argv, const zr_log_t *log, train_options_t *options) {
-    const char **data_paths = options->data_paths, **val_paths = options->evaluation.paths;
     options_given_t given;
     ZR_TRY(options_parse(&train_table, argc, argv, log, options, &given));
     if (options->help || options->version)
         return ZR_OK;
-    zr_log_t own_log = *log;
-    if (options->quiet)
-        own_log.level = ZR_LOG_WARNING;
+    const char **data_paths = options->data_paths, **val_paths = options->evaluation.paths;
     *options = train_options_default();
     options->data_paths = data_paths;
     options->evaluation.paths = val_paths;
+    if (options_value(&given, "run") != NULL) {
+        size_t n = 0;
+        ZR_TRY(train_run_file_read(options_value(&given, "run"), log, &given, &n,
+                                   &options->run_texts));
+        ZR_TRY(make_room(options, (size_t)argc + n, log));
+    }
     options->given = given;
+    zr_log_t own_log = *log;
+    if (options_value(&given, "quiet") != NULL)
+        own_log.level = ZR_LOG_WARNING;
     if (options_value(&given, "resume") != NULL)
         ZR_TRY(take_saved(options, &own_log));
     ZR_TRY(train_options_read_under(options, &own_log));
@@ -1142,6 +1165,8 @@ void train_options_free(train_options_t *options) {
     free(options->own_model);
     free(options->own_lora);
     json_decref(options->kept);
+    json_decref(options->run_texts);
+    options->run_texts = NULL;
     matmul_choices_free(&options->matmul_choices);
     options->own_model = options->own_lora = NULL;
     options->kept = NULL;

@@ -495,6 +495,46 @@ TEST(log_as_csv) {
     assert_string_equal(rest, "");
 }
 
+/* Options in a file are those of the command line, which overrides them. */
+TEST(options_in_files) {
+    static const char *const files[][2] = {
+        {"run.json", "{\"model\": \"layers=2,channels=16,heads=2,seq=16,vocab=256\", \"data\": "
+                     "[\"text\", \"text2\"], \"data-weights\": [0.75, 0.25], \"steps\": 3, \"lr\": "
+                     "1e-2, \"check-overflow\": false, \"json\": true, \"quiet\": false}"},
+        {"run.toml", "# of a run\nmodel = \"layers=2,channels=16,heads=2,seq=16,vocab=256\"\n"
+                     "data = [\"text\", \"text2\"] # two\n\n  data_weights = '0.75,0.25'\nsteps=3\n"
+                     "lr = 1e-2\ncheck_overflow = false\njson = true\nquiet = false\n"}};
+    static const said_t wrong[] = {{"{\"lrr\": 1}",
+                                    "--run wrong.json: lrr is not an option of a run; "
+                                    "the nearest is lr"},
+                                   {"{\"lr\": null}", "lr is not a value of --lr"},
+                                   {"{\"json\": 1}", "json is not a value of --json"},
+                                   {"{\"run\": \"a\"}", "run is not an option of a run"},
+                                   {"{\"lr\": 1, \"lr\": 2}", "duplicate"},
+                                   {"{\"lr\": \"fast\"}", "--lr fast: "},
+                                   {"[1]", "is no object"}};
+    write_file("text2", "another text of some words, again and again", 43);
+    json_t *object = run_json(0, TINY "text2 --data-weights 0.75,0.25 --steps 3 --lr 1e-2 "
+                                      "--check-overflow off");
+    for (size_t i = 0; i < N_OF(files); i++) {
+        write_file(files[i][0], files[i][1], strlen(files[i][1]));
+        expect_fields(run_json(0, "--run %s", files[i][0]), "weights_xxh3=%s data.files=2",
+                      text(object, "weights_xxh3"));
+        expect_fields(
+            run_json(0, "--lr 0.5 --run %s --data text --data-weights 1 --steps 2", files[i][0]),
+            "data.files=1 steps=2");
+    }
+    for (size_t i = 0; i < N_OF(wrong); i++) {
+        write_file("wrong.json", wrong[i].arguments, strlen(wrong[i].arguments));
+        expect_said(ZERO_TRAIN, 2, "--data text --run wrong.json", wrong[i].parts);
+    }
+    write_file("wrong.toml", "steps = 3\n[optimizer]\n", 22);
+    expect_said(ZERO_TRAIN, 2, "--run wrong.toml", "line 2: \"[optimizer]\" is not NAME = VALUE");
+    write_file("wrong.toml", "steps = three\n", 14);
+    expect_said(ZERO_TRAIN, 2, "--run wrong.toml", "line 1: the value of steps is not a string");
+    expect_said(ZERO_TRAIN, 2, "--run none.toml", "--run none.toml: cannot open it");
+}
+
 /* What the run would plan and refuse, and nothing is left of it. */
 TEST(dry_runs) {
     static const char *const ways[] = {"--stage 0", "--stage 3 --ranks 2 --offload-optimizer cpu",
