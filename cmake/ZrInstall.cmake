@@ -21,6 +21,22 @@ if(ZR_NN)
   # zero-plan looks for them beside the folder it is in.
   install(DIRECTORY ${CMAKE_SOURCE_DIR}/hardware DESTINATION ${CMAKE_INSTALL_BINDIR}/../share/libzero
           FILES_MATCHING PATTERN "*.json")
+  # Pages for man and completion for bash are printed by the programs, from their options.
+  foreach(program zero-train zero-plan zero-capacity zero-checkpoint zero-bench)
+    install(CODE "
+      foreach(form --man \"--completion=bash\")
+        string(REGEX REPLACE \"[^a-z]\" \"\" ending \"\${form}\")
+        execute_process(COMMAND $<TARGET_FILE:${program}> \${form} RESULT_VARIABLE code
+          OUTPUT_FILE \"${CMAKE_BINARY_DIR}/${program}.\${ending}\")
+        if(NOT code EQUAL 0)
+          message(FATAL_ERROR \"${program} \${form}: \${code}\")
+        endif()
+      endforeach()")
+    install(FILES ${CMAKE_BINARY_DIR}/${program}.man RENAME ${program}.1
+            DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+    install(FILES ${CMAKE_BINARY_DIR}/${program}.completionbash RENAME ${program}
+            DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
+  endforeach()
 endif()
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/examples/library
         DESTINATION ${CMAKE_INSTALL_DATADIR}/libzero/examples)

@@ -244,9 +244,13 @@ typedef struct zr_config {
 zr_config_t zr_config_default(void);
 
 /**
- * Read DeepSpeed's JSON over what `config` holds. A key leaves its field unchanged if it is absent,
- * "auto", or null where null is DeepSpeed's default. Two different nvme_path values are ignored if
- * paths were set before, and refused otherwise. docs/reference/deepspeed.md lists all keys.
+ * Read DeepSpeed's JSON over what `config` holds: JSON with comments, or as DeepSpeed reads it else
+ * (docs/reference/deepspeed.md, which lists all keys). A key leaves its field unchanged if it is
+ * "auto", or null where null is DeepSpeed's default. Absent keys that decide the result take
+ * DeepSpeed's default: those of an optimizer and of a scheduler whose type the file has, and
+ * gradient_clipping. Other absent keys leave their field unchanged; a warning names those whose
+ * default is not DeepSpeed's. Two different nvme_path values are ignored if paths were set before,
+ * and refused otherwise.
  *
  * @param path    file to read
  * @param log     NULL: default; every wrong key of the file is logged, not only the first

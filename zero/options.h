@@ -29,15 +29,21 @@ typedef enum zr_option_type {
 } zr_option_type_t;
 
 enum {
-    ZR_OPTION_AGREE = 1,      /* must be the same on all ranks */
-    ZR_OPTION_AUTO = 2,       /* "auto" is allowed: the program then chooses the value */
-    ZR_OPTION_UNSET0 = 4,     /* the field may be 0 (not set), the option may not */
-    ZR_OPTION_OR_ALL = 8,     /* "all" (JSON: -1) is allowed, and stored as -1, of the type */
-    ZR_OPTION_FILE_AUTO = 16, /* JSON: "auto" leaves the field as it is */
-    ZR_OPTION_SAID = 32,      /* JSON: written even if it is the default */
-    ZR_OPTION_SEVERAL = 64,   /* may be repeated on a command line; every occurrence counts */
-    ZR_OPTION_HIDDEN = 128,   /* --help does not list it */
-    ZR_OPTION_OR_AUTO = 512,  /* "auto" is allowed, and stored as 0: the run chooses the value */
+    ZR_OPTION_AGREE = 1,         /* must be the same on all ranks */
+    ZR_OPTION_AUTO = 2,          /* "auto" is allowed: the program then chooses the value */
+    ZR_OPTION_UNSET0 = 4,        /* the field may be 0 (not set), the option may not */
+    ZR_OPTION_OR_ALL = 8,        /* "all" (JSON: -1) is allowed, and stored as -1, of the type */
+    ZR_OPTION_FILE_AUTO = 16,    /* JSON: "auto" leaves the field as it is */
+    ZR_OPTION_SAID = 32,         /* JSON: written even if it is the default */
+    ZR_OPTION_SEVERAL = 64,      /* may be repeated on a command line; every occurrence counts */
+    ZR_OPTION_HIDDEN = 128,      /* --help does not list it */
+    ZR_OPTION_OR_AUTO = 512,     /* "auto" is allowed, and stored as 0: the run chooses the value */
+    ZR_OPTION_FILE_USUAL = 1024, /* JSON: it decides the result, so that where the section is there
+                                    and the key is not, `usual` is taken */
+    ZR_OPTION_KEPT = 4096, /* it decides the result: a program's checkpoints keep it, and a run that
+                              goes on has it, unless it is given */
+    ZR_OPTION_KEPT_TO_TELL = 8192, /* they keep it, to tell when a run that goes on has another */
+    ZR_OPTION_FILE_ZERO = 2048,    /* JSON: 0 is allowed, and leaves the field as it is */
     ZR_OPTION_OF_TRANSFERS =
         256 /* it also applies if data outside the configuration is on NVMe, such as activations */
 };

@@ -91,5 +91,5 @@ static int run(int argc, char **argv, messages_t *messages) {
 }
 
 int main(int argc, char **argv) {
-    return program_main("zero-capacity", run, argc, argv);
+    return program_main("zero-capacity", run, capacity_options_describe, argc, argv);
 }

@@ -24,7 +24,6 @@
 #define DEFAULT_ASPECT 128
 #define DEFAULT_VERIFY_STEPS 3
 #define MOST_VERIFY_STEPS 1000
-#define MOST_VOCAB_OF_DATA 65536 /* tokens of the verifying runs are of 16 bits */
 #define MOST_SWEPT_RANKS 1024
 
 #define N_ELEMS(array) (sizeof(array) / sizeof((array)[0]))
@@ -182,14 +181,37 @@ static zr_status_t take_groups(void *object, const char *label, const char *text
                    label, text);
 }
 
+static const zr_option_choice_t state_forms[] = {{"fp32", ZR_STATE_FP32, NULL},
+                                                 {"bf16", ZR_STATE_BF16, NULL},
+                                                 {"8bit", ZR_STATE_8BIT, NULL},
+                                                 {NULL, 0, NULL}};
+
 static zr_status_t take_model(void *object, const char *label, const char *text,
                               const zr_log_t *log) {
     capacity_options_t *o = object;
     files_log_t named = {*log, label};
     zr_log_t own_log = files_log(&named);
     o->model = text;
-    return zr_model_shape_read(strcmp(text, "llama") == 0 ? "llama-3.1-8b" : text, &own_log,
-                               &o->family.like);
+    ZR_TRY(zr_model_shape_read(strcmp(text, "llama") == 0 ? "llama-3.1-8b" : text, &own_log,
+                               &o->family.like));
+    zr_model_sizes_t like = zr_model_shape_sizes(&o->family.like);
+    o->family.head_size = like.channels / like.heads; /* unless they are given: rows that follow */
+    o->family.vocab = like.vocab;
+    return ZR_OK;
+}
+
+/* zero-train has another option of this name. */
+static zr_status_t take_state(void *object, const char *label, const char *text,
+                              const zr_log_t *log) {
+    capacity_options_t *o = object;
+    for (size_t i = 0; state_forms[i].name != NULL; i++)
+        if (strcmp(state_forms[i].name, text) == 0)
+            return zr_fail(log, ZR_ERR_ARGUMENT,
+                           "%s %s: here it is a file that keeps results; the precision of the "
+                           "optimizer's state is --optimizer-state %s (a file of this name: ./%s)",
+                           label, text, text, text);
+    o->state_path = text;
+    return ZR_OK;
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */
@@ -201,11 +223,6 @@ static const zr_option_choice_t masters[] = {{"apart", ZR_MASTER_APART, NULL},
                                              {"auto", ZR_MASTER_AUTO, NULL},
                                              {NULL, 0, NULL}};
 
-static const zr_option_choice_t state_forms[] = {{"fp32", ZR_STATE_FP32, NULL},
-                                                 {"bf16", ZR_STATE_BF16, NULL},
-                                                 {"8bit", ZR_STATE_8BIT, NULL},
-                                                 {NULL, 0, NULL}};
-
 static const zr_option_t own[] = {
     {"model", AT(model), .type = ZR_OPTION_STRING, .take = take_model, .group = 1,
      .arg = "gpt2|llama|NAME|PATH",
@@ -214,9 +231,10 @@ static const zr_option_t own[] = {
     {"seq", AT(family.seq), .type = ZR_OPTION_COUNT, .least = 1, .most = 1000000, .group = 1,
      .arg = "TOKENS", .help = "tokens per sequence, and positions of the model"},
     {"vocab", AT(family.vocab), .type = ZR_OPTION_COUNT, .least = 2, .most = INT32_MAX, .group = 1,
-     .arg = "TOKENS", .help = "size of the vocabulary"},
+     .arg = "TOKENS", .initial = "that of --model", .help = "size of the vocabulary"},
     {"head-size", AT(family.head_size), .type = ZR_OPTION_COUNT, .least = 1, .most = 1024,
-     .group = 1, .arg = "CHANNELS", .help = "channels per head: width grows by whole heads"},
+     .group = 1, .arg = "CHANNELS", .initial = "that of --model",
+     .help = "channels per head: width grows by whole heads"},
     {"aspect", AT(family.aspect), .type = ZR_OPTION_COUNT, .least = 1, .most = 100000, .group = 1,
      .arg = "CHANNELS",
      .help = "most channels per layer: minimum number of layers per width; more are added until "
@@ -249,7 +267,8 @@ static const zr_option_t own[] = {
      .help = "in how many bits the optimizer keeps what it adds up: --state of zero-train"},
     {"master", AT(run.config.master), .type = ZR_OPTION_CHOICE, .group = 2, .choices = masters,
      .help = "how the master is held: --master of zero-train"},
-    {"state", AT(state_path), .type = ZR_OPTION_STRING, .initial = "", .group = 6, .arg = "FILE",
+    {"state", AT(state_path), .type = ZR_OPTION_STRING, .initial = "", .take = take_state,
+     .group = 6, .arg = "FILE",
      .help =
          "keep results in this file, written atomically: a stopped search continues with --resume"},
     {"resume", AT(resume), .type = ZR_OPTION_FLAG, .needs = "state", .group = 6,
@@ -268,7 +287,8 @@ const options_table_t capacity_table = {
     .doc = "Find the largest model of a family that these budgets train, at each stage and "
            "placement: by planning, then by training it."
            "\vExit status: 0 capacities were found, and proved as far as asked for; 1 not, or not "
-           "all; 2 bad usage or input.",
+           "all; 2 bad usage or input. --man prints this as a page for man, --completion bash a "
+           "script that completes options.",
     .headers = headers,
     .n_groups = N_ELEMS(headers) - 1,
     .own = own,
@@ -439,11 +459,6 @@ static zr_status_t check_verify(const capacity_options_t *o, const zr_log_t *log
                        "--verify steps=%zu: without --%s a run would use the whole machine; give "
                        "it, or --verify off",
                        o->verify_steps, open);
-    if (o->family.vocab > MOST_VOCAB_OF_DATA)
-        return zr_fail(
-            log, ZR_ERR_ARGUMENT,
-            "--vocab %zu: verifying runs use 16-bit tokens; allowed: at most %d, or --verify off",
-            o->family.vocab, MOST_VOCAB_OF_DATA);
     return ZR_OK;
 }
 
@@ -532,9 +547,13 @@ capacity_options_t capacity_options_default(void) {
                                 .hardware_name = "this"};
 }
 
-void capacity_options_help(FILE *file) {
+void capacity_options_describe(options_print_t *print, FILE *file) {
     capacity_options_t options = capacity_options_default();
-    options_help(&capacity_table, &options, file);
+    print(&capacity_table, &options, file);
+}
+
+void capacity_options_help(FILE *file) {
+    capacity_options_describe(options_help, file);
 }
 
 zr_status_t capacity_options_parse(int argc, char **argv, const zr_log_t *log,

@@ -78,6 +78,8 @@ ZR_NODISCARD zr_status_t capacity_options_parse(int argc, char **argv, const zr_
 
 /** Print what --help says. */
 void capacity_options_help(FILE *file);
+/** Print its options in any form. */
+void capacity_options_describe(options_print_t *print, FILE *file);
 /** What is so where nothing is said. */
 capacity_options_t capacity_options_default(void);
 

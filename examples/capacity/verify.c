@@ -9,10 +9,10 @@
 
 #include "examples/train/plan.h"
 
-#define N_WINDOWS 64 /* of data: more than one, and little to hold */
-#define TOKENS_MAGIC 20240520
+#define N_WINDOWS 64          /* of data: more than one, and little to hold */
+#define TOKENS_MAGIC 20240801 /* of uint32 tokens */
+#define TOKENS_VERSION 7
 #define TOKENS_HEADER 256
-#define MOST_TOKEN 65536
 
 /* ---- data ------------------------------------------------------------------------------------ */
 
@@ -35,16 +35,15 @@ static zr_status_t write_all(int fd, const void *bytes, size_t n, const zr_log_t
 static zr_status_t write_tokens(int fd, const train_options_t *run, const zr_log_t *log) {
     size_t n_tokens = N_WINDOWS * run->seq + 1;
     size_t vocab = zr_model_shape_sizes(&run->shape).vocab;
-    vocab = vocab < MOST_TOKEN ? vocab : MOST_TOKEN;
-    int32_t header[TOKENS_HEADER] = {TOKENS_MAGIC, 1, (int32_t)n_tokens};
+    int32_t header[TOKENS_HEADER] = {TOKENS_MAGIC, TOKENS_VERSION, (int32_t)n_tokens};
     uint64_t state = run->seed;
     ZR_TRY(write_all(fd, header, sizeof(header), log));
     for (size_t written = 0; written < n_tokens;) {
-        uint16_t tokens[4096];
+        uint32_t tokens[4096];
         size_t n = 0;
         for (; n < 4096 && written < n_tokens; n++, written++) {
             state = state * 6364136223846793005u + 1442695040888963407u;
-            tokens[n] = (uint16_t)((state >> 33) % vocab);
+            tokens[n] = (uint32_t)((state >> 33) % vocab);
         }
         ZR_TRY(write_all(fd, tokens, n * sizeof(tokens[0]), log));
     }

@@ -23,6 +23,8 @@ static void print_help(const program_t *program) {
                    program->commands[i]->name, program->commands[i]->option);
     printf("  --help       print this; after a command, its options\n"
            "  --version    print the version and how it was built\n"
+           "  --man        print this as a page for man\n"
+           "  --completion bash   print a script that completes options in bash\n"
            "\n"
            "Every command takes --json: one JSON object on standard output and nothing else.\n"
            "Exit status: %s.\n",
@@ -49,9 +51,26 @@ static bool asks_for(const char *word, const command_t *command) {
            (word[length] == '\0' || word[length] == '=');
 }
 
+static bool has_word(const char *words, const char *word) {
+    size_t length = strlen(word);
+    for (; *words != '\0'; words += strspn(words, " ")) {
+        size_t n = strcspn(words, " ");
+        if (n == length && strncmp(words, word, n) == 0)
+            return true;
+        words += n;
+    }
+    return false;
+}
+
 /* With the nearest of commands and options that may stand first. */
 static int refuse(const program_t *program, const char *word, const zr_log_t *log) {
     enum { MOST = 64 };
+    for (const args_known_t *e = program->elsewhere; e != NULL && e->names != NULL; e++)
+        if (has_word(e->names, word)) {
+            zr_log_write(log, ZR_LOG_ERROR, "%s is not a command of %s: %s", word, program->name,
+                         e->here);
+            return COMMAND_BAD_INPUT;
+        }
     bool is_option = word[0] == '-';
     const char *names[MOST], *options[MOST + 2] = {"--help", "--version"};
     size_t n = 0, n_options = 2;
@@ -229,12 +248,74 @@ static messages_t *open_messages(const char *program) {
     return messages;
 }
 
+/* What --man or "--completion bash" asks for, as the only words of a command line; NULL: neither is
+ * asked for, or is wrong, which *is_wrong_p says. */
+static options_print_t *asked_form(int argc, char **argv, const zr_log_t *log, bool *is_wrong_p) {
+    static const char key[] = "--completion";
+    const char *word = argc > 1 ? argv[1] : "", *shell = "";
+    *is_wrong_p = false;
+    if (strcmp(word, "--man") == 0 && argc == 2)
+        return options_man;
+    if (strncmp(word, key, strlen(key)) != 0)
+        return NULL;
+    if (word[strlen(key)] == '=')
+        shell = word + strlen(key) + 1;
+    else if (argc == 3)
+        shell = argv[2];
+    if (strcmp(shell, "bash") == 0)
+        return options_bash;
+    *is_wrong_p = true;
+    zr_log_write(log, ZR_LOG_ERROR,
+                 "%s %s: allowed: bash, and nothing else on the line; write "
+                 "it to a file that your shell reads",
+                 key, shell);
+    return NULL;
+}
+
 int program_main(const char *name, int (*run)(int argc, char **argv, messages_t *messages),
-                 int argc, char **argv) {
+                 void (*describe)(options_print_t *print, FILE *file), int argc, char **argv) {
     messages_t *messages = open_messages(name);
-    int code = messages != NULL ? run(argc, argv, messages) : COMMAND_FAILED;
+    int code = COMMAND_FAILED;
+    if (messages != NULL) {
+        zr_log_t log = messages_log(messages, ZR_LOG_INFO);
+        bool is_wrong = false;
+        options_print_t *form = asked_form(argc, argv, &log, &is_wrong);
+        if (form != NULL)
+            describe(form, stdout);
+        code = form != NULL ? program_check_output(COMMAND_DONE, true, &log)
+               : is_wrong   ? COMMAND_BAD_INPUT
+                            : run(argc, argv, messages);
+    }
     messages_destroy(&messages);
     return code;
+}
+
+static void describe_man(const program_t *program) {
+    options_man_begin(program->name, "COMMAND [OPTION...]", program->summary, stdout);
+    for (size_t i = 0; i < program->n_commands; i++) {
+        const command_t *command = program->commands[i];
+        options_table_t table = command_table(program->name, command);
+        printf(".SH COMMAND %s %s\n%s\n", command->name,
+               command->words != NULL ? command->words : "", command->summary);
+        options_man_rows(&table, command->defaults, command->name, stdout);
+    }
+}
+
+static void describe_bash(const program_t *program) {
+    options_bash_begin(program->name, stdout);
+    printf("    case $COMP_CWORD in\n    1) mapfile -t COMPREPLY < <(compgen -W \"--help "
+           "--version");
+    for (size_t i = 0; i < program->n_commands; i++)
+        printf(" %s", program->commands[i]->name);
+    printf("\" -- \"$word\"); return ;;\n    esac\n    case ${COMP_WORDS[1]} in\n");
+    for (size_t i = 0; i < program->n_commands; i++) {
+        options_table_t table = command_table(program->name, program->commands[i]);
+        printf("    %s)\n", program->commands[i]->name);
+        options_bash_rows(&table, stdout);
+        printf("    ;;\n");
+    }
+    printf("    esac\n");
+    options_bash_end(program->name, stdout);
 }
 
 int command_main(const program_t *program, int argc, char **argv) {
@@ -242,7 +323,13 @@ int command_main(const program_t *program, int argc, char **argv) {
     if (messages == NULL)
         return COMMAND_FAILED;
     zr_log_t log = messages_log(messages, ZR_LOG_INFO);
-    int code = run(program, argc, argv, &log);
+    bool is_wrong = false;
+    options_print_t *form = asked_form(argc, argv, &log, &is_wrong);
+    int code = COMMAND_DONE;
+    if (form != NULL)
+        (form == options_man ? describe_man : describe_bash)(program);
+    else
+        code = is_wrong ? COMMAND_BAD_INPUT : run(program, argc, argv, &log);
     if (code == COMMAND_DONE)
         code = program_check_output(code, true, &log);
     messages_destroy(&messages);

@@ -50,6 +50,7 @@ typedef struct program {
     const char *statuses; /* what its exit statuses mean */
     const command_t *const *commands;
     size_t n_commands;
+    const args_known_t *elsewhere; /* commands that other tools have, and what to do; NULL: none */
 } program_t;
 
 /** All of main: find the command and run it. */
@@ -60,9 +61,10 @@ extern const options_table_t command_base;
 /** The table of a command's options; program: "zero-bench adam". */
 options_table_t command_table(const char *program, const command_t *command);
 
-/** All of main of a program that is no several; what it exits with is what `run` returns. */
+/** All of main of a program that is no several; what it exits with is what `run` returns, or
+ * `describe` has printed its options, where the first word is --man or --completion. */
 int program_main(const char *name, int (*run)(int argc, char **argv, messages_t *messages),
-                 int argc, char **argv);
+                 void (*describe)(options_print_t *print, FILE *file), int argc, char **argv);
 /** `code` where all has been printed; otherwise COMMAND_FAILED, and the log says it. */
 int program_check_output(int code, bool printed, const zr_log_t *log);
 /** Print what --version says. */

@@ -3,6 +3,7 @@
 
 #include <argp.h>
 #include <assert.h>
+#include <ctype.h>
 #include <errno.h>
 #include <string.h>
 
@@ -280,6 +281,133 @@ void options_help(const options_table_t *table, const void *object, FILE *file) 
     struct argp argp = make_argp(&p);
     args_help(&argp, table->program, file);
 }
+
+/* ---- man ------------------------------------------------------------------------------------- */
+
+/* A text that roff takes as it is; `n` bytes of it. */
+static void print_roff(const char *text, size_t n, FILE *file) {
+    if (n > 0 && (text[0] == '.' || text[0] == '\''))
+        fputs("\\&", file);
+    for (size_t i = 0; i < n; i++)
+        fprintf(file, text[i] == '\\' ? "\\e" : text[i] == '-' ? "\\-" : "%c", text[i]);
+}
+
+void options_man_begin(const char *program, const char *args, const char *doc, FILE *file) {
+    size_t n_doc = strcspn(doc, "\v"), n_first = strcspn(doc, ".\v");
+    fprintf(file, ".TH ");
+    for (const char *c = program; *c != '\0'; c++)
+        fputc(toupper((unsigned char)*c), file);
+    fprintf(file, " 1 \"\" \"libzero %s\"\n.SH NAME\n%s \\- ", zr_version(), program);
+    print_roff(doc, n_first, file);
+    fprintf(file, "\n.SH SYNOPSIS\n.B %s\n%s\n.SH DESCRIPTION\n", program, args);
+    print_roff(doc, n_doc, file);
+    if (doc[n_doc] == '\v') {
+        fprintf(file, "\n.PP\n");
+        print_roff(doc + n_doc + 1, strlen(doc + n_doc + 1), file);
+    }
+    fputc('\n', file);
+}
+
+static void print_heading(const char *command, const char *header, FILE *file) {
+    size_t n = strlen(header);
+    fprintf(file, ".SH \"%s%s%.*s\"\n", command != NULL ? command : "", command != NULL ? ": " : "",
+            (int)(n > 0 && header[n - 1] == ':' ? n - 1 : n), header);
+}
+
+void options_man_rows(const options_table_t *table, const void *object, const char *command,
+                      FILE *file) {
+    parser_t p;
+    make_parser(&p, table, object);
+    for (size_t i = 0; i < p.n; i++) {
+        const struct argp_option *o = &p.options[i];
+        if (o->name == NULL)
+            print_heading(command, o->doc, file);
+        if (o->name == NULL || (o->flags & OPTION_HIDDEN) != 0)
+            continue;
+        fprintf(file, ".TP\n\\fB\\-\\-");
+        print_roff(o->name, strlen(o->name), file);
+        fprintf(file, "\\fR%s", o->arg != NULL ? "=" : "");
+        print_roff(o->arg != NULL ? o->arg : "", o->arg != NULL ? strlen(o->arg) : 0, file);
+        fputc('\n', file);
+        print_roff(o->doc, strlen(o->doc), file);
+        fputc('\n', file);
+    }
+}
+
+void options_man(const options_table_t *table, const void *object, FILE *file) {
+    char args[256];
+    snprintf(args, sizeof(args), "[OPTION...] %s", table->args != NULL ? table->args : "");
+    options_man_begin(table->program, args, table->doc, file);
+    options_man_rows(table, object, NULL, file);
+}
+
+/* ---- completion ------------------------------------------------------------------------------ */
+
+/* zero-train: _zero_train */
+static void print_function(const char *program, FILE *file) {
+    fputc('_', file);
+    for (const char *c = program; *c != '\0'; c++)
+        fputc(*c == '-' ? '_' : *c, file);
+}
+
+void options_bash_begin(const char *program, FILE *file) {
+    print_function(program, file);
+    fprintf(file, "() {\n"
+                  "    local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]}\n"
+                  "    if [[ $word == = ]]; then\n"
+                  "        word=\n"
+                  "    elif [[ $before == = && $COMP_CWORD -gt 1 ]]; then\n"
+                  "        before=${COMP_WORDS[COMP_CWORD - 2]}\n"
+                  "    fi\n"
+                  "    COMPREPLY=()\n");
+}
+
+void options_bash_end(const char *program, FILE *file) {
+    fprintf(file, "}\ncomplete -o default -F ");
+    print_function(program, file);
+    fprintf(file, " %s\n", program);
+}
+
+/* Values that are words; others are names of files, or what nobody can guess. */
+static void print_words(const parser_t *p, FILE *file) {
+    fprintf(file, "    case $before in\n");
+    for (size_t i = 0; i < p->n; i++) {
+        const struct argp_option *o = &p->options[i];
+        bool has_words =
+            o->name != NULL && o->arg != NULL && p->rows.all[o->key - FIRST_KEY].option.arg == NULL;
+        if (o->name == NULL || o->arg == NULL || (o->flags & OPTION_HIDDEN) != 0)
+            continue;
+        fprintf(file, "    --%s) ", o->name);
+        if (has_words) {
+            fprintf(file, "mapfile -t COMPREPLY < <(compgen -W \"");
+            for (const char *c = o->arg; *c != '\0'; c++)
+                fputc(*c == '|' ? ' ' : *c, file);
+            fprintf(file, "\" -- \"$word\"); ");
+        }
+        fprintf(file, "return ;;\n");
+    }
+    fprintf(file, "    esac\n");
+}
+
+void options_bash_rows(const options_table_t *table, FILE *file) {
+    parser_t p;
+    make_parser(&p, table, NULL);
+    print_words(&p, file);
+    fprintf(file, "    [[ $word == -* ]] && mapfile -t COMPREPLY < <(compgen -W \"");
+    for (size_t i = 0; i < p.n; i++)
+        if (p.options[i].name != NULL && (p.options[i].flags & OPTION_HIDDEN) == 0)
+            fprintf(file, " --%s", p.options[i].name);
+    fprintf(file, "\" -- \"$word\")\n");
+}
+
+void options_bash(const options_table_t *table, const void *object, FILE *file) {
+    (void)object;
+    options_bash_begin(table->program, file);
+    options_bash_rows(table, file);
+    options_bash_end(table->program, file);
+}
+
+/* ---- documents ------------------------------------------------------------------------------- */
 
 /* A bar would end a cell. */
 static void print_cell(const char *text, FILE *file) {

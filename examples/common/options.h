@@ -97,6 +97,26 @@ ZR_NODISCARD zr_status_t options_check_needs(const options_table_t *table,
 
 /** Print what --help says; object: the program's struct with its defaults. */
 void options_help(const options_table_t *table, const void *object, FILE *file);
+/** A form of a table: options_help, options_man, options_bash. */
+typedef void options_print_t(const options_table_t *table, const void *object, FILE *file);
+/** Print a page for man(1), of section 1. */
+void options_man(const options_table_t *table, const void *object, FILE *file);
+/** Print a script that completes options and their words in bash. */
+void options_bash(const options_table_t *table, const void *object, FILE *file);
+
+/* Parts of both, for programs that have several tables. */
+
+/** Begin a page. */
+void options_man_begin(const char *program, const char *args, const char *doc, FILE *file);
+/** The options of a page; command: NULL, or whose they are. */
+void options_man_rows(const options_table_t *table, const void *object, const char *command,
+                      FILE *file);
+/** Begin and end a script. */
+void options_bash_begin(const char *program, FILE *file);
+void options_bash_end(const char *program, FILE *file);
+/** Complete the words of a table, within a script. */
+void options_bash_rows(const options_table_t *table, FILE *file);
+
 /** Print the rows as a table of markdown. */
 void options_markdown(const options_table_t *table, const void *object, FILE *file);
 

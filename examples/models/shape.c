@@ -3,6 +3,7 @@
  */
 #include "models/shape.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -139,13 +140,77 @@ static zr_status_t read_path(const char *path, bool is_folder, const zr_log_t *l
     return status;
 }
 
+/* Endings of names on the Hugging Face hub that do not change the shape; those of a newer version
+ * may, and are not here. */
+static const struct {
+    const char *begin;   /* of usual names */
+    const char *endings; /* with spaces between */
+} hub_endings[] = {
+    {"llama-2-", "-hf -chat -chat-hf"},
+    {"llama-3.", "-instruct"},
+    {"qwen2.5-0.5b", "-instruct"},
+    {"qwen2.5-3b", "-instruct"},
+    {"mistral-7b", "-v0.1 -instruct-v0.1"},
+    {"smollm2-", "-instruct"},
+    {"tinyllama", "-1.1b-chat-v1.0 -1.1b-intermediate-step-1431k-3t _v1.1"},
+};
+
+static bool may_end_so(const char *name, const char *ending) {
+    size_t length = strlen(ending);
+    for (size_t i = 0; i < N_ELEMS(hub_endings) && length > 0; i++)
+        if (strncmp(name, hub_endings[i].begin, strlen(hub_endings[i].begin)) == 0)
+            for (const char *at = hub_endings[i].endings; *at != '\0'; at += strspn(at, " ")) {
+                size_t n = strcspn(at, " ");
+                if (n == length && strncmp(at, ending, n) == 0)
+                    return true;
+                at += n;
+            }
+    return length == 0;
+}
+
+typedef struct hub_name {
+    char text[128];
+} hub_name_t;
+
+/* "meta-llama/Meta-Llama-3.1-8B" as names are written here: "llama-3.1-8b". A path stays. */
+static hub_name_t hub_name_of(const char *text) {
+    hub_name_t name;
+    const char *slash = strchr(text, '/');
+    bool is_id = slash != NULL && slash != text && strchr("./~", text[0]) == NULL &&
+                 strchr(slash + 1, '/') == NULL;
+    snprintf(name.text, sizeof(name.text), "%s", is_id ? slash + 1 : text);
+    for (char *c = name.text; *c != '\0'; c++)
+        *c = (char)tolower((unsigned char)*c);
+    if (strncmp(name.text, "meta-llama-", 11) == 0)
+        memmove(name.text, name.text + 5, strlen(name.text + 5) + 1);
+    return name;
+}
+
+static bool find_hub_name(const char *text, zr_model_shape_t *shape_p) {
+    hub_name_t hub_name = hub_name_of(text);
+    zr_model_shape_t known;
+    const char *name;
+    for (size_t i = 0; (name = usual(i, &known)) != NULL; i++) {
+        size_t n = strlen(name);
+        if (strncmp(hub_name.text, name, n) != 0 || !may_end_so(name, hub_name.text + n))
+            continue;
+        *shape_p = known;
+        return true;
+    }
+    return false;
+}
+
 /* Of what is neither a name nor sizes nor there. */
 static zr_status_t refuse_name(const char *text, const zr_log_t *log) {
     const char *names[MOST_NAMES];
+    hub_name_t hub_name = hub_name_of(text);
     size_t n = 0;
     while (n < MOST_NAMES && (names[n] = zr_model_name(n)) != NULL)
         n++;
-    const char *nearest = zr_name_nearest(text, names, n);
+    const char *nearest = zr_name_nearest(hub_name.text, names, n);
+    for (size_t i = 0; i < n && nearest == NULL; i++) /* of another version */
+        if (strncmp(hub_name.text, names[i], strlen(names[i])) == 0)
+            nearest = names[i];
     zr_model_shape_t shape;
     return zr_fail(log, ZR_ERR_ARGUMENT,
                    "%s: not a model's name (such as %s or %s), sizes, or an existing file or "
@@ -188,7 +253,40 @@ zr_status_t zr_model_shape_read(const char *text, const zr_log_t *log, zr_model_
         return read_path(text, S_ISDIR(about.st_mode), log, shape_p);
     if (strchr(text, '=') != NULL)
         return read_sizes(text, log, shape_p);
+    if (find_hub_name(text, shape_p))
+        return ZR_OK;
     return refuse_name(text, log);
+}
+
+static bool says_16_bits(const char *path) {
+    static const char *const keys[] = {"dtype", "torch_dtype"};
+    json_t *root = json_load_file(path, 0, NULL);
+    bool is_16 = false;
+    for (size_t i = 0; i < N_ELEMS(keys); i++) {
+        const char *word = json_string_value(json_object_get(root, keys[i]));
+        is_16 |= word != NULL && (strcmp(word, "bfloat16") == 0 || strcmp(word, "float16") == 0);
+    }
+    json_decref(root);
+    return is_16;
+}
+
+bool zr_model_is_published_in_16_bits(const char *text) {
+    zr_model_shape_t known;
+    struct stat about;
+    const char *name;
+    for (size_t i = 0; (name = usual(i, &known)) != NULL; i++)
+        if (strcmp(name, text) == 0)
+            return known.kind == ZR_MODEL_DECODER;
+    if (stat(text, &about) != 0)
+        return find_hub_name(text, &known) && known.kind == ZR_MODEL_DECODER;
+    size_t n = strlen(text) + sizeof("/" CONFIG_NAME);
+    char *path = malloc(n);
+    if (path == NULL)
+        return false;
+    snprintf(path, n, "%s%s", text, S_ISDIR(about.st_mode) ? "/" CONFIG_NAME : "");
+    bool is_16 = says_16_bits(path);
+    free(path);
+    return is_16;
 }
 
 /* ---- writing, comparing ---------------------------------------------------------------------- */

@@ -29,7 +29,8 @@ typedef struct zr_model_shape {
  * Read a model's shape.
  *
  * @param text   one of
- *               - a well-known name: "gpt2-xl", "llama-3.1-8b" (zr_model_name lists all)
+ *               - a well-known name: "gpt2-xl", "llama-3.1-8b" (zr_model_name lists all), or as
+ *                 Hugging Face has it: "meta-llama/Llama-3.1-8B-Instruct"
  *               - sizes: "layers=4,channels=256,heads=4,seq=256,vocab=256" of a GPT;
  *                 "llama,layers=4,channels=256,heads=4,kv-heads=2,wide=688,seq=256,vocab=256" and
  *                 further fields of zr_decoder_shape_t, in any order
@@ -41,7 +42,11 @@ typedef struct zr_model_shape {
  */
 ZR_NODISCARD zr_status_t zr_model_shape_read(const char *text, const zr_log_t *log,
                                              zr_model_shape_t *shape_p);
-/** The same for the [n_bytes] content of a config.json; messages begin with `where`. */
+/** Whether the weights of what such a text names are published with 16 bits each: those of the
+ * well-known decoders, and of a config.json that says so ("dtype", "torch_dtype"). */
+bool zr_model_is_published_in_16_bits(const char *text);
+
+/** zr_model_shape_read for the [n_bytes] content of a config.json; messages begin with `where`. */
 ZR_NODISCARD zr_status_t zr_model_shape_read_config(const char *text, size_t n_bytes,
                                                     const char *where, const zr_log_t *log,
                                                     zr_model_shape_t *shape_p);

@@ -79,5 +79,5 @@ static int run(int argc, char **argv, messages_t *messages) {
 }
 
 int main(int argc, char **argv) {
-    return program_main("zero-plan", run, argc, argv);
+    return program_main("zero-plan", run, plan_options_describe, argc, argv);
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "examples/common/args.h"
+#include "examples/train/report.h"
 #include "examples/common/files.h"
 #include "examples/common/gnuplot.h"
 #include "examples/plan/hardware.h"
@@ -159,7 +160,8 @@ const options_table_t plan_table = {
     .program = "zero-plan",
     .doc = "Plan a training run on every stage and placement, without running it: what fits, in "
            "how much memory, and how fast it will be."
-           "\vExit status: 0 something fits, 1 nothing does, 2 bad usage or input.",
+           "\vExit status: 0 something fits, 1 nothing does, 2 bad usage or input. --man prints "
+           "this as a page for man, --completion bash a script that completes options.",
     .headers = headers,
     .n_groups = N_ELEMS(headers) - 1,
     .own = own,
@@ -250,9 +252,13 @@ plan_options_t plan_options_default(void) {
     return (plan_options_t){.run = train_options_default(), .hardware_name = "this", .n_lines = 8};
 }
 
-void plan_options_help(FILE *file) {
+void plan_options_describe(options_print_t *print, FILE *file) {
     plan_options_t options = plan_options_default();
-    options_help(&plan_table, &options, file);
+    print(&plan_table, &options, file);
+}
+
+void plan_options_help(FILE *file) {
+    plan_options_describe(options_help, file);
 }
 
 /* Once to see what was given, and then over defaults and the file. */
@@ -272,6 +278,23 @@ static zr_status_t parse(int argc, char **argv, const zr_log_t *log, plan_option
     train_options_note_given(&o->run);
     note_open(o);
     return ZR_OK;
+}
+
+/* The default is zero-train's, and costs what those who know the weights do not expect. */
+static void say_dtype(const train_options_t *run, const zr_log_t *log) {
+    size_t n = 0;
+    const zr_option_t *rows = zr_options(&n), *dtype = zr_option_find(rows, n, "dtype");
+    size_t n_params = zr_model_shape_n_params(&run->shape);
+    if (options_value(&run->given, "dtype") != NULL || run->in_file.is[dtype - rows] ||
+        run->config.dtype != ZR_DTYPE_F32 || run->quiet ||
+        !zr_model_is_published_in_16_bits(run->model))
+        return;
+    zr_log_write(
+        log, ZR_LOG_INFO,
+        "planned in fp32, the default: parameters and gradients of --model %s take %s; its "
+        "weights are published with 16 bits, and --dtype bf16 takes %s",
+        run->model, train_bytes(8.0 * (double)n_params).text,
+        train_bytes(4.0 * (double)n_params).text);
 }
 
 /* A plan has their workspace alone. */
@@ -303,6 +326,7 @@ zr_status_t plan_options_parse(int argc, char **argv, const zr_log_t *log,
                            "out",
                            options.run.matmul_choices_path, options.hardware_name);
         warn_idle(&options, log);
+        say_dtype(&options.run, log);
     }
     *options_p = options;
     return ZR_OK;

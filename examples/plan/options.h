@@ -47,6 +47,8 @@ ZR_NODISCARD zr_status_t plan_options_parse(int argc, char **argv, const zr_log_
 
 /** Print what --help says. */
 void plan_options_help(FILE *file);
+/** Print its options in any form. */
+void plan_options_describe(options_print_t *print, FILE *file);
 /** What is so where nothing is said. */
 plan_options_t plan_options_default(void);
 

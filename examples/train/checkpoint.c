@@ -16,6 +16,7 @@
 #include "examples/common/json.h"
 #include "examples/common/model_json.h"
 #include "examples/train/evaluate.h"
+#include "examples/train/kept.h"
 
 /* ---- what is kept ---------------------------------------------------------------------------- */
 
@@ -39,7 +40,9 @@ static char *trainer_text(const train_options_t *options, const data_t *data,
                           const train_place_t *place) {
     json_t *object =
         JSON_OBJECT({"model", model_json(&options->shape)}, {"data", data_object(options, data)},
-                    {"sequences", json_count(place->n_sequences)});
+                    {"sequences", json_count(place->n_sequences)},
+                    {"step_sequences", json_count(train_checkpoint_step_sequences(options))},
+                    {"options", train_kept_json(options)});
     if (options->lora_text != NULL)
         JSON_PUT(&object, {ZR_LORA_KEY, json_string(zr_lora_text(&options->lora).text)},
                  {"lora_base", json_string(train_options_lora_base(options))});
@@ -157,7 +160,7 @@ static void drop(void *context, zr_log_level_t level, int rank, const char *mess
     (void)context, (void)level, (void)rank, (void)message;
 }
 
-bool train_checkpoint_said(const char *dir, char **model_p, char **lora_p) {
+bool train_checkpoint_said(const char *dir, char **model_p, char **lora_p, json_t **kept_p) {
     const zr_log_t silent = {.sink = drop, .level = ZR_LOG_ERROR, .rank = -1};
     zr_checkpoint_t *checkpoint = NULL;
     zr_model_shape_t shape;
@@ -171,6 +174,8 @@ bool train_checkpoint_said(const char *dir, char **model_p, char **lora_p) {
     }
     if (json_is_string(json_object_get(trainer, ZR_LORA_KEY)))
         *lora_p = strdup(json_string_value(json_object_get(trainer, ZR_LORA_KEY)));
+    if (json_is_object(json_object_get(trainer, "options")))
+        *kept_p = json_incref(json_object_get(trainer, "options"));
     bool is_described = model != NULL;
     json_decref(trainer);
     zr_checkpoint_close(&checkpoint);
@@ -242,6 +247,23 @@ static zr_status_t find_position(opening_t *opening, const json_t *trainer) {
     return ZR_OK;
 }
 
+/* What decides the result, and is no option: sequences of a step follow from the ranks, too. */
+static void tell_of_options(const opening_t *opening, const json_t *trainer) {
+    const json_t *saved = json_object_get(trainer, "step_sequences");
+    uint64_t now = train_checkpoint_step_sequences(opening->options);
+    if (json_object_get(trainer, "options") == NULL && json_object_get(trainer, "data") != NULL)
+        zr_log_write(opening->log, ZR_LOG_WARNING,
+                     "checkpoint %s does not say with which options it was trained; those of this "
+                     "command and the defaults are used: check --lr, --schedule and --micro-batch",
+                     opening->info.path);
+    if (json_is_integer(saved) && (uint64_t)json_integer_value(saved) != now)
+        zr_log_write(opening->log, ZR_LOG_WARNING,
+                     "checkpoint %s was trained with %s per step, this run has %" PRIu64
+                     ": ranks x --micro-batch x --grad-accum",
+                     opening->info.path,
+                     zr_count_text((uint64_t)json_integer_value(saved), "sequence").text, now);
+}
+
 /* Losses of other data say nothing of those to come. */
 static void find_gain(opening_t *opening, const json_t *trainer) {
     const json_t *evaluation = json_object_get(trainer, "evaluation");
@@ -260,6 +282,8 @@ static zr_status_t check_trainer(opening_t *opening) {
     ZR_THEN(status, check_lora(opening, trainer));
     if (status == ZR_OK && opening->data != NULL)
         status = find_position(opening, trainer);
+    if (status == ZR_OK && opening->data != NULL)
+        tell_of_options(opening, trainer);
     if (opening->val != NULL)
         find_gain(opening, trainer);
     json_decref(trainer);
@@ -318,6 +342,22 @@ static zr_status_t make_folder(const char *dir, const zr_log_t *log) {
         return zr_fail(log, ZR_ERR_IO, "--checkpoint-dir %s: %s; give a writable folder", dir,
                        problem);
     return ZR_OK;
+}
+
+/* What make_folder would say, without making it. */
+static zr_status_t look_for_folder(const char *dir, const zr_log_t *log) {
+    char parent[PATH_MAX];
+    snprintf(parent, sizeof(parent), "%s", dir);
+    for (size_t n = strlen(parent); n > 1 && parent[n - 1] == '/'; n--)
+        parent[n - 1] = '\0';
+    char *slash = strrchr(parent, '/');
+    if (slash != NULL)
+        slash[slash == parent] = '\0';
+    const char *path = access(dir, F_OK) == 0 ? dir : slash != NULL ? parent : ".";
+    if (access(path, W_OK | X_OK) == 0)
+        return ZR_OK;
+    return zr_fail(log, ZR_ERR_IO, "--checkpoint-dir %s: %s: %s; give a writable folder", dir, path,
+                   strerror(errno));
 }
 
 static bool is_checkpoint(const char *dir) {
@@ -402,12 +442,15 @@ zr_status_t train_checkpoint_open(const train_options_t *options, const data_t *
         return ZR_OK;
     if (options->evaluation.only)
         return open_to_evaluate(options, val, comm, log, start_p);
-    ZR_TRY(make_folder(asked->dir, log));
+    ZR_TRY(options->dry_run ? look_for_folder(asked->dir, log) : make_folder(asked->dir, log));
     ZR_TRY(refuse_checkpoint(asked->dir, log));
+    if (options->launch.rank == 0 && !options->dry_run)
+        ZR_TRY(train_lock_take(asked->dir, log, &start_p->lock));
     ZR_TRY(refuse_within("--data", options->data_paths, options->n_data_paths, asked->dir, log));
     ZR_TRY(refuse_within("--val-data", options->evaluation.paths, options->evaluation.n_paths,
                          asked->dir, log));
-    ZR_TRY(look_into_folder(options, log, &has_any));
+    if (!options->dry_run || files_is_folder(asked->dir))
+        ZR_TRY(look_into_folder(options, log, &has_any));
     if (has_any && asked->resume)
         return open_newest(options, data, val, comm, log, start_p);
     if (has_any)
@@ -423,6 +466,7 @@ zr_status_t train_checkpoint_open(const train_options_t *options, const data_t *
 
 void train_checkpoint_close(train_start_t *start) {
     zr_checkpoint_close(&start->checkpoint);
+    train_lock_drop(&start->lock);
     free(start->passed);
     start->passed = NULL;
     start->n_passed = 0;

@@ -4,7 +4,10 @@
  */
 #pragma once
 
+#include <jansson.h>
+
 #include "examples/data/data.h"
+#include "examples/train/lock.h"
 #include "examples/train/train.h"
 
 /** Where a run begins. */
@@ -15,6 +18,7 @@ typedef struct train_start {
     size_t n_updates;
     train_gain_t gain; /* of evaluations before */
     bool is_damaged;   /* it is there, and not whole: that is a failure, and no bad input */
+    train_lock_t lock; /* of the folder, by the first rank */
     zr_checkpoint_passed_t *passed; /* [n_passed] by --resume-damaged previous */
     size_t n_passed;
 } train_start_t;
@@ -34,12 +38,12 @@ ZR_NODISCARD zr_status_t train_checkpoint_open(const train_options_t *options, c
 void train_checkpoint_close(train_start_t *start);
 
 /** The model and the adapters of the newest checkpoint of a folder, as --model and --lora take
- * them. They are not set where it has none, or cannot be read. Free them. Before the options are
- * resolved.
+ * them, and its options (kept.h). They are not set where it has none, or cannot be read. Free them.
+ * Before the options are resolved.
  *
  * @return false when there is a checkpoint that says nothing of its model
  */
-bool train_checkpoint_said(const char *dir, char **model_p, char **lora_p);
+bool train_checkpoint_said(const char *dir, char **model_p, char **lora_p, json_t **kept_p);
 
 /** Whether --checkpoint-every asks for a checkpoint after this step. */
 bool train_checkpoint_is_due(const train_options_t *options, size_t step);

@@ -25,6 +25,7 @@ static zr_status_t check_not_read(const train_options_t *options, const data_t *
     const files_named_t file = {option, path};
     const files_named_t inputs[] = {{"--data", has_file(data, path) ? path : NULL},
                                     {"--val-data", has_file(val, path) ? path : NULL},
+                                    {"--run", options->run_path},
                                     {"--config", options->config_path},
                                     {"--hardware", options->hardware_path},
                                     {"--io-settings", options->io_settings_path},

@@ -30,6 +30,8 @@ static int report(const train_options_t *options, const zero_train_t *run,
     train_report_warnings(options, result, log);
     if (options->json && code != EXIT_BAD_INPUT)
         printed = train_report_json(options, run, result, messages_first_error(messages), stdout);
+    else if (options->dry_run && !options->quiet && result->status == ZR_OK)
+        train_report_planned(options, result, stdout);
     else if (!options->quiet && result->status == ZR_OK &&
              (result->n_steps > 0 || result->evaluations.n > 0))
         train_report_summary(options, result, stdout);
@@ -53,7 +55,11 @@ static void plan_and_run(zero_train_t *run, train_options_t *options, messages_t
     if (!is_first)
         plan = (train_plan_t){0};
     zr_status_t status = train_plan_check(&plan, options, log);
-    if (status == ZR_OK)
+    if (status == ZR_OK && options->dry_run && is_first && !plan.is_made)
+        status = zr_fail(log, ZR_ERR_STATE, "the run cannot be planned: %s", plan.message);
+    if (status == ZR_OK && options->dry_run)
+        zero_train_try(run, result_p);
+    else if (status == ZR_OK)
         zero_train_go(run, messages, result_p);
     else
         *result_p = zero_train_failed(run, status);
@@ -112,5 +118,5 @@ static int run(int argc, char **argv, messages_t *messages) {
 }
 
 int main(int argc, char **argv) {
-    return program_main("zero-train", run, argc, argv);
+    return program_main("zero-train", run, train_options_describe, argc, argv);
 }

@@ -6,7 +6,9 @@
 #include "examples/train/auto.h"
 #include "examples/train/checkpoint.h"
 #include "examples/train/io_settings.h"
+#include "examples/train/kept.h"
 #include "examples/train/launch.h"
+#include "examples/train/run_file.h"
 #include "examples/train/trace.h"
 
 #include <errno.h>
@@ -150,7 +152,8 @@ enum {
     EVALUATION,
     CHECKPOINTS,
     OUTPUT,
-    AGREE = ZR_OPTION_AGREE
+    AGREE = ZR_OPTION_AGREE,
+    KEPT = ZR_OPTION_KEPT
 };
 static const char *const headers[] = {NULL,
                                       "What to train:",
@@ -179,19 +182,20 @@ static const zr_option_t own[] = {
      .group = MODEL, .arg = "W,W...", .initial = "all paths are one row",
      .help = "relative frequency of sequences from each path of --data: 0.7,0.3",
      .more = "([train.md](../guide/train.md#data))"},
-    {"seq", AT(seq), .type = ZR_OPTION_COUNT, .flags = AGREE, .group = MODEL, .arg = "TOKENS",
-     .initial = "the seq of sizes; of named Llama models and files at most 2048", .take = take_seq,
-     .help = "tokens per sequence"},
-    {"seq-min", AT(seq_min), .type = ZR_OPTION_COUNT, .flags = AGREE, .group = MODEL,
+    {"seq", AT(seq), .type = ZR_OPTION_COUNT, .flags = AGREE | KEPT, .group = MODEL,
+     .arg = "TOKENS", .initial = "the seq of sizes; of named Llama models and files at most 2048",
+     .take = take_seq, .help = "tokens per sequence"},
+    {"seq-min", AT(seq_min), .type = ZR_OPTION_COUNT, .flags = AGREE | KEPT, .group = MODEL,
      .arg = "TOKENS", .initial = "--seq: all have the same length", .take = take_seq_min,
      .help = "vary the length: cut each micro-batch's sequences to their first TOKENS to --seq "
              "tokens, drawn from the seed",
      .more = "as below"},
-    {"steps", AT(steps), .type = ZR_OPTION_COUNT, .flags = AGREE, .least = 1, .group = MODEL,
+    {"steps", AT(steps), .type = ZR_OPTION_COUNT, .flags = AGREE | KEPT, .least = 1, .group = MODEL,
      .arg = "N", .help = "optimizer steps"},
-    {"seed", AT(seed), .type = ZR_OPTION_U64, .flags = AGREE, .group = MODEL, .arg = "N",
+    {"seed", AT(seed), .type = ZR_OPTION_U64, .flags = AGREE | KEPT, .group = MODEL, .arg = "N",
      .help = "of the initial weights and of the order and lengths of the data"},
-    {"freeze", AT(freeze), .type = ZR_OPTION_STRING, .flags = AGREE, .group = MODEL, .arg = "NAMES",
+    {"freeze", AT(freeze), .type = ZR_OPTION_STRING, .flags = AGREE | KEPT, .group = MODEL,
+     .arg = "NAMES",
      .help = "parameters that are not trained, by name or prefix before a dot: wte,h.0"},
     {"lora", AT(lora_text), .type = ZR_OPTION_STRING, .flags = AGREE, .group = MODEL,
      .arg = "rank=N,alpha=X,targets=NAMES", .initial = "none",
@@ -302,6 +306,10 @@ static const zr_option_t own[] = {
      .help = "rated lifetime writes of the drives, such as 600TB: reports how long they last at "
              "this rate"},
 
+    {"run", AT(run_path), .type = ZR_OPTION_STRING, .group = MODEL, .arg = "FILE",
+     .help = "options of the run in a file: FILE.toml with lines of name = value, any other as an "
+             "object of JSON; options on the command line override it",
+     .more = "[train.md](../guide/train.md#options-in-a-file)"},
     {"config", AT(config_path), .type = ZR_OPTION_STRING, .group = STEP, .arg = "FILE",
      .help = "DeepSpeed's JSON; options override it"},
 
@@ -393,6 +401,10 @@ static const zr_option_t own[] = {
      .initial = "the first ten of the run", .needs = "trace", .take = take_trace_steps,
      .help = "with --trace: of these steps",
      .more = "A run that goes on after them (`--resume`) warns, and leaves the file as it is"},
+    {"dry-run", AT(dry_run), .type = ZR_OPTION_FLAG, .flags = AGREE, .group = OUTPUT,
+     .help = "check and plan the run as if it began, and end: nothing is allocated, trained or "
+             "written; exit status and messages are those of the run",
+     .more = "with `--json` `result` is `planned`, with the planned peaks"},
     {"json", AT(json), .type = ZR_OPTION_FLAG, .group = OUTPUT,
      .help = "print the result as one JSON object", .more = "on standard output, and nothing else"},
     {"quiet", AT(quiet), .type = ZR_OPTION_FLAG, .group = OUTPUT,
@@ -409,7 +421,8 @@ const options_table_t train_table = {
     .args = "--data PATH...",
     .doc = "Train a GPT-2 or a model of the Llama family with its optimizer state, gradients and "
            "parameters sharded over ranks."
-           "\vExit status: 0 success, 1 the run failed, 2 bad usage or input.",
+           "\vExit status: 0 success, 1 the run failed, 2 bad usage or input. --man prints this as "
+           "a page for man, --completion bash a script that completes options.",
     .headers = headers,
     .n_groups = sizeof(headers) / sizeof(headers[0]) - 1,
     .own = own,
@@ -418,9 +431,13 @@ const options_table_t train_table = {
     .word = "data",
     .known = train_known};
 
-void train_options_help(FILE *file) {
+void train_options_describe(options_print_t *print, FILE *file) {
     train_options_t options = train_options_default();
-    options_help(&train_table, &options, file);
+    print(&train_table, &options, file);
+}
+
+void train_options_help(FILE *file) {
+    train_options_describe(options_help, file);
 }
 
 /* ---- defaults and checks ---------------------------------------------------------------- */
@@ -495,19 +512,34 @@ static zr_status_t resolve_lora(train_options_t *options, const zr_log_t *log) {
     return zr_lora_check(&options->lora, &options->shape, &lora_log);
 }
 
+/* DeepSpeed's default, of a file with a scheduler that does not say how long it warms up. */
+static bool is_usual_warmup(const train_options_t *options) {
+    size_t n = 0;
+    const zr_option_t *rows = zr_options(&n);
+    const zr_option_t *type = zr_option_find(rows, n, "schedule");
+    const zr_option_t *warmup = zr_option_find(rows, n, "warmup");
+    return options->in_file.is[type - rows] && !options->in_file.is[warmup - rows] &&
+           !options->in_file.is_auto[warmup - rows];
+}
+
 static zr_status_t resolve_schedule(train_options_t *options, const zr_log_t *log) {
     zr_schedule_t *schedule = &options->config.schedule;
     bool has_warmup = options_value(&options->given, "warmup") != NULL;
-    if (schedule->kind == ZR_SCHEDULE_CONSTANT && has_warmup && schedule->warmup_steps > 0)
+    bool has_kept = train_kept_has(options, "warmup");
+    if (schedule->kind == ZR_SCHEDULE_CONSTANT && (has_warmup || has_kept) &&
+        schedule->warmup_steps > 0)
         schedule->kind = ZR_SCHEDULE_WARMUP;
     if (schedule->kind == ZR_SCHEDULE_CONSTANT)
         *schedule = zr_config_default().schedule;
     else if (schedule->warmup_steps == SIZE_MAX)
         schedule->warmup_steps = options->steps / 10;
+    bool is_usual = (is_usual_warmup(options) || has_kept) && !has_warmup;
     bool has_end =
         schedule->kind == ZR_SCHEDULE_WARMUP_COSINE || schedule->kind == ZR_SCHEDULE_WARMUP_DECAY;
     if (has_end && schedule->total_steps == 0)
         schedule->total_steps = options->steps;
+    if (is_usual && has_end && schedule->warmup_steps > schedule->total_steps)
+        schedule->warmup_steps = schedule->total_steps / 10;
     if (has_warmup && has_end && schedule->warmup_steps > schedule->total_steps)
         return zr_fail(
             log, ZR_ERR_ARGUMENT,
@@ -843,6 +875,7 @@ static void say_chosen(const train_options_t *options, const zr_log_t *log) {
     const zr_option_t *rows = zr_options(&n);
     if (options->launch.rank != 0)
         return;
+    train_kept_say(options, log);
     if (options->seq_text == NULL && options->seq < longest)
         zr_log_write(log, ZR_LOG_INFO,
                      "sequences of %zu tokens; the model has %zu positions: --seq sets another "
@@ -862,6 +895,14 @@ static void say_chosen(const train_options_t *options, const zr_log_t *log) {
     if (list.n > 0)
         zr_log_write(log, ZR_LOG_INFO, "--config %s: \"auto\" became: %s", options->config_path,
                      list.text);
+    size_t n_warmup = options->config.schedule.warmup_steps;
+    if (is_usual_warmup(options) && n_warmup < options->said.schedule.warmup_steps)
+        zr_log_write(
+            log, ZR_LOG_INFO,
+            "--config %s: warmup_num_steps is absent, and DeepSpeed's default of %zu longer "
+            "than the schedule: a tenth of that, %s",
+            options->config_path, options->said.schedule.warmup_steps,
+            zr_count_text(n_warmup, "step").text);
     const zr_option_t *dtype = zr_option_find(rows, n, "dtype");
     if (dtype != NULL && options->in_file.is_auto[dtype - rows] &&
         options->config.dtype == ZR_DTYPE_F32)
@@ -878,6 +919,7 @@ zr_status_t train_options_resolve(train_options_t *options, const zr_log_t *log)
             log, ZR_ERR_ARGUMENT,
             "no data: give files or folders with --data PATH... (--help lists all options)");
     ZR_TRY(resolve_data_weights(options, log));
+    options->said = options->config;
     ZR_TRY(train_launch_apply(options, log));
     ZR_TRY(train_options_resolve_run(options, log));
     ZR_TRY(check_hardware(options, log));
@@ -901,7 +943,16 @@ static void say_other_paths(const char *option, const char *used, const char *fi
 static zr_status_t read_config(train_options_t *options, const char *path, const zr_log_t *log) {
     files_log_t named = {*log, "--config"};
     zr_log_t file_log = files_log(&named);
+    zr_config_t *config = &options->config;
+    const size_t before[] = {config->train_batch, config->micro_batch, config->grad_accum};
+    config->train_batch = config->micro_batch = config->grad_accum = 0;
     ZR_TRY(zr_config_read_json_given(path, &file_log, &options->config, &options->in_file));
+    if (config->train_batch == 0) { /* else the rest follows from it */
+        bool has_any = config->micro_batch != 0 || config->grad_accum != 0;
+        config->train_batch = has_any ? 0 : before[0];
+        config->micro_batch = config->micro_batch != 0 ? config->micro_batch : before[1];
+        config->grad_accum = config->grad_accum != 0 ? config->grad_accum : before[2];
+    }
     if (options->config.nvme.paths[0] != '\0')
         options->nvme_paths_from = TRAIN_PATHS_OF_CONFIG;
     return ZR_OK;
@@ -960,6 +1011,13 @@ void train_options_warn_idle(train_options_t *options, bool is_stage_open, bool 
     options->sums = ZR_SUM_RANK_ORDER;
 }
 
+static const zr_option_t *find_key(const zr_option_t *rows, size_t n, const char *key) {
+    for (size_t i = 0; i < n; i++)
+        if (rows[i].key != NULL && strcmp(rows[i].key, key) == 0)
+            return &rows[i];
+    return NULL;
+}
+
 zr_status_t train_options_read_under(train_options_t *options, const zr_log_t *log) {
     const char *path = options_value(&options->given, "config");
     const char *paths = options_value(&options->given, "nvme-path");
@@ -968,6 +1026,8 @@ zr_status_t train_options_read_under(train_options_t *options, const zr_log_t *l
     size_t n = 0;
     const zr_option_t *rows = zr_options(&n), *row = zr_option_find(rows, n, "schedule");
     const zr_option_t *warmup = zr_option_find(rows, n, "warmup");
+    const zr_option_t *rate = find_key(rows, n, "scheduler.params.warmup_max_lr");
+    const char *lr = options_value(&options->given, "lr");
     zr_config_t chosen = options->config;
     zr_config_t *config = &options->config;
     if (path == NULL)
@@ -978,10 +1038,21 @@ zr_status_t train_options_read_under(train_options_t *options, const zr_log_t *l
     ZR_TRY(read_config(options, path, log));
     if (!options->in_file.is[row - rows])
         config->schedule = own;
-    else if (!options->in_file.is[warmup - rows] &&
-             (options->in_file.is_auto[warmup - rows] ||
-              config->schedule.kind != ZR_SCHEDULE_WARMUP)) /* others end with the run's steps */
+    else if (options->in_file.is_auto[warmup - rows])
         config->schedule.warmup_steps = own.warmup_steps;
+    if (!options->in_file.is[row - rows] && schedule == NULL)
+        zr_log_write(log, ZR_LOG_INFO,
+                     "--config %s has no scheduler, and is taken with zero-train's: --schedule "
+                     "cosine (DeepSpeed has --schedule constant without one)",
+                     path);
+    if (lr != NULL && !options->in_file.is[rate - rows])
+        config->schedule.warmup_max_lr = 0; /* the file's default is no wish */
+    else if (lr != NULL && config->schedule.warmup_max_lr > 0)
+        zr_log_write(
+            log, ZR_LOG_WARNING,
+            "--lr %s has no effect: the rate after warm-up is warmup_max_lr %g of --config "
+            "%s; remove it there",
+            lr, config->schedule.warmup_max_lr, path);
     if (paths != NULL)
         say_other_paths("--nvme-path", paths, path, config->nvme.paths, log);
     if (schedule != NULL)
@@ -1021,40 +1092,58 @@ static zr_status_t read_io_settings(const zr_log_t *log, train_options_t *option
 }
 
 /* What is wrong with the checkpoint is said when the run opens it. */
-static zr_status_t take_saved_model(train_options_t *options, const zr_log_t *log) {
-    const char *dir = options->checkpoint.dir;
+static zr_status_t take_saved(train_options_t *options, const zr_log_t *log) {
+    const char *dir = options_value(&options->given, "checkpoint-dir");
     bool is_named = options_value(&options->given, "model") != NULL;
-    if (!train_checkpoint_said(dir, &options->own_model, &options->own_lora) && !is_named)
+    if (!train_checkpoint_said(dir, &options->own_model, &options->own_lora, &options->kept) &&
+        !is_named)
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "--resume: the newest checkpoint in %s does not describe its model: another "
                        "program has saved it; give its --model, or another --checkpoint-dir",
                        dir);
-    if (options->own_model != NULL && !is_named)
+    if (options->own_model != NULL)
         options->model = options->own_model;
-    if (options->own_lora != NULL && options->lora_text == NULL)
-        options->lora_text = options->own_lora;
+    options->lora_text = options->own_lora;
+    return train_kept_take(options, log);
+}
+
+/* A file may have more paths than the command line has words. */
+static zr_status_t make_room(train_options_t *options, size_t n, const zr_log_t *log) {
+    const char ***arrays[] = {&options->data_paths, &options->evaluation.paths};
+    for (size_t i = 0; i < 2; i++) {
+        const char **larger = realloc(*arrays[i], (n + 1) * sizeof(**arrays[i]));
+        if (larger == NULL)
+            return zr_fail(log, ZR_ERR_MEMORY, "no memory for %s", zr_count_text(n, "path").text);
+        *arrays[i] = larger;
+    }
     return ZR_OK;
 }
 
 /* Once to see what was given, and then over defaults and files. */
 static zr_status_t parse(int argc, char **argv, const zr_log_t *log, train_options_t *options) {
-    const char **data_paths = options->data_paths, **val_paths = options->evaluation.paths;
     options_given_t given;
     ZR_TRY(options_parse(&train_table, argc, argv, log, options, &given));
     if (options->help || options->version)
         return ZR_OK;
-    zr_log_t own_log = *log;
-    if (options->quiet)
-        own_log.level = ZR_LOG_WARNING;
+    const char **data_paths = options->data_paths, **val_paths = options->evaluation.paths;
     *options = train_options_default();
     options->data_paths = data_paths;
     options->evaluation.paths = val_paths;
+    if (options_value(&given, "run") != NULL) {
+        size_t n = 0;
+        ZR_TRY(train_run_file_read(options_value(&given, "run"), log, &given, &n,
+                                   &options->run_texts));
+        ZR_TRY(make_room(options, (size_t)argc + n, log));
+    }
     options->given = given;
+    zr_log_t own_log = *log;
+    if (options_value(&given, "quiet") != NULL)
+        own_log.level = ZR_LOG_WARNING;
+    if (options_value(&given, "resume") != NULL)
+        ZR_TRY(take_saved(options, &own_log));
     ZR_TRY(train_options_read_under(options, &own_log));
     ZR_TRY(options_apply(&train_table, &given, log, options));
     train_options_note_given(options);
-    if (options->checkpoint.resume)
-        ZR_TRY(take_saved_model(options, &own_log));
     if (options->io_settings_path != NULL)
         ZR_TRY(read_io_settings(&own_log, options));
     if (options->matmul_choices_path != NULL)
@@ -1092,8 +1181,12 @@ void train_options_free(train_options_t *options) {
     free(options->data_weights);
     free(options->own_model);
     free(options->own_lora);
+    json_decref(options->kept);
+    json_decref(options->run_texts);
+    options->run_texts = NULL;
     matmul_choices_free(&options->matmul_choices);
     options->own_model = options->own_lora = NULL;
+    options->kept = NULL;
     options->data_paths = options->evaluation.paths = NULL;
     options->data_weights = NULL;
     options->n_data_paths = options->evaluation.n_paths = 0;

@@ -101,13 +101,17 @@ typedef struct train_options {
     zr_offload_device_t offload_activations;           /* inputs of layers, with recompute */
     size_t activations_on_device, activations_in_host; /* zr_activation_options_t */
     const char *freeze;                                /* NULL: nothing */
-    const char *lora_text; /* as written, or own_lora; NULL: all but `freeze` is trained */
-    char *own_lora;        /* owned: as own_model */
-    zr_lora_t lora;        /* of lora_text, when resolved */
-    int lora_base;         /* of train_lora_base_t */
+    const char *lora_text;    /* as written, or own_lora; NULL: all but `freeze` is trained */
+    char *own_lora;           /* owned: as own_model */
+    const char *run_path;     /* NULL: none was read */
+    struct json_t *run_texts; /* owned: values of it */
+    struct json_t *kept;      /* owned: options of that checkpoint (kept.h); NULL */
+    zr_lora_t lora;           /* of lora_text, when resolved */
+    int lora_base;            /* of train_lora_base_t */
 
     /* How. */
     zr_config_t config;        /* resolved */
+    zr_config_t said;          /* before that */
     bool auto_stage;           /* it is chosen (train_auto.h): at least config.stage */
     bool auto_optimizer;       /* its placement is chosen, likewise */
     bool auto_params;          /* likewise */
@@ -152,6 +156,7 @@ typedef struct train_options {
     const char *memory_snapshot_path; /* of rank 0; NULL: none */
     const char *trace_path;           /* NULL: none */
     size_t trace_first, trace_last;   /* steps of it; 0: not written */
+    bool dry_run;                     /* plan, and do not run */
     bool json;
     bool quiet;
     bool verbose;
@@ -196,6 +201,8 @@ void train_options_free(train_options_t *options);
 
 /** Print what --help says. */
 void train_options_help(FILE *file);
+/** Print its options in any form. */
+void train_options_describe(options_print_t *print, FILE *file);
 
 /** Defaults of everything, as --help names them; no data. */
 train_options_t train_options_default(void);

@@ -551,6 +551,7 @@ bool train_report_json(const train_options_t *options, const zero_train_t *run,
     bool failed = result->status != ZR_OK;
     bool is_lost = failed || train_report_is_lost(options, result);
     const char *outcome = is_lost                    ? "failed"
+                          : options->dry_run         ? "planned"
                           : result->interrupted      ? "saved"
                           : options->evaluation.only ? "evaluated"
                                                      : "trained";
@@ -821,4 +822,17 @@ void train_report_summary(const train_options_t *options, const train_result_t *
     print_weights(options, result, file);
     if (options->verbose)
         print_details(options, result, file);
+}
+
+void train_report_planned(const train_options_t *options, const train_result_t *result,
+                          FILE *file) {
+    const train_peak_t *peak = result->planned.peak;
+    if (!result->planned.is_made) /* another rank says it */
+        return;
+    fprintf(file, "planned      step %zu to %zu: device %s, host %s", result->first_step + 1,
+            options->steps, train_bytes((double)peak[ZR_TIER_DEVICE].reserved).text,
+            train_bytes((double)peak[ZR_TIER_HOST].reserved).text);
+    if (peak[ZR_TIER_NVME].reserved > 0)
+        fprintf(file, ", nvme %s", train_bytes((double)peak[ZR_TIER_NVME].reserved).text);
+    fprintf(file, "; maximum per rank. Nothing was trained (--dry-run)\n");
 }

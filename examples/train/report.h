@@ -89,5 +89,8 @@ typedef struct train_bytes {
 /** 1536 as "1.5 KiB". */
 train_bytes_t train_bytes(double bytes);
 
+/** Print what was planned of a run that was only tried (--dry-run). */
+void train_report_planned(const train_options_t *options, const train_result_t *result, FILE *file);
+
 /** Print a summary: five lines, and with --verbose all that is known. */
 void train_report_summary(const train_options_t *options, const train_result_t *result, FILE *file);

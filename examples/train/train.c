@@ -775,6 +775,18 @@ void zero_train_close(zero_train_t **train) {
     *train = NULL;
 }
 
+zr_status_t zero_train_try(zero_train_t *run, train_result_t *result_p) {
+    const train_options_t *options = run->options;
+    train_result_t result = known_of(run);
+    zr_status_t status = train_files_check(options, run->data, run->val, &run->log);
+    result.bad_input = is_bad_input(status);
+    ZR_THEN(status, train_agree(options, run->data, run->val, &run->start, run->attention.name,
+                                run->ranks[0].comm));
+    result.status = status;
+    *result_p = result;
+    return status;
+}
+
 zr_status_t zero_train_go(zero_train_t *run, messages_t *messages, train_result_t *result_p) {
     const train_options_t *options = run->options;
     train_result_t result = known_of(run);

@@ -181,6 +181,15 @@ zr_run_evaluations_t zero_train_evaluations(const zero_train_t *train);
 size_t zero_train_first_step(const zero_train_t *train);
 /** The result of a run that was not begun for such an error: what is known of it. */
 train_result_t zero_train_failed(const zero_train_t *train, zr_status_t status);
+/**
+ * What a run checks before its ranks allocate anything: the files that it writes, and that ranks
+ * agree. For --dry-run.
+ *
+ * @param result_p  without any step
+ * @return ZR_OK; the first error, logged
+ */
+zr_status_t zero_train_try(zero_train_t *run, train_result_t *result_p);
+
 /** Train, once: see zero_train_run. */
 zr_status_t zero_train_go(zero_train_t *train, messages_t *messages, train_result_t *result_p);
 /**

@@ -443,6 +443,7 @@ _signatures = {
     "zr_last_error": (c_char_p, []),
     "zr_config_default": (Config, []),
     "zr_config_read_json": (c_int, [c_char_p, POINTER(Log), POINTER(Config)]),
+    "zr_json_make_strict": (c_void_p, [c_char_p, c_size_t, POINTER(c_size_t)]),
     "zr_config_simulate": (None, [POINTER(Config)]),
     "zr_config_resolve": (c_int, [POINTER(Config), c_int, POINTER(Log)]),
     "zr_config_lr": (c_double, [POINTER(Config), c_size_t]),

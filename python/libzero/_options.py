@@ -22,16 +22,6 @@ _REFUSED = {
 }
 
 
-#: Keys of DeepSpeed's that change no result, and have no meaning here: section, key, why. They pass with a note.
-_IGNORED = {
-    ("zero_optimization", "allgather_bucket_size"): "a bucket is a unit here",
-    ("zero_optimization", "reduce_bucket_size"): "a bucket is a unit here",
-    ("zero_optimization", "round_robin_gradients"): "a shard is a contiguous slice of its unit",
-    ("zero_optimization", "stage3_param_persistence_threshold"): "every parameter is sharded",
-    ("zero_optimization", "stage3_gather_16bit_weights_on_model_save"): "engine.state_dict() has whole weights",
-    ("zero_optimization", "stage3_gather_fp16_weights_on_model_save"): "engine.state_dict() has whole weights",
-}  # fmt: skip
-
 #: Options of the drives, which not only state and parameters may be on.
 _OF_DRIVES = ("block_size", "files_per_path", "nvme_capacity", "nvme_path", "nvme_verify", "queue_depth", "submit_batch")
 
@@ -89,32 +79,37 @@ def _check_meaning(config: _c.Config, keyword: str, value: Any) -> None:
 
 
 def _read(config: _c.Config, source: Any, notes: list[str]) -> dict[str, Any]:
-    """DeepSpeed's JSON: a file, or a dictionary. Returns it, without what has no meaning here, of which notes say why."""
+    """DeepSpeed's JSON: a file, or a dictionary. Returns it; notes get what the library says."""
     if source is None:
         return {}
     name = "config" if isinstance(source, dict) else os.fspath(source)
     text = json.dumps(source) if isinstance(source, dict) else pathlib.Path(source).read_text()
-    found = _parse(text)
-    n_notes = len(notes)
-    for (section, key), reason in _IGNORED.items():
-        if isinstance(found.get(section), dict) and found[section].get(key, "auto") != "auto":
-            notes.append(f"{section}.{key}={json.dumps(found[section].pop(key))} has no effect: {reason}")
     with tempfile.NamedTemporaryFile("w", prefix="config-", suffix=".json") as file:
-        file.write(text if len(notes) == n_notes else json.dumps(found))
+        file.write(text)
         file.flush()
+
+        @_c.SINK
+        def hear(context: int, level: int, rank: int, message: bytes) -> None:
+            if level == 0:
+                _c.LOG.sink(context, level, rank, message)
+            else:
+                notes.append(message.decode(errors="replace").replace(file.name, name))
+
+        log = _c.Log(hear, None, 2, -1)
         try:
-            check(lib.zr_config_read_json(file.name.encode(), byref(_c.LOG), byref(config)))
+            check(lib.zr_config_read_json(file.name.encode(), byref(log), byref(config)))
         except _c.Error as error:
             raise type(error)(str(error).replace(file.name, name)) from None
-    return found
+    return _parse(text)
 
 
 def _parse(text: str) -> dict[str, Any]:
-    """Nothing of what is no JSON object: the library says what is wrong with it."""
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return {}
+    """DeepSpeed's JSON, which the library has read without an error."""
+    strict, n = text.encode(), c_size_t()
+    copy = c_void_p(lib.zr_json_make_strict(strict, len(strict), byref(n)))
+    if not copy:
+        raise MemoryError
+    found = json.loads(_c.take_text(copy))
     return found if isinstance(found, dict) else {}
 
 

@@ -264,7 +264,7 @@ def _read_config(source: Any, args: TrainingArguments) -> tuple[dict[str, Any] |
         config = json.loads(json.dumps(dict(source), default=os.fspath))
     else:
         text = str(source) if str(source).lstrip().startswith("{") else pathlib.Path(source).read_text()
-        config = json.loads(text)
+        config = _options._parse(text)
     keywords = {}
     for key in list(config):
         if key in _OF_ENGINE or (key in _options.rows() and not isinstance(config[key], dict) and not _is_deepspeed(key)):
@@ -298,6 +298,8 @@ def _settle(config: dict[str, Any], keywords: dict[str, Any], args: TrainingArgu
         found = place.pop(path[-1], "auto")
         if found not in ("auto", value) and "auto" not in (found if isinstance(found, list) else ()):
             raise ArgumentError(f'libzero_config: {".".join(path)} is {found}, the training arguments say {value}: make them equal, or "auto"')
+    if config:
+        config["gradient_clipping"] = args.max_grad_norm  # absent, it would be DeepSpeed's default
     optimizer = config.pop("optimizer", None)
     if optimizer is not None:
         left = {k: v for k, v in (optimizer.get("params") or {}).items() if v != "auto"}

@@ -91,6 +91,18 @@ TEST(it_is_in_the_help_and_in_the_documents) {
     assert_has(text, "--fathoms=N            how deep (default 4)");
     free(text);
     file = open_memstream(&text, &n);
+    train_options_describe(options_man, file);
+    fclose(file);
+    assert_has(text,
+               ".TH ZERO-TRAIN 1|.SH NAME\nzero-train \\- Train a|\n.TP\n\\fB\\-\\-fathoms\\fR=N\n"
+               "how deep (default 4)\n");
+    free(text);
+    file = open_memstream(&text, &n);
+    train_options_describe(options_bash, file);
+    fclose(file);
+    assert_has(text, "--stage) mapfile -t COMPREPLY < <(compgen -W \"0 1 2 3 auto\"| --fathoms ");
+    free(text);
+    file = open_memstream(&text, &n);
     options_markdown(&train_table, &options, file);
     fclose(file);
     assert_has(text, "| `--fathoms N` | 4 | how deep; see there; `aio.fathoms` |");

@@ -227,6 +227,30 @@ TEST(capacities_are_trained) {
     assert_true(n_nvme >= 7);
 }
 
+/* Heads and vocabulary are the model's, unless they are given. */
+TEST(families_are_like_their_model) {
+    static const char *const ways[][2] = {
+        {"--model llama-3.1-8b", "family.head_size=128 family.vocab=128256"},
+        {"--model Qwen/Qwen2.5-7B", "family.head_size=128 family.vocab=152064"},
+        {"--model gpt2-xl", "family.head_size=64 family.vocab=50257"},
+        {"", "family.head_size=64 family.vocab=50257"},
+        {"--model llama --head-size 64 --vocab 256", "family.head_size=64 family.vocab=256"}};
+    for (size_t i = 0; i < N_OF(ways); i++)
+        expect_fields(capacity_json(0,
+                                    "%s --layers 2 --seq 64 --hardware h200 --ranks 1 --stage 0 "
+                                    "--offload-optimizer none --micro-batch 1",
+                                    ways[i][0]),
+                      "%s", ways[i][1]);
+}
+
+/* Tokens of the verifying runs are as large as the vocabulary. */
+TEST(large_vocabularies_are_verified) {
+    json_t *point = point_of(capacity_json(
+        0, "--vocab 70000 --layers 1 --head-size 4 --seq 8 --threads 1 --stage 0 "
+           "--offload-optimizer none --device-memory 24MiB --host-memory 24MiB --verify steps=3"));
+    expect_fields(point, "result=found proof.result=trained proof.next=refused");
+}
+
 /* Of the Llama family likewise, with the proportions of what is scaled. */
 TEST(capacities_of_llamas_are_trained) {
     json_t *object = capacity_json(
@@ -579,7 +603,8 @@ TEST(bad_input_is_refused) {
         {"--layers 2 --channels 64", "nothing can grow"},
         {"--channels 100", "multiple of the head size, 64; the nearest is 128"},
         {"--channels 10", "the nearest is 64"},
-        {BUDGETS "--vocab 70000", "16-bit tokens"},
+        {"--state 8bit", "--state 8bit: here it is a file that keeps results; the precision of the "
+                         "optimizer's state is --optimizer-state 8bit"},
         {"--sweep rank=1,2", "ranks"},
         {"--sweep ranks", "NAME=VALUE"},
         {"--sweep ranks=1,x", "--sweep ranks"},

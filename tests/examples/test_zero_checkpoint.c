@@ -143,6 +143,9 @@ TEST(test_usage) {
                  {"--help", 0, "  verify  ", ""},
                  {"--version", 0, "zero-checkpoint 0.", ""},
                  {"verfy c", 2, "", "unknown command verfy; the nearest is verify"},
+                 {"generate c", 2, "", "transformers import pipeline"},
+                 {"--man", 0, ".TH ZERO-CHECKPOINT 1", ""},
+                 {"--completion zsh", 2, "", "--completion zsh: allowed: bash"},
                  {"verify --help", 0, "Usage: zero-checkpoint verify [OPTION...] PATH\n", ""},
                  {"list --version", 0, "zero-checkpoint 0.", ""},
                  {"list", 2, "", "list takes DIR, which is missing"},
@@ -151,6 +154,24 @@ TEST(test_usage) {
                  {"list c --json >/dev/full", 1, "", ""}};
     for (size_t i = 0; i < N_OF(cases); i++)
         expect(cases[i].arguments, cases[i].code, cases[i].printed, cases[i].said);
+}
+
+/* What bash completes: commands, their options, and values that are words. */
+TEST(test_completion) {
+    static const char *const cases[][2] = {{"veri", "verify"},
+                                           {"export --form", "--format"},
+                                           {"export --dtype b", "bf16"},
+                                           {"export --dtype = b", "bf16"},
+                                           {"export --output b", ""}};
+    for (size_t i = 0; i < N_OF(cases); i++) {
+        char command[1024];
+        snprintf(command, sizeof(command),
+                 "bash -c 'source <(\"%s\" --completion=bash); COMP_WORDS=(zero-checkpoint %s); "
+                 "COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _zero_checkpoint; "
+                 "[ \"${COMPREPLY[*]}\" = \"%s\" ]'",
+                 ZERO_CHECKPOINT, cases[i][0], cases[i][1]);
+        shell(command);
+    }
 }
 
 const test_group_t test_group = {enter, leave_test_folder};

@@ -338,6 +338,29 @@ TEST(stages_that_lack_an_option) {
         }
 }
 
+/* The default is fp32; weights that are published otherwise are not expected to cost that. */
+TEST(the_price_of_fp32_is_said) {
+    static const char config[] = "{\"model_type\": \"gpt2\", \"n_layer\": 1, \"n_embd\": 16, "
+                                 "\"n_head\": 2, \"n_positions\": 16, \"vocab_size\": 64, "
+                                 "\"torch_dtype\": \"bfloat16\"}";
+    static const char *const said[] = {"Qwen/Qwen3-0.6B", "smollm2-135m", "config.json"};
+    write_file("config.json", config, sizeof(config) - 1);
+    for (size_t i = 0; i < N_OF(said); i++) {
+        char arguments[256];
+        snprintf(arguments, sizeof(arguments),
+                 "--model %s --seq 16 --hardware h200 --ranks 1 --stage 0 --micro-batch 1",
+                 said[i]);
+        expect_said(
+            ZERO_PLAN, 0, arguments,
+            "planned in fp32, the default: |published with 16 bits, and --dtype bf16 takes");
+        strcat(arguments, " --dtype bf16");
+        assert_int_equal(plan(arguments), 0);
+        assert_not_said(arguments, "planned in fp32");
+    }
+    assert_int_equal(plan("--model gpt2 --hardware h200 --ranks 1 --stage 0 --micro-batch 1"), 0);
+    assert_not_said("gpt2", "planned in fp32");
+}
+
 /* Descriptions that come with the program. */
 TEST(hardware_is_found) {
     static const char *const names[] = {"8x-a100-80g", "8x-a100-40g-400gb", "8x-h100",

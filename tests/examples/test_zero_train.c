@@ -177,7 +177,8 @@ TEST(same_weights_every_way) {
 /* Collectives beside compute: no bit of the weights is another, no peak of memory, and they are no
  * part of the time that a rank's own work takes. A file may say no, and the option is over it. */
 TEST(collectives_during_compute) {
-    static const char no[] = "{\"zero_optimization\": {\"overlap_comm\": false}}";
+    static const char no[] =
+        "{\"gradient_clipping\": 0, \"zero_optimization\": {\"overlap_comm\": false}}";
     static const char *const off[] = {"--overlap-comm off", "--overlap-comm auto", "",
                                       "--config no.json"};
     static const char *const ways[] = {
@@ -494,6 +495,76 @@ TEST(log_as_csv) {
     assert_string_equal(rest, "");
 }
 
+/* Options in a file are those of the command line, which overrides them. */
+TEST(options_in_files) {
+    static const char *const files[][2] = {
+        {"run.json", "{\"model\": \"layers=2,channels=16,heads=2,seq=16,vocab=256\", \"data\": "
+                     "[\"text\", \"text2\"], \"data-weights\": [0.75, 0.25], \"steps\": 3, \"lr\": "
+                     "1e-2, \"check-overflow\": false, \"json\": true, \"quiet\": false}"},
+        {"run.toml", "# of a run\nmodel = \"layers=2,channels=16,heads=2,seq=16,vocab=256\"\n"
+                     "data = [\"text\", \"text2\"] # two\n\n  data_weights = '0.75,0.25'\nsteps=3\n"
+                     "lr = 1e-2\ncheck_overflow = false\njson = true\nquiet = false\n"}};
+    static const said_t wrong[] = {{"{\"lrr\": 1}",
+                                    "--run wrong.json: lrr is not an option of a run; "
+                                    "the nearest is lr"},
+                                   {"{\"lr\": null}", "lr is not a value of --lr"},
+                                   {"{\"json\": 1}", "json is not a value of --json"},
+                                   {"{\"run\": \"a\"}", "run is not an option of a run"},
+                                   {"{\"lr\": 1, \"lr\": 2}", "duplicate"},
+                                   {"{\"lr\": \"fast\"}", "--lr fast: "},
+                                   {"[1]", "is no object"}};
+    write_file("text2", "another text of some words, again and again", 43);
+    json_t *object = run_json(0, TINY "text2 --data-weights 0.75,0.25 --steps 3 --lr 1e-2 "
+                                      "--check-overflow off");
+    for (size_t i = 0; i < N_OF(files); i++) {
+        write_file(files[i][0], files[i][1], strlen(files[i][1]));
+        expect_fields(run_json(0, "--run %s", files[i][0]), "weights_xxh3=%s data.files=2",
+                      text(object, "weights_xxh3"));
+        expect_fields(
+            run_json(0, "--lr 0.5 --run %s --data text --data-weights 1 --steps 2", files[i][0]),
+            "data.files=1 steps=2");
+    }
+    for (size_t i = 0; i < N_OF(wrong); i++) {
+        write_file("wrong.json", wrong[i].arguments, strlen(wrong[i].arguments));
+        expect_said(ZERO_TRAIN, 2, "--data text --run wrong.json", wrong[i].parts);
+    }
+    write_file("wrong.toml", "steps = 3\n[optimizer]\n", 22);
+    expect_said(ZERO_TRAIN, 2, "--run wrong.toml", "line 2: \"[optimizer]\" is not NAME = VALUE");
+    write_file("wrong.toml", "steps = three\n", 14);
+    expect_said(ZERO_TRAIN, 2, "--run wrong.toml", "line 1: the value of steps is not a string");
+    expect_said(ZERO_TRAIN, 2, "--run none.toml", "--run none.toml: cannot open it");
+}
+
+/* What the run would plan and refuse, and nothing is left of it. */
+TEST(dry_runs) {
+    static const char *const ways[] = {"--stage 0", "--stage 3 --ranks 2 --offload-optimizer cpu",
+                                       "--dtype bf16 --grad-accum 2"};
+    for (size_t i = 0; i < N_OF(ways); i++) {
+        json_t *real = run_json(0,
+                                TINY "--steps 3 --checkpoint-dir real --memory-snapshot real.csv "
+                                     "--trace real.json %s",
+                                ways[i]);
+        assert_int_equal(system("rm -r real*"), 0);
+        json_t *dry = run_json(0,
+                               TINY "--steps 3 --dry-run --log dry.jsonl --trace dry.json "
+                                    "--checkpoint-dir dry --memory-snapshot dry.csv %s",
+                               ways[i]);
+        expect_fields(dry, "result=planned steps=0 weights_xxh3=absent");
+        for (int tier = 0; tier < 2; tier++) {
+            const char *name = tier == 0 ? "device" : "host";
+            assert_true(number(dry, "planned_peak_bytes.%s.live", name) ==
+                        number(real, "planned_peak_bytes.%s.live", name));
+        }
+        assert_int_equal(system("! ls -d dry* 2>/dev/null"), 0);
+    }
+    assert_ran(0, TINY "--steps 3 --dry-run");
+    expect_out("planned      step 1 to 3: device |Nothing was trained (--dry-run)");
+    expect_said(ZERO_TRAIN, 1, TINY "--steps 3 --dry-run --device-memory 64KiB", "does not fit");
+    expect_said(ZERO_TRAIN, 2, TINY "--steps 3 --dry-run --checkpoint-dir none/dry",
+                "--checkpoint-dir none/dry: ");
+    expect_said(ZERO_TRAIN, 2, TINY "--dry-run --log none/log", "cannot write --log none/log");
+}
+
 /* Rates of each schedule with warm-up; a file's schedule gives way to another of an option, and
  * what it leaves out is DeepSpeed's: a logarithmic rise. */
 TEST(schedules) {
@@ -507,7 +578,11 @@ TEST(schedules) {
                  {"--config decay.json", {0.5, 0.6, 0.7, 0.65, 0.6}},
                  {"--config decay.json --schedule constant", {1, 1, 1, 1, 1}},
                  {"--config log.json --warmup 4", {0, 0.5, 0.792481250360578, 1, 1}},
-                 {"--config auto.json", {1, 1, 1, 1, 1}}};
+                 {"--config auto.json", {1, 1, 1, 1, 1}},
+                 {"--config line.json", {1, 0.8, 0.6, 0.4, 0.2}},
+                 {"--config line.json --lr 0.01", {0.01, 0.008, 0.006, 0.004, 0.002}}};
+    static const char line_file[] =
+        "{\"optimizer\": {\"type\": \"AdamW\"}, \"scheduler\": {\"type\": \"WarmupDecayLR\"}}";
     static const char log_file[] = "{\"scheduler\": {\"type\": \"WarmupLR\"}}";
     static const char auto_file[] = "{\"scheduler\": {\"type\": \"WarmupLR\", \"params\": "
                                     "{\"warmup_num_steps\": \"auto\"}}}";
@@ -516,6 +591,7 @@ TEST(schedules) {
         " \"warmup_max_lr\": 0.7, \"warmup_num_steps\": 2, \"total_num_steps\": 6,"
         " \"warmup_type\": \"linear\"}}}";
     write_file("decay.json", decay, sizeof(decay) - 1);
+    write_file("line.json", line_file, sizeof(line_file) - 1);
     write_file("log.json", log_file, sizeof(log_file) - 1);
     write_file("auto.json", auto_file, sizeof(auto_file) - 1);
     for (size_t i = 0; i < N_OF(cases); i++) {
@@ -525,7 +601,14 @@ TEST(schedules) {
         for (size_t k = 0; k < 5; k++)
             assert_float_equal(number(kept_json(strsep(&rest, "\n")), "lr"), cases[i].rates[k],
                                1e-9);
+        if (strcmp(cases[i].options, "--config decay.json") == 0)
+            assert_said("the rate of the file", "--lr 1 has no effect: the rate after warm-up is");
     }
+    assert_ran(0, TINY "--steps 5 --log rates.jsonl --config line.json");
+    assert_said("defaults of DeepSpeed", "lr 0.001, betas[1] 0.999, warmup_max_lr 0.001|"
+                                         "warmup_num_steps is absent");
+    assert_ran(0, TINY "--steps 5 --config no.json");
+    assert_said("no scheduler", "no.json has no scheduler, and is taken with zero-train's");
 }
 
 /* The file counts, and options count more, wherever they stand. */

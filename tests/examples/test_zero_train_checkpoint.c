@@ -121,6 +121,49 @@ TEST(a_run_that_is_done_does_nothing) {
     empty("ckpt");
 }
 
+/* What a command does not say is the checkpoint's; what it says counts, and is told. */
+TEST(options_of_the_checkpoint_stay) {
+    static const struct {
+        const char *options, *told;
+    } runs[] = {
+        {"--lr 0.01 --schedule linear --warmup 2 --micro-batch 2 --grad-accum 3 --clip 0.5 "
+         "--beta2 0.9 --epsilon 1e-6 --weight-decay 0.1 --seed 3 --seq 8",
+         "as in the checkpoint: --seq 8, --steps 6, --seed 3, --micro-batch 2, --grad-accum 3, "
+         "--schedule "
+         "linear, --warmup 2, --clip 0.5, --lr 0.01, --beta2 0.9, --epsilon 1e-06, --weight-decay "
+         "0.1"},
+        {"--optimizer sgd --momentum 0.5 --nesterov on --schedule constant --warmup 3 --lr 0.1 "
+         "--dtype bf16 --seq-min 4 --freeze wte",
+         "--seq-min 4|--freeze wte|--dtype bf16|--warmup 3|--optimizer sgd, --lr 0.1, "
+         "--momentum 0.5, --nesterov on"},
+        {"--optimizer lion --config of.json --state 8bit",
+         "--state 8bit|--clip 1|--optimizer lion"}};
+    static const char file[] = "{\"train_batch_size\": 4, \"optimizer\": {\"type\": \"AdamW\"}, "
+                               "\"scheduler\": {\"type\": \"WarmupLR\", \"params\": "
+                               "{\"warmup_num_steps\": 3, \"warmup_max_lr\": 0.01}}}";
+    write_file("of.json", file, sizeof(file) - 1);
+    for (size_t i = 0; i < N_OF(runs); i++) {
+        json_t *whole = run_json(0, TINY "--steps 6 %s --checkpoint-dir ckpt --checkpoint-every 3",
+                                 runs[i].options);
+        assert_int_equal(system("rm -r ckpt/step-00000006"), 0);
+        expect_same_weights(run_json(0, "--data text --checkpoint-dir ckpt --resume"), whole);
+        assert_said(runs[i].options, runs[i].told);
+        assert_not_said(runs[i].options, "other than in the checkpoint");
+        empty("ckpt");
+    }
+    assert_ran(0, TINY "--steps 2 --lr 0.01 --micro-batch 2 --gather-encoding bf16 --stage 1 "
+                       "--checkpoint-dir ckpt");
+    assert_ran(0, "--data text --checkpoint-dir ckpt --resume --steps 4 --lr 0.1 --ranks 2 "
+                  "--gather-encoding bf16 --stage 1");
+    assert_said("given", "zero-train: --resume: other than in the checkpoint (its value in "
+                         "brackets): --steps 4 (2), --lr 0.1 (0.01)|"
+                         "trained with 2 sequences per step, this run has 4");
+    assert_ran(0, "--data text --checkpoint-dir ckpt --resume --steps 6");
+    assert_said("dropped", "warning: --resume: other than in the checkpoint (its value in "
+                           "brackets): --steps 6 (4), --gather-encoding none (bf16)");
+    empty("ckpt");
+}
+
 /* Other ranks, another micro-batch: the data go on where they were left. */
 TEST(other_ranks_go_on) {
     json_t *whole = run_json(0, TINY "--steps 8 --ranks 4 --stage 3 --schedule constant");
@@ -217,6 +260,47 @@ TEST(a_signal_saves) {
                             run_json(0, "%s", arguments));
         empty("ckpt");
     }
+}
+
+/* ---- two runs -------------------------------------------------------------------------------- */
+
+/* The second is refused, the first never ends of it; whatever ends a run gives its folder free. */
+TEST(one_run_has_the_folder) {
+    static const char *const ways[] = {"--ranks 2 --stage 2", "--checkpoint-async"};
+    for (size_t i = 0; i < N_OF(ways); i++) {
+        char arguments[256];
+        snprintf(arguments, sizeof(arguments),
+                 TINY LONG "--quiet %s --checkpoint-dir ckpt --checkpoint-every 1 "
+                           "--checkpoint-keep 2 --resume",
+                 ways[i]);
+        pid_t child = start(arguments);
+        while (count_names("ckpt", "step-") == 0 && waitpid(child, NULL, WNOHANG) == 0)
+            usleep(1000);
+        for (int k = 0; k < 3; k++) {
+            expect_said(ZERO_TRAIN, 2, TINY "--steps 9 --checkpoint-dir ckpt/../ckpt --resume",
+                        "another run is using this folder (process ");
+            expect_said(ZERO_TRAIN, 2, TINY "--steps 9 --checkpoint-dir ckpt",
+                        "give this run its own folder, or wait until the other has ended");
+            expect_run("", ZERO_CHECKPOINT, "list ckpt", 0); /* a reader is no run */
+            assert_ran(0, TINY "--eval-only --val-data text --checkpoint-dir ckpt --resume");
+        }
+        assert_int_equal(kill(child, i == 0 ? SIGKILL : SIGTERM), 0);
+        int status = end(child);
+        assert_true(i == 0 ? WIFSIGNALED(status) : WIFEXITED(status) && WEXITSTATUS(status) == 0);
+        assert_int_equal(count_names("ckpt", ".run.lock"), i == 0);
+        assert_ran(0, TINY "--steps 1 %s --checkpoint-dir ckpt --resume", ways[i]);
+        assert_int_equal(count_names("ckpt", ".run.lock"), 0);
+        empty("ckpt");
+    }
+    pid_t child = start(TINY LONG "--quiet --checkpoint-dir ckpt"); /* with nothing saved yet */
+    while (count_names("ckpt", ".run.lock") == 0 && waitpid(child, NULL, WNOHANG) == 0)
+        usleep(1000);
+    expect_said(ZERO_TRAIN, 2, TINY "--steps 9 --checkpoint-dir ckpt", "another run is using");
+    assert_int_equal(run_by_hand(2, TINY "--steps 9 --checkpoint-dir ckpt"), 2);
+    kill(child, SIGKILL);
+    end(child);
+    assert_int_equal(run_by_hand(2, TINY "--steps 9 --checkpoint-dir ckpt"), 0);
+    empty("ckpt");
 }
 
 /* ---- kills ----------------------------------------------------------------------------------- */

@@ -62,8 +62,8 @@ while read -r document link file has; do
 done < <(named)
 
 # Every option that a user meets is one of some program, or of these others.
-others=" --allow-run-as-root --bind-to --cflags --cpus-per-task --deepspeed --hostfile --install \
---kill-on-bad-exit --libs --map-by --mpi --no-python --nodes --nproc-per-node --ntasks-per-node \
+others=" --allow-run-as-root --bind-to --cflags --completion --cpus-per-task --deepspeed --hostfile --install \
+--kill-on-bad-exit --libs --man --map-by --mpi --no-python --nodes --nproc-per-node --ntasks-per-node \
 --num_gpus --out --output_dir --oversubscribe --pack --prefix --python --signal --time --use_cpu --write "
 n_options=0
 while read -r document option; do
@@ -83,6 +83,6 @@ n_lines=$(cat docs/*.md docs/*/*.md | awk '
     !is_printed { n++ }
     /^<!-- / && !/: end -->$/ { is_printed = 1 }
     END { print n }')
-[ "$n_lines" -le 3000 ] || complain "docs/ has $n_lines lines written by hand; it may have 3000"
+[ "$n_lines" -le 3100 ] || complain "docs/ has $n_lines lines written by hand; it may have 3100"
 [ $n_named -gt 200 ] || complain "only $n_named links and paths were found"
 exit $failed

@@ -6,6 +6,7 @@ Usage: test_package.py LAYOUTS, the program of layouts.c; with PYTHONPATH and LI
 
 import ctypes
 import json
+import pathlib
 import subprocess
 import sys
 import tempfile
@@ -74,6 +75,29 @@ class Options(unittest.TestCase):
             with self.assertRaises(error, msg=keywords) as raised:
                 self.configure(**keywords)
             self.assertIn(words, str(raised.exception))
+
+    def test_files_as_deepspeed_reads_them(self):
+        """Comments, names without prefix, and DeepSpeed's defaults, of which notes tell."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "config.json")
+            path.write_text("""{ # of a run
+                zero_optimization: {'stage': 3, "max_live_parameters": 0,
+                    "offload_optimizer": {"device": "cpu", "pin_memory": false}},
+                "optimizer": {"type": "AdamW", "params": {"lr": "auto"}}, // the rest is usual
+            }""")
+            notes = []
+            config = _options.configure(path, {}, 1, notes=notes)
+        expected = {"stage": "3", "max_live": "0", "beta2": "0.999", "clip": "1"}
+        for keyword, text in expected.items():
+            self.assertEqual(_options.get(config, keyword), text)
+        said = "\n".join(notes)
+        for words in (
+            f"{path}: zero_optimization.offload_optimizer.pin_memory false has no effect",
+            "gradient_clipping 1.0, betas[1] 0.999",
+            "stage3_max_reuse_distance 0 (1000000000)",
+            '"auto" in the configuration became: lr',
+        ):
+            self.assertIn(words, said)
 
     def test_hugging_face(self):
         """Configurations of its documents are taken as they are, and notes say what "auto" became."""

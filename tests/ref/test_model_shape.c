@@ -47,6 +47,38 @@ TEST(usual_names_are_read_and_found) {
     assert_null(zr_model_shape_name(&own));
 }
 
+/* Ids of the Hugging Face hub; weights of another shape are not taken for those that are known. */
+TEST(hub_ids_are_read) {
+    static const char *const ids[][2] = {{"meta-llama/Llama-3.1-8B", "llama-3.1-8b"},
+                                         {"meta-llama/Meta-Llama-3.1-8B-Instruct", "llama-3.1-8b"},
+                                         {"Llama-3.2-1B", "llama-3.2-1b"},
+                                         {"NousResearch/Llama-2-7b-chat-hf", "llama-2-7b"},
+                                         {"Qwen/Qwen3-0.6B", "qwen3-0.6b"},
+                                         {"Qwen/Qwen2.5-0.5B-Instruct", "qwen2.5-0.5b"},
+                                         {"mistralai/Mistral-7B-v0.1", "mistral-7b"},
+                                         {"HuggingFaceTB/SmolLM2-135M-Instruct", "smollm2-135m"},
+                                         {"TinyLlama/TinyLlama-1.1B-Chat-v1.0", "tinyllama"},
+                                         {"openai-community/GPT2-XL", "gpt2-xl"}};
+    static const char *const others[][2] = {{"mistralai/Mistral-7B-v0.3", "mistral-7b"},
+                                            {"meta-llama/Llama-3.1-405B", "llama-3.1-"},
+                                            {"a/b/llama-3.1-8b", ""},
+                                            {"./llama-3.1-8b", ""}};
+    for (size_t i = 0; i < N_OF(ids); i++) {
+        zr_model_shape_t shape = read_good(ids[i][0]), known = read_good(ids[i][1]);
+        assert_false(zr_model_shapes_differ(&shape, &known, NULL));
+        assert_int_equal(zr_model_is_published_in_16_bits(ids[i][0]), i + 1 < N_OF(ids));
+    }
+    for (size_t i = 0; i < N_OF(others); i++) {
+        kept_log_t messages;
+        zr_log_t log = kept_log(&messages, ZR_LOG_ERROR);
+        zr_model_shape_t shape;
+        assert_int_equal(zr_model_shape_read(others[i][0], &log, &shape), ZR_ERR_ARGUMENT);
+        assert_has(messages.text, "not a model's name");
+        if (others[i][1][0] != '\0')
+            assert_has(messages.text, others[i][1]);
+    }
+}
+
 static void check_round_trip(const zr_model_shape_t *shape) {
     zr_model_text_t text = zr_model_shape_text(shape);
     zr_model_shape_t again = read_good(text.text);

@@ -35,10 +35,16 @@ static void write_file(char *text, size_t size, const char *path, zr_schedule_ki
     }
 }
 
-/** What a file with this key starts from: the scheduler that the key needs is there already. */
+/** What a file with this key starts from: the scheduler that the key needs is there already, and
+ * DeepSpeed's defaults of what the file does not have. */
 static zr_config_t config_for(const zr_key_t *key) {
     zr_config_t config = zr_config_default();
+    config.clip = 1;
+    config.adamw.lr = 1e-3;
+    config.adamw.beta2 = 0.999;
     config.schedule.kind = schedule_of(key);
+    if (config.schedule.kind == ZR_SCHEDULE_WARMUP_DECAY)
+        config.schedule.warmup_max_lr = 1e-3;
     return config;
 }
 
@@ -177,7 +183,10 @@ static bool has_its_range(void *context, const zr_key_t *key) {
     char value[64];
     const double wrong[] = {option->least - (option->flags & ZR_OPTION_OR_ALL ? 3 : 1),
                             option->most + 1};
-    for (int i = 0; i < (option->most != 0 ? 2 : 1); i++) {
+    bool has_zero = (option->flags & ZR_OPTION_FILE_ZERO) != 0;
+    if (has_zero)
+        expect(key, "0", ZR_OK, "0 has no effect: it is taken as not set");
+    for (int i = has_zero; i < (option->most != 0 ? 2 : 1); i++) {
         snprintf(value, sizeof(value), is_list ? "[0.5, %.15g]" : "%.15g",
                  option->most > 1e20 && i == 1 ? 1e31 : wrong[i]);
         expect(key, value, ZR_ERR_ARGUMENT, key->path);

@@ -8,9 +8,8 @@
 #define ANY ZR_KEY_ANY
 
 static const char bucket_note[] = "a bucket is a unit here";
-static const char alias_note[] = "write it with the prefix stage3_";
-static const char torch_note[] = "specific to PyTorch; remove the key";
-static const char torch_adam_note[] = "a switch of torch.optim; remove the key";
+static const char torch_note[] = "specific to DeepSpeed's use of PyTorch";
+static const char torch_adam_note[] = "a switch of torch.optim; the update is libzero's own";
 static const char one_bit_note[] = "belongs to the compressed optimizers; remove the key";
 static const char muon_note[] = "belongs to Muon; remove the key";
 static const char range_test_note[] = "belongs to LRRangeTest";
@@ -25,21 +24,22 @@ static const char recompute_note[] = "recomputation is the trainer's (zero-train
 static const char checkpoint_note[] = "checkpoints are zero-train's (--checkpoint-dir)";
 static const char any_ranks_note[] = "every checkpoint works with any number of ranks";
 static const char gather_note[] =
-    "zero-checkpoint export writes whole weights, from any checkpoint";
+    "zero-checkpoint export writes whole weights, from any checkpoint (in Python "
+    "engine.state_dict() has them)";
 static const char monitor_note[] = "zero-train writes --log FILE.jsonl";
-static const char timer_note[] = "every step is timed; remove the key";
+static const char timer_note[] = "every step is timed";
 static const char model_note[] = "compression changes the model";
 
 static const zr_key_rule_t rules[] = {
     {"", "managed_gradient_accumulation", "true",
      "micro-batches are counted, and a step needs all of them"},
-    {"", "memory_breakdown", "false", "peaks per tag are always reported"},
+    {"", "memory_breakdown", "false | true", "peaks per tag are always reported"},
     {"", "dump_state", "false", "there is no dump"},
     {"", "log_level", "null", "the program sets the log level; remove the key"},
     {"", "disable_python_gc", "false", "there is no Python here"},
     {"", "vocabulary_size", "null",
      "the trainer sets it (zero-train --model vocab=); remove the key"},
-    {"", "dataloader_drop_last", NULL, "the trainer feeds whole batches; remove the key"},
+    {"", "dataloader_drop_last", "true | false", "the trainer feeds whole batches"},
     {"", "communication_data_type", "null",
      "gradients travel in the parameters' type and are summed in fp32"},
     {"", "fp32_allreduce", "false",
@@ -64,9 +64,9 @@ static const zr_key_rule_t rules[] = {
     {"optimizer.params", "maximize", "false", "the loss is minimized"},
     {"optimizer.params", "fp32_optimizer_states", "true", "optimizer state is fp32"},
     {"optimizer.params", "eps_inside_sqrt", "false", "eps is added to the root"},
-    {"optimizer.params", "set_grad_none", NULL, torch_note},
-    {"optimizer.params", "fused foreach", "null", torch_adam_note},
-    {"optimizer.params", "capturable differentiable", NULL, torch_adam_note},
+    {"optimizer.params", "set_grad_none", "true | false", "gradients are the library's own"},
+    {"optimizer.params", "fused foreach", "null | true false", torch_adam_note},
+    {"optimizer.params", "capturable differentiable", "false", torch_adam_note},
     {"optimizer.params", "max_grad_norm", "0.0", "write gradient_clipping at the top of the file"},
     {"optimizer.params", "dampening", "0", "momentum is not dampened"},
     {"optimizer.params", "muon_lr adam_lr", "null", muon_note},
@@ -95,15 +95,16 @@ static const zr_key_rule_t rules[] = {
     {"data_types", "grad_accum_dtype", "null", "gradients have the parameters' type"},
     {"data_types", "param_dtype", "null", "bf16.enabled says it"},
     {"data_types", "buffer_dtype", "null", "models have no buffers"},
-    {"zero_optimization", "contiguous_gradients", "true", "a unit's gradients lie in one buffer"},
-    {"zero_optimization", "reduce_scatter", "true", "gradients are reduce-scattered"},
-    {"zero_optimization", "use_multi_rank_bucket_allreduce", "true",
+    {"zero_optimization", "contiguous_gradients", "true | false",
+     "a unit's gradients lie in one buffer"},
+    {"zero_optimization", "reduce_scatter", "true | false", "gradients are reduce-scattered"},
+    {"zero_optimization", "use_multi_rank_bucket_allreduce", "true | false",
      "one collective reduces for all ranks"},
-    {"zero_optimization", "allgather_partitions", "true", "parameters are all-gathered"},
+    {"zero_optimization", "allgather_partitions", "true | false", "parameters are all-gathered"},
     {"zero_optimization", "reduce_bucket_size allgather_bucket_size", "\"auto\" | #", bucket_note},
-    {"zero_optimization", "compute_grad_norm", "true", "every step has its norm"},
+    {"zero_optimization", "compute_grad_norm", "true | false", "every step has its norm"},
     {"zero_optimization", "load_from_fp32_weights", "true", "master parameters are fp32"},
-    {"zero_optimization", "elastic_checkpoint", "false", any_ranks_note},
+    {"zero_optimization", "elastic_checkpoint", "false | true", any_ranks_note},
     {"zero_optimization", "stage3_param_persistence_threshold", "0 | #",
      "every parameter is sharded"},
     {"zero_optimization", "stage3_model_persistence_threshold", ANY,
@@ -111,18 +112,13 @@ static const zr_key_rule_t rules[] = {
     {"zero_optimization",
      "stage3_gather_16bit_weights_on_model_save stage3_gather_fp16_weights_on_model_save",
      "false | true", gather_note},
-    {"zero_optimization", "stage3_module_granularity_threshold", "0", unit_note},
-    {"zero_optimization", "stage3_use_all_reduce_for_fetch_params", "false",
+    {"zero_optimization", "stage3_module_granularity_threshold", "0 | #", unit_note},
+    {"zero_optimization", "stage3_use_all_reduce_for_fetch_params", "false | true",
      "parameters are all-gathered"},
-    {"zero_optimization", "stage3_allgather_sequential", "false", "a unit is gathered at once"},
-    {"zero_optimization", "stage3_partition_stream_chunk_size", "0",
+    {"zero_optimization", "stage3_allgather_sequential", "false | true",
+     "a unit is gathered at once"},
+    {"zero_optimization", "stage3_partition_stream_chunk_size", "0 | #",
      "shards are filled one by one, never the whole parameter"},
-    {"zero_optimization",
-     "prefetch_bucket_size param_persistence_threshold model_persistence_threshold "
-     "max_live_parameters max_reuse_distance gather_16bit_weights_on_model_save "
-     "module_granularity_threshold use_all_reduce_for_fetch_params allgather_sequential "
-     "partition_stream_chunk_size",
-     NULL, alias_note},
     {"zero_optimization", "ignore_unused_parameters", "true",
      "a gradient that nobody wrote counts as zero"},
     {"zero_optimization", "legacy_stage1", "false", "there is one stage 1"},
@@ -138,13 +134,14 @@ static const zr_key_rule_t rules[] = {
      "zero_quantized_weights zero_quantized_nontrainable_weights zero_quantized_gradients", "false",
      quantize_note},
     {"zero_optimization", "zeropp_loco_param", "null", quantize_note},
-    {"zero_optimization", "memory_efficient_linear override_module_apply", NULL, torch_note},
-    {"zero_optimization", "pipeline_loading_checkpoint", "false",
+    {"zero_optimization", "memory_efficient_linear override_module_apply", "true | false",
+     torch_note},
+    {"zero_optimization", "pipeline_loading_checkpoint", "false | true",
      "every rank reads only what it needs"},
-    {"zero_optimization", "log_trace_cache_warnings", "false",
+    {"zero_optimization", "log_trace_cache_warnings", "false | true",
      "a rank that leaves the recorded order is an error"},
-    {"zero_optimization", "enable_sanity_checks", NULL,
-     "every collective is always checked; remove the key"},
+    {"zero_optimization", "enable_sanity_checks", "true | false",
+     "every collective is always checked"},
     {"zero_optimization", "save_muon_momentum_buffer_in_memory", "false", "there is no Muon"},
     {"zero_optimization", "leaf_module", NULL, unit_note},
     {"zero_optimization", "zenflow", "null",
@@ -153,11 +150,11 @@ static const zr_key_rule_t rules[] = {
     {"zero_optimization", "cpu_offload_param", "false null", offload_param_note},
     {"zero_optimization", "cpu_offload_use_pin_memory", ANY,
      "read only with cpu_offload, which is refused"},
-    {"zero_optimization.offload_param", "pin_memory", "true",
+    {"zero_optimization.offload_param", "pin_memory", "true | false",
      "host memory is pinned where the device can use that"},
-    {"zero_optimization.offload_optimizer", "pin_memory", "true",
+    {"zero_optimization.offload_optimizer", "pin_memory", "true | false",
      "host memory is pinned where the device can use that"},
-    {"zero_optimization.offload_optimizer", "fast_init", "false",
+    {"zero_optimization.offload_optimizer", "fast_init", "false | true",
      "initial states are always written in one pass"},
     {"zero_optimization.offload_optimizer", "super_offload", "false",
      "updates are never made early and undone"},
@@ -173,9 +170,9 @@ static const zr_key_rule_t rules[] = {
     {"activation_checkpointing", "cpu_checkpointing", "false",
      "zero-train --recompute unit --offload-activations cpu does that"},
     {"activation_checkpointing", "number_checkpoints", "null", recompute_note},
-    {"checkpoint", "tag_validation", NULL,
-     "a checkpoint is named by its step, on all ranks; remove the key"},
-    {"checkpoint", "load_universal", "false", any_ranks_note},
+    {"checkpoint", "tag_validation", "\"Warn\" | \"Ignore\" \"Fail\"",
+     "a checkpoint is named by its step, on all ranks"},
+    {"checkpoint", "load_universal", "false | true", any_ranks_note},
     {"checkpoint", "use_node_local_storage", "false",
      "all ranks save into one folder (zero-train --checkpoint-dir)"},
     {"checkpoint", "checkpoint_serialization", NULL,
@@ -185,7 +182,7 @@ static const zr_key_rule_t rules[] = {
     {"checkpoint.parallel_write", "pipeline_stage", "false", "ranks hold whole layers"},
     {"", "datastates_ckpt", NULL,
      "zero-train --checkpoint-async writes during training; remove the section"},
-    {"timers.throughput", "enabled synchronized", NULL, timer_note},
+    {"timers.throughput", "enabled synchronized", "true | false", timer_note},
     {"", "pipeline", NULL, "ranks hold whole layers; remove the section"},
     {"", "sparse_attention", NULL, "attention is the trainer's; remove the section"},
     {"", "weight_quantization quantize_training", NULL, quantize_note},

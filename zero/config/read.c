@@ -17,6 +17,7 @@
 
 #include "kernels/base/text_file.h"
 #include "zero/config/keys.h"
+#include "zero/config/relaxed.h"
 #include "zero/config/whole.h"
 #include "zero/nearest_internal.h"
 
@@ -326,6 +327,12 @@ static void read_option(reader_t *reader, const zr_key_t *key, const json_t *val
             reader->given->is_auto[&key->option[i] - options] = true;
         return;
     }
+    if ((key->option->flags & ZR_OPTION_FILE_ZERO) != 0 && json_is_number(value) &&
+        json_number_value(value) == 0) {
+        zr_log_write(reader->log, ZR_LOG_INFO, "%s: %s 0 has no effect: it is taken as not set",
+                     reader->path, key->path);
+        return;
+    }
     if (key->n_elements > 0 &&
         (!json_is_array(value) || json_array_size(value) != key->n_elements)) {
         refuse_type(reader, key, value);
@@ -383,6 +390,9 @@ static void read_off(reader_t *reader, const zr_key_t *key, const json_t *value)
 
 /* ---- names ------------------------------------------------------------------- */
 
+/** What DeepSpeed's names of stage 3 may begin with. */
+static const char stage_3[] = "stage3_";
+
 /** What an unknown name may be a slip of. */
 typedef struct likeness {
     const char *section; /* path of the section that it stands in */
@@ -406,6 +416,10 @@ static bool compare_key(void *context, const zr_key_t *key) {
     bool is_in = key->n_section == strlen(likeness->section) &&
                  strncmp(key->path, likeness->section, key->n_section) == 0;
     size_t distance = is_in ? zr_name_distance(likeness->name, name) : SIZE_MAX;
+    if (is_in && strncmp(name, stage_3, strlen(stage_3)) == 0) { /* it may be left out */
+        size_t without = zr_name_distance(likeness->name, name + strlen(stage_3));
+        distance = without < distance ? without : distance;
+    }
     if (distance < likeness->limit) {
         likeness->limit = distance;
         snprintf(likeness->nearest, sizeof(likeness->nearest), "%s", key->path);
@@ -448,17 +462,46 @@ static void read_no_object(reader_t *reader, const zr_key_t *key, const json_t *
     report(reader, ZR_ERR_ARGUMENT, "%s is %s, must be an object", key->path, shown.text);
 }
 
+/** Whether a key without its prefix is there with it as well: with another value, it is refused. */
+static bool is_said_otherwise(reader_t *reader, const zr_key_t *key, const char *name,
+                              const json_t *value, const json_t *section) {
+    const json_t *other = json_object_get(section, zr_key_name(key));
+    shown_t shown[2];
+    if (strcmp(zr_key_name(key), name) == 0 || other == NULL)
+        return false;
+    show_value(&shown[0], value);
+    show_value(&shown[1], other);
+    if (strcmp(shown[0].text, shown[1].text) != 0)
+        report(
+            reader, ZR_ERR_ARGUMENT,
+            "zero_optimization.%s is %s, and %s, which is the same key, is %s; write one of them",
+            name, shown[0].text, key->path, shown[1].text);
+    return true;
+}
+
+/** The key of a name in a section. DeepSpeed knows those of stage 3 by their field's name, too. */
+static bool find_key(const char *section, const char *name, zr_key_t *key_p) {
+    const char *const prefixes[] = {"", stage_3};
+    for (size_t i = 0; i < (strcmp(section, "zero_optimization") == 0 ? 2 : 1); i++) {
+        char path[ZR_KEY_PATH_BYTES];
+        int n = snprintf(path, sizeof(path), "%s%s%s%s", section, section[0] != '\0' ? "." : "",
+                         prefixes[i], name);
+        if (n < (int)sizeof(path) && strchr(name, '.') == NULL && zr_key_find(path, key_p))
+            return true;
+    }
+    return false;
+}
+
 /** Read the keys of a section ("": of the file). As deep as the table, not as the file. */
 static void read_section(reader_t *reader, const char *section, json_t *object) {
     const char *name;
     json_t *value;
     json_object_foreach(object, name, value) {
-        char path[ZR_KEY_PATH_BYTES];
         zr_key_t key;
-        int n =
-            snprintf(path, sizeof(path), "%s%s%s", section, section[0] != '\0' ? "." : "", name);
-        if (n >= (int)sizeof(path) || strchr(name, '.') != NULL || !zr_key_find(path, &key))
+        if (!find_key(section, name, &key))
             refuse_unknown(reader, section, name);
+        else if (is_said_otherwise(reader, &key, name, value, object))
+            continue;
         else if (key.section != NULL && json_is_object(value))
             read_section(reader, key.path, value);
         else if (key.section != NULL)
@@ -505,41 +548,116 @@ static void check_scheduler_params(reader_t *reader, const json_t *root) {
     }
 }
 
-/* ---- text ------------------------------------------------------------------- */
+/* ---- keys that are absent ---------------------------------------------------- */
 
-/** What a reader of the message may want to know beyond what the parser says; "" if nothing. */
-static const char *advise(const char *text, size_t n_bytes, const json_error_t *error) {
-    size_t at = error->position > 0 ? (size_t)error->position : 0;
-    if (at > n_bytes)
-        at = n_bytes;
-    if (n_bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0)
-        return "; the file begins with a byte order mark, remove it";
-    if (json_error_code(error) == json_error_premature_end_of_input)
-        return "; is the file truncated?";
-    if (at == 0)
-        return "";
-    char last = text[at - 1];
-    if (last == '#' || (last == '/' && at < n_bytes && (text[at] == '/' || text[at] == '*')))
-        return "; JSON has no comments, remove it";
-    if (last == '\'')
-        return "; JSON strings need double quotes";
-    if (last == '}' || last == ']') {
-        size_t before = at - 1;
-        while (before > 0 && isspace((unsigned char)text[before - 1]))
-            before--;
-        if (before > 0 && text[before - 1] == ',')
-            return "; JSON has no comma after the last item, remove it";
-    }
-    return "";
+/** Whether a file says enough for a key to be meant where it is absent: hyperparameters need an
+ * optimizer or a scheduler of the file's own. */
+static bool is_meant(const reader_t *reader, const zr_option_t *option, const json_t *root) {
+    size_t n_options = 0;
+    const zr_option_t *options = zr_options(&n_options);
+    zr_key_t type;
+    const char *dot = strchr(option->key, '.');
+    char path[ZR_KEY_PATH_BYTES];
+    if (strncmp(option->key, "aio.", 4) == 0)
+        return zr_config_uses_nvme(&reader->config);
+    if (dot == NULL || strncmp(dot, ".params.", 8) != 0)
+        return json_object_size(root) > 0;
+    snprintf(path, sizeof(path), "%.*s.type", (int)(dot - option->key), option->key);
+    return zr_key_find(path, &type) && reader->given->is[type.option - options] &&
+           (option->schedules == 0 || (option->schedules >> reader->config.schedule.kind & 1) != 0);
 }
+
+/** DeepSpeed's default of a key that decides the result. */
+static void take_usual(reader_t *reader, const zr_option_t *option) {
+    zr_key_t key = {.option = option};
+    json_t *value = json_loads(option->usual, JSON_DECODE_ANY, NULL);
+    snprintf(key.path, sizeof(key.path), "%s", option->key);
+    if (value == NULL)
+        report(reader, ZR_ERR_MEMORY, "no memory for the default of %s", option->key);
+    else
+        take_value(reader, &key, option, value, value);
+    json_decref(value);
+}
+
+/** Keys and values, with commas between. */
+typedef struct listed {
+    char text[640];
+} listed_t;
+
+/** A key whose default differs, and the value that is used; where that is libzero's, DeepSpeed's in
+ * brackets. */
+static void add_difference(reader_t *reader, const zr_option_t *option, listed_t *taken,
+                           listed_t *kept) {
+    bool is_taken = (option->flags & ZR_OPTION_FILE_USUAL) != 0;
+    const zr_config_t own = reader->config;
+    const char *dot = strrchr(option->key, '.');
+    take_usual(reader, option);
+    if (zr_option_idle(option, &own) != NULL || zr_option_equal(option, &own, &reader->config)) {
+        reader->config = own;
+        return;
+    }
+    listed_t *list = is_taken ? taken : kept;
+    size_t used = strlen(list->text);
+    zr_option_text_t text = zr_option_text(option, &own);
+    used += (size_t)snprintf(list->text + used, sizeof(list->text) - used, "%s%s %.20s",
+                             used > 0 ? ", " : "", dot != NULL ? dot + 1 : option->key,
+                             is_taken               ? option->usual
+                             : text.text[0] != '\0' ? text.text
+                                                    : "auto");
+    if (!is_taken && used < sizeof(list->text))
+        snprintf(list->text + used, sizeof(list->text) - used, " (%s)", option->usual);
+    if (!is_taken)
+        reader->config = own;
+}
+
+/** WarmupDecayLR alone has a rate of its own; null is the optimizer's. */
+static void take_usual_rate(reader_t *reader, const json_t *root, listed_t *taken) {
+    static const double usual_rate = 1e-3;
+    const json_t *scheduler = json_object_get(root, "scheduler");
+    const json_t *params = json_object_get(scheduler, "params");
+    size_t used = strlen(taken->text);
+    if (json_object_get(scheduler, "type") == NULL ||
+        reader->config.schedule.kind != ZR_SCHEDULE_WARMUP_DECAY ||
+        json_object_get(params, "warmup_max_lr") != NULL ||
+        reader->config.schedule.warmup_max_lr == usual_rate)
+        return;
+    reader->config.schedule.warmup_max_lr = usual_rate;
+    snprintf(taken->text + used, sizeof(taken->text) - used, "%swarmup_max_lr %g",
+             used > 0 ? ", " : "", usual_rate);
+}
+
+/** Take DeepSpeed's defaults of what decides the result, and say so; and what is not as there,
+ * which changes memory and time alone. */
+static void read_absent(reader_t *reader, const json_t *root) {
+    listed_t taken = {""}, kept = {""};
+    size_t n = 0;
+    const zr_option_t *options = zr_options(&n);
+    for (size_t i = 0; i < n; i++) {
+        bool is_there = reader->given->is[i] || reader->given->is_auto[i];
+        bool has_usual = options[i].usual != NULL && strcmp(options[i].usual, "null") != 0;
+        if (options[i].key != NULL && has_usual && !is_there && is_meant(reader, &options[i], root))
+            add_difference(reader, &options[i], &taken, &kept);
+    }
+    take_usual_rate(reader, root, &taken);
+    if (taken.text[0] != '\0')
+        zr_log_write(reader->log, ZR_LOG_INFO,
+                     "%s: keys that it does not have are DeepSpeed's defaults: %s", reader->path,
+                     taken.text);
+    if (kept.text[0] != '\0')
+        zr_log_write(reader->log, ZR_LOG_WARNING,
+                     "%s: other keys that it does not have are libzero's defaults (DeepSpeed's in "
+                     "brackets), which changes memory and time, not the result: %s",
+                     reader->path, kept.text);
+}
+
+/* ---- text ------------------------------------------------------------------- */
 
 static zr_status_t fail_no_memory(const reader_t *reader, size_t n_bytes) {
     return zr_fail(reader->log, ZR_ERR_MEMORY, "%s: no memory to parse %s", reader->path,
                    zr_count_text(n_bytes, "byte").text);
 }
 
-static zr_status_t fail_parse(const reader_t *reader, const char *text, size_t n_bytes,
-                              const json_error_t *error) {
+static zr_status_t fail_parse(const reader_t *reader, size_t n_bytes, const json_error_t *error) {
     enum json_error_code code = json_error_code(error);
     if (code == json_error_out_of_memory || error->text[0] == '\0')
         return fail_no_memory(reader, n_bytes);
@@ -550,43 +668,51 @@ static zr_status_t fail_parse(const reader_t *reader, const char *text, size_t n
             *letter = '?';
     zr_status_t status = code == json_error_numeric_overflow ? ZR_ERR_ARGUMENT : ZR_ERR_FORMAT;
     return zr_fail(reader->log, status, "%s: line %d, column %d: %s%s", reader->path, error->line,
-                   error->column, message, advise(text, n_bytes, error));
+                   error->column, message,
+                   code == json_error_premature_end_of_input ? "; is the file truncated?" : "");
+}
+
+static zr_status_t check_text(const reader_t *reader, const char *text, size_t n_bytes) {
+    size_t n_blank = 0;
+    while (n_blank < n_bytes && isspace((unsigned char)text[n_blank]))
+        n_blank++;
+    if (n_blank == n_bytes)
+        return zr_fail(reader->log, ZR_ERR_FORMAT,
+                       "%s: is empty; a configuration without keys is {}", reader->path);
+    const char *zero = memchr(text, '\0', n_bytes); /* jansson passes over some */
+    if (zero != NULL)
+        return zr_fail(reader->log, ZR_ERR_FORMAT,
+                       "%s: its byte %zu is 0, which is not allowed in text", reader->path,
+                       (size_t)(zero - text));
+    return ZR_OK;
+}
+
+static zr_status_t parse_strict(const reader_t *reader, const char *text, size_t n_bytes,
+                                json_t **root_p) {
+    json_error_t error;
+    json_t *root = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &error);
+    if (root == NULL)
+        return fail_parse(reader, n_bytes, &error);
+    if (!zr_config_is_whole(text, root)) {
+        json_decref(root);
+        return fail_no_memory(reader, n_bytes);
+    }
+    *root_p = root;
+    return ZR_OK;
 }
 
 /** Parse the file; the caller drops *root_p. */
 static zr_status_t parse(const reader_t *reader, json_t **root_p) {
     char *text = NULL;
-    size_t n_bytes = 0;
+    size_t n_bytes = 0, n_strict = 0;
     ZR_TRY(zr_text_file_read(reader->path, FILE_MAX_BYTES, reader->log, &text, &n_bytes));
-
-    zr_status_t status = ZR_OK;
-    bool blank = true;
-    for (size_t i = 0; i < n_bytes && blank; i++)
-        blank = isspace((unsigned char)text[i]);
-    if (blank) {
-        status = zr_fail(reader->log, ZR_ERR_FORMAT,
-                         "%s: is empty; a configuration without keys is {}", reader->path);
-        goto out_free_text;
+    zr_status_t status = check_text(reader, text, n_bytes);
+    if (status == ZR_OK) {
+        char *strict = zr_json_make_strict(text, n_bytes, &n_strict);
+        status = strict != NULL ? parse_strict(reader, strict, n_strict, root_p)
+                                : fail_no_memory(reader, n_bytes);
+        free(strict);
     }
-    const char *zero = memchr(text, '\0', n_bytes); /* jansson passes over some */
-    if (zero) {
-        status = zr_fail(reader->log, ZR_ERR_FORMAT,
-                         "%s: its byte %zu is 0, which is not allowed in text", reader->path,
-                         (size_t)(zero - text));
-        goto out_free_text;
-    }
-    json_error_t error;
-    json_t *root = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &error);
-    if (!root) {
-        status = fail_parse(reader, text, n_bytes, &error);
-    } else if (!zr_config_is_whole(text, root)) {
-        status = fail_no_memory(reader, n_bytes);
-        json_decref(root);
-    } else {
-        *root_p = root;
-    }
-
-out_free_text:
     free(text);
     return status;
 }
@@ -630,6 +756,8 @@ zr_status_t zr_config_read_json_given(const char *path, const zr_log_t *log, zr_
         read_section(&reader, "", root);
         check_scheduler_params(&reader, root);
         check_nvme_paths(&reader, config, root);
+        if (reader.status == ZR_OK)
+            read_absent(&reader, root);
     } else {
         shown_t shown;
         show_value(&shown, root);

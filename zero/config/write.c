@@ -14,6 +14,7 @@
 
 #define OPTIMIZER "zero_optimization.offload_optimizer."
 #define PARAM "zero_optimization.offload_param."
+#define RATE "scheduler.params.warmup_max_lr"
 #define PERSISTENCE "zero_optimization.stage3_param_persistence_threshold"
 
 static bool begins_with(const char *path, const char *start) {
@@ -147,6 +148,9 @@ static bool put_key(void *context, const zr_key_t *key) {
         return true;
     if (strcmp(key->path, PERSISTENCE) == 0 && w->config->stage == 3)
         w->made = put_at(w->object, key->path, json_integer(0)); /* DeepSpeed's is another */
+    if (strcmp(key->path, RATE) == 0 && w->config->schedule.kind == ZR_SCHEDULE_WARMUP_DECAY &&
+        w->config->schedule.warmup_max_lr == 0)
+        w->made = put_at(w->object, key->path, json_null()); /* the optimizer's, not 0.001 */
     if (key->option == NULL || !says_something(key, w->config))
         return w->made;
     bool is_usual = false;
