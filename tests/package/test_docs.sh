@@ -62,9 +62,9 @@ while read -r document link file has; do
 done < <(named)
 
 # Every option that a user meets is one of some program, or of these others.
-others=" --allow-run-as-root --bind-to --cflags --cpus-per-task --deepspeed --hostfile --install \
+others=" --as --allow-run-as-root --bind-to --cflags --cpus-per-task --deepspeed --hostfile --install \
 --kill-on-bad-exit --libs --map-by --mpi --no-python --nodes --nproc-per-node --ntasks-per-node \
---num_gpus --out --output_dir --oversubscribe --pack --prefix --python --signal --time --use_cpu --write "
+--num_gpus --out --output_dir --oversubscribe --pack --prefix --python --signal --skip-refused --time --use_cpu --write "
 n_options=0
 while read -r document option; do
     n_options=$((n_options + 1))
