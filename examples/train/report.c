@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stdarg.h>
 #include <string.h>
 
 #include "examples/common/json.h"
@@ -131,21 +132,36 @@ static duration_t speed_of(const train_options_t *options, double tokens_per_s) 
     return speed;
 }
 
+ZR_PRINTF(3, 4)
+static void put_part(messages_part_t *part, int priority, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(part->text, sizeof(part->text), format, arguments);
+    va_end(arguments);
+    part->priority = priority;
+}
+
 void train_report_progress(messages_t *messages, const train_options_t *options,
                            const train_step_line_t *line) {
     char times[160];
     const zr_step_report_t *report = &line->report;
     size_t every = options->config.steps_per_print;
     bool stays = report->step == options->steps || (every > 0 && report->step % every == 0);
+    messages_part_t parts[10];
+    size_t n = 0;
     format_parts(options, &line->time, times, sizeof(times));
-    messages_progress(messages, stays,
-                      "step %zu/%zu  loss %.4f  lr %.2e  norm %.3g  %.0f ms%s  %.0f tokens/s  "
-                      "compute %.0f%%  device %s  %s left%s",
-                      report->step, options->steps, line->loss, report->lr, report->gradient_norm,
-                      1e3 * line->seconds, times, line->tokens_per_s,
-                      100 * line->time.of[TRAIN_COMPUTE] / line->seconds,
-                      train_bytes((double)line->device_bytes).text,
-                      duration(line->left_seconds).text, report->skipped ? "  skipped" : "");
+    put_part(&parts[n++], 0, "step %zu/%zu", report->step, options->steps);
+    put_part(&parts[n++], 1, "loss %.4f", line->loss);
+    put_part(&parts[n++], 5, "lr %.2e", report->lr);
+    put_part(&parts[n++], 6, "norm %.3g", report->gradient_norm);
+    put_part(&parts[n++], 4, "%.0f ms%s", 1e3 * line->seconds, times);
+    put_part(&parts[n++], 3, "%.0f tokens/s", line->tokens_per_s);
+    put_part(&parts[n++], 8, "compute %.0f%%", 100 * line->time.of[TRAIN_COMPUTE] / line->seconds);
+    put_part(&parts[n++], 7, "device %s", train_bytes((double)line->device_bytes).text);
+    put_part(&parts[n++], 2, "%s left", duration(line->left_seconds).text);
+    if (report->skipped)
+        put_part(&parts[n++], 1, "skipped");
+    messages_progress_parts(messages, stays, parts, n);
 }
 
 /* ---- JSON at the end -------------------------------------------------------------------- */
