@@ -75,6 +75,12 @@ while read -r document option; do
 done < <(grep -oE -- '(^|[ `|(])--[a-z][a-z_-]+' README.md docs/guide/*.md | sed 's/:.*--/ --/' | sort -u)
 [ $n_options -gt 150 ] || complain "only $n_options options were found"
 
+# Debian's Python refuses what pip would install outside of a virtual environment.
+for document in README.md docs/guide/*.md; do
+    grep -q 'pip install' "$document" && ! grep -qE 'venv|virtual environment' "$document" &&
+        complain "$document: pip install without a virtual environment"
+done
+
 # README and what is written by hand stay short; tables between two marks are printed by programs.
 n_lines=$(wc -l <README.md)
 [ "$n_lines" -lt 150 ] || complain "README.md has $n_lines lines; it may have 149"
