@@ -41,7 +41,7 @@ mkdir -p $work
 
 # ---- data: English text that is on every such machine -------------------------------------------
 data=/usr/share/common-licenses
-[ -d $data ] || data="kernels allocator zero examples tests"
+[ -d $data ] || data="kernels allocator zero examples"
 
 # ---- train --------------------------------------------------------------------------------------
 # train STAGE STEPS NAME OPTION...: what --json prints is in NAME.json; 1 when the run failed.
