@@ -182,8 +182,11 @@ static void trace_live(const zr_allocator_t *allocator, const zr_tier_memory_t *
                    statistics->by_tag[block->tag].live);
 }
 
-/* What was free when live reached its peak: to be called before anything is freed after it. */
-static void note_holes(zr_tier_memory_t *memory) {
+/* What was live and what was free when live reached its peak: to be called before anything is freed
+ * after it. */
+static void note_peak(zr_tier_memory_t *memory) {
+    for (int tag = 0; tag < ZR_N_TAGS; tag++)
+        memory->statistics.at_peak[tag] = memory->statistics.by_tag[tag].live;
     for (int i = 0; i < ZR_N_CLASSES; i++)
         memory->statistics.by_class[i].largest_hole_bytes =
             zr_arena_largest_hole(&memory->arenas[i]);
@@ -193,7 +196,7 @@ static void note_holes(zr_tier_memory_t *memory) {
 static void count_freed(zr_tier_memory_t *memory, const zr_block_t *block) {
     zr_tier_statistics_t *statistics = &memory->statistics;
     if (memory->is_at_peak)
-        note_holes(memory);
+        note_peak(memory);
     statistics->live.live -= block->requested_bytes;
     statistics->by_tag[block->tag].live -= block->requested_bytes;
     statistics->by_lifetime[block->lifetime].live -= block->requested_bytes;
@@ -427,7 +430,7 @@ void zr_allocator_statistics(zr_allocator_t *allocator, zr_tier_t tier,
     zr_tier_memory_t *memory = &allocator->tiers[tier];
     pthread_mutex_lock(&allocator->lock);
     if (memory->is_at_peak) {
-        note_holes(memory);
+        note_peak(memory);
         memory->is_at_peak = true;
     }
     *statistics_p = memory->statistics;

@@ -184,6 +184,8 @@ typedef struct zr_tier_statistics {
     size_t n_unmap_calls;
     size_t n_move_calls; /* moves of idle memory between classes */
     zr_class_statistics_t by_class[ZR_N_CLASSES];
+    size_t at_peak[ZR_N_TAGS]; /* live bytes of each tag when those of all reached their peak, which
+                                  they add up to */
     zr_byte_count_t pinned; /* host tier: memory that the system may not move: all that is mapped if
                                the CPU cannot reach the device's memory; else what
                                zr_allocator_count_pinned counted */

@@ -29,8 +29,8 @@ typedef struct zr_tier_memory {
     /* reserved.live is the sum of the arenas' mapped bytes and never above the budget. The
      * map counts are not kept here but summed up from the arenas when asked for. */
     zr_tier_statistics_t statistics;
-    bool
-        is_at_peak; /* nothing was freed since live rose to its peak: holes are as they were then */
+    bool is_at_peak; /* nothing was freed since live rose to its peak, whose tags and holes are
+                        still there */
 } zr_tier_memory_t;
 
 struct zr_allocator {

@@ -260,11 +260,16 @@ static bool check_counts(const zr_allocator_t *allocator, const zr_tier_memory_t
                          const sums_t *sums) {
     const zr_tier_statistics_t *statistics = &memory->statistics;
     zr_tier_t tier = memory->tier;
+    size_t at_peak = 0;
     for (int i = 0; i < ZR_N_TAGS; i++) {
+        at_peak += statistics->at_peak[i];
         if (!check_count(allocator, tier, zr_tag_name((zr_tag_t)i), &statistics->by_tag[i],
                          sums->by_tag[i]))
             return false;
     }
+    if (!memory->is_at_peak && at_peak != statistics->live.peak)
+        return broken(allocator, "%s memory: tags have %zu bytes at the peak of %zu",
+                      zr_tier_name(tier), at_peak, statistics->live.peak);
     for (int i = 0; i < ZR_N_LIFETIMES; i++) {
         if (!check_count(allocator, tier, zr_lifetime_name((zr_lifetime_t)i),
                          &statistics->by_lifetime[i], sums->by_lifetime[i]))

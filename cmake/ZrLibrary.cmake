@@ -84,6 +84,8 @@ function(zr_library target)
     zr_add_shared(${target})
     install(TARGETS ${target}_shared LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
     list(TRANSFORM ours APPEND -shared)
-    zr_install_pc(lib${target}-shared "${LIBRARY_DESCRIPTION}" "${ours}" "-l${target}")
+    # The program that is linked finds the library where it is installed.
+    zr_install_pc(lib${target}-shared "${LIBRARY_DESCRIPTION}" "${ours}"
+                  "-l${target};-Wl,-rpath,\${libdir}")
   endif()
 endfunction()

@@ -41,7 +41,7 @@ mkdir -p $work
 
 # ---- data: English text that is on every such machine -------------------------------------------
 data=/usr/share/common-licenses
-[ -d $data ] || data="kernels allocator zero examples tests"
+[ -d $data ] || data="kernels allocator zero examples"
 
 # ---- train --------------------------------------------------------------------------------------
 # train STAGE STEPS NAME OPTION...: what --json prints is in NAME.json; 1 when the run failed.
@@ -92,9 +92,10 @@ for stage in 0 1 2 3; do
     zr_say "$line"
     table="$table
 $line"
-    jq -r "[\"$stage\", (.peak_bytes.device.tags |
+    # What is live at the peak, and what is reserved alone: together they are what the budget limits.
+    jq -r "[\"$stage\", (.peak_bytes.device | (.at_peak.tags |
         .parameters, .gradients, .optimizer_state, .gathered_parameters + .gradient_buckets,
-        .activations + .workspace + .staging + .data + .other) / 1048576] | @tsv" \
+        .activations + .workspace + .staging + .data + .other), .reserved - .live) / 1048576] | @tsv" \
         "$work/$name.json" >>$work/peaks.txt
 done
 printf '%s\n' "$table" >$work/table.txt
@@ -123,7 +124,7 @@ set label 'budget, $budget_mib MiB' at graph 0.98, first $budget_mib right offse
 set key outside below reverse Left samplen 2 maxrows 3
 plot '$work/peaks.txt' using 2:xtic('stage '.strcol(1)) title 'parameters', '' using 3 title 'gradients', \
     '' using 4 title 'optimizer state', '' using 5 title 'gathered parameters and gradient buckets', \
-    '' using 6 title 'activations and other', \
+    '' using 6 title 'activations and other', '' using 7 title 'reserved alone', \
     $budget_mib with lines linewidth 2 dashtype 2 linecolor 'black' notitle
 unset label
 set title 'loss'

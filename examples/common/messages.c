@@ -176,6 +176,30 @@ void messages_progress(messages_t *messages, bool stays, const char *format, ...
     pthread_mutex_unlock(&messages->lock);
 }
 
+static size_t length_below(const messages_part_t *parts, size_t n_parts, int priority) {
+    size_t length = 0;
+    for (size_t i = 0; i < n_parts; i++)
+        if (parts[i].priority < priority)
+            length += (length > 0 ? 2 : 0) + strlen(parts[i].text);
+    return length;
+}
+
+void messages_progress_parts(messages_t *messages, bool stays, const messages_part_t *parts,
+                             size_t n_parts) {
+    char text[MESSAGE_BYTES] = "";
+    size_t n = 0, columns = columns_of(messages);
+    int limit = 0; /* of priorities */
+    for (size_t i = 0; i < n_parts; i++)
+        limit = parts[i].priority >= limit ? parts[i].priority + 1 : limit;
+    while (limit > 1 && length_below(parts, n_parts, limit) >= columns)
+        limit--;
+    for (size_t i = 0; i < n_parts && n < sizeof(text); i++)
+        if (parts[i].priority < limit)
+            n += (size_t)snprintf(text + n, sizeof(text) - n, "%s%s", n > 0 ? "  " : "",
+                                  parts[i].text);
+    messages_progress(messages, stays, "%s", text);
+}
+
 void messages_end_progress(messages_t *messages) {
     pthread_mutex_lock(&messages->lock);
     if (messages->in_progress)

@@ -51,6 +51,17 @@ messages_t *messages_of(const zr_log_t *log);
  * @param stays  the line is ended; elsewhere than on a terminal only such lines are written
  */
 void messages_progress(messages_t *messages, bool stays, const char *format, ...) ZR_PRINTF(3, 4);
+/** A part of a progress line. */
+typedef struct messages_part {
+    int priority; /* parts with the largest number are left out first where the terminal is narrow
+                   */
+    char text[224];
+} messages_part_t;
+
+/** The same of parts, with two spaces between them: on a terminal, those that fit. A line that
+ * stays is a line there as well. */
+void messages_progress_parts(messages_t *messages, bool stays, const messages_part_t *parts,
+                             size_t n_parts);
 /** End the progress line: what is printed next stands below it. */
 void messages_end_progress(messages_t *messages);
 

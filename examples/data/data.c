@@ -59,6 +59,7 @@ static zr_status_t open_source(data_t *data, size_t index, const char *const *pa
                                size_t n_paths) {
     data_source_t *source = &data->sources[index];
     source->files.log = data->log;
+    source->files.is_text = data->is_text;
     source->key = mix(data->seed + GOLDEN_RATIO) + (uint64_t)index * SLOTS_KEY;
     for (size_t i = 0; i < n_paths; i++)
         ZR_TRY(data_files_add(&source->files, paths[i]));
@@ -130,7 +131,8 @@ zr_status_t data_open(const data_options_t *options, data_t **data_p) {
                      .seq_min = options->seq_min == 0 ? options->seq : options->seq_min,
                      .vocab = options->vocab,
                      .seed = options->seed,
-                     .in_order = options->in_order};
+                     .in_order = options->in_order,
+                     .is_text = options->is_text};
     zr_status_t status = open_sources(data, options);
     ZR_THEN(status, hash_sources(data));
     if (status == ZR_OK)

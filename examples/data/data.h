@@ -36,13 +36,14 @@ typedef struct data_options {
     size_t vocab;          /* tokens are below this */
     uint64_t seed;         /* of the order, and of the lengths */
     bool in_order;         /* windows come as they stand, in every epoch: validation data */
+    bool is_text;          /* each byte of any file is a token, whatever the file looks like */
     zr_log_t log;
 } data_options_t;
 
 /**
  * Look at all files and check them.
  *
- * Text: a token is a byte. llm.c's token files (256 int32 of header: magic 20240520, version 1,
+ * Text: a token is a byte; files of JSON, and archives are refused unless is_text. llm.c's token files (256 int32 of header: magic 20240520, version 1,
  * number of tokens; then uint16 tokens, little endian) are known by their magic, and those of its
  * Llama (magic 20240801, version 7, uint32 tokens), and documents (magic 20261123, version 1, the
  * number of tokens in two int32; then uint32: DATA_TOKEN_MASK). In folders, names that begin

@@ -15,6 +15,7 @@ struct data {
     size_t vocab;
     uint64_t seed;
     bool in_order;
+    bool is_text;
     uint64_t hash;
 };
 

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -28,6 +29,35 @@ static const struct {
                {20240801, 7, DATA_TOKENS, 4, "uint32 tokens"},
                {20261123, 1, DATA_DOCUMENTS, 4, "documents"}};
 #define N_FORMATS (sizeof(formats) / sizeof(formats[0]))
+
+/* Files whose bytes are not meant to be learned, known by their first bytes or by their name. */
+#define CHATS "make documents of it with examples/data/make_documents.py"
+#define PACKED "decompress it"
+static const struct {
+    const char *ending, *magic, *what, *way_out;
+    bool is_text; /* it may be meant all the same, so it is said instead of refused */
+} not_texts[] = {{".jsonl", NULL, "has lines of JSON", CHATS},
+                 {".ndjson", NULL, "has lines of JSON", CHATS},
+                 {".json", NULL, "has JSON", CHATS},
+                 {".csv", NULL, "has a table", CHATS, true},
+                 {".tsv", NULL, "has a table", CHATS, true},
+                 {".parquet", "PAR1", "has Parquet", CHATS},
+                 {".arrow", "ARROW1", "has Arrow", "write it as Parquet or JSON, and " CHATS},
+                 {".gz", "\x1f\x8b", "is compressed", PACKED},
+                 {".bz2", "BZh", "is compressed", PACKED},
+                 {".xz",
+                  "\xfd"
+                  "7zXZ",
+                  "is compressed", PACKED},
+                 {".zst", "\x28\xb5\x2f\xfd", "is compressed", PACKED},
+                 {".zip", "PK\x03\x04", "is an archive", "unpack it"},
+                 {".tar", NULL, "is an archive", "unpack it"},
+                 {".npy", "\x93NUMPY", "has an array", "write its tokens as a token file"},
+                 {".safetensors", NULL, "has weights", "leave it out"},
+                 {".pdf", "%PDF-", "is a PDF", "write its text to a file"},
+                 {NULL, "version https://", "is a pointer of git-lfs", "git lfs pull fetches it"}};
+#define N_NOT_TEXTS (sizeof(not_texts) / sizeof(not_texts[0]))
+
 static const char *const kind_names[] = {"text", "tokens", "documents"};
 /* Folders in folders; more are taken for a loop that device and inode did not show. */
 #define DEEPEST 64
@@ -231,7 +261,31 @@ static zr_status_t open_file(const data_files_t *files, const data_file_t *file,
 
 static bool ends_with(const char *text, const char *end) {
     size_t n = strlen(text), m = strlen(end);
-    return n >= m && strcmp(text + n - m, end) == 0;
+    return n >= m && strcasecmp(text + n - m, end) == 0;
+}
+
+static zr_status_t check_text(const data_files_t *files, const data_file_t *file, const void *first,
+                              size_t n) {
+    for (size_t i = 0; i < N_NOT_TEXTS; i++) {
+        const char *ending = not_texts[i].ending, *magic = not_texts[i].magic;
+        bool is_named = ending != NULL && n > 0 && ends_with(file->path, ending);
+        bool is_begun =
+            magic != NULL && n >= strlen(magic) && memcmp(first, magic, strlen(magic)) == 0;
+        if (!is_named && !is_begun)
+            continue;
+        if (!not_texts[i].is_text)
+            return zr_fail(&files->log, ZR_ERR_FORMAT,
+                           "--data %s: it %s, %s, and each of its bytes would be a token; %s, or "
+                           "use --data-as text to train on its bytes",
+                           file->path, not_texts[i].what,
+                           is_begun ? "by its first bytes" : "by its name", not_texts[i].way_out);
+        zr_log_write(&files->log, ZR_LOG_WARNING,
+                     "--data %s: it %s, by its name, and each of its bytes is a token; to train on "
+                     "rows, %s",
+                     file->path, not_texts[i].what, not_texts[i].way_out);
+        return ZR_OK;
+    }
+    return ZR_OK;
 }
 
 static zr_status_t check_header(const data_files_t *files, data_file_t *file,
@@ -276,6 +330,11 @@ static zr_status_t check_file(const data_files_t *files, data_file_t *file) {
     zr_status_t status = read_bytes(files, file, descriptor, 0, header, n);
     close(descriptor);
     ZR_TRY(status);
+    file->kind = DATA_TEXT;
+    file->width = 1;
+    file->n_tokens = file->size_bytes;
+    if (files->is_text)
+        return ZR_OK;
     while (format < N_FORMATS && le32toh(header[0]) != formats[format].magic)
         format++;
     if (n >= sizeof(header[0]) && format < N_FORMATS) {
@@ -290,13 +349,11 @@ static zr_status_t check_file(const data_files_t *files, data_file_t *file) {
     if (file->size_bytes > 0 && ends_with(file->path, ".bin"))
         return zr_fail(&files->log, ZR_ERR_FORMAT,
                        "--data %s: is named like a token file, but its first four bytes are %u "
-                       "instead of a magic number (%u, %u, %u); rename it to train on its bytes",
+                       "instead of a magic number (%u, %u, %u); rename it, or use --data-as text, "
+                       "to train on its bytes",
                        file->path, le32toh(header[0]), formats[0].magic, formats[1].magic,
                        formats[2].magic);
-    file->kind = DATA_TEXT;
-    file->width = 1;
-    file->n_tokens = file->size_bytes;
-    return ZR_OK;
+    return check_text(files, file, header, n);
 }
 
 static int by_inode(const void *a, const void *b) {

@@ -38,6 +38,7 @@ typedef struct data_files {
     size_t capacity;
     size_t n_duplicates; /* links to files that are in the list already */
     size_t n_tokens;     /* of all files */
+    bool is_text;        /* whatever they look like */
     data_kind_t kind;    /* of all files that are not empty */
 } data_files_t;
 

@@ -40,7 +40,8 @@ static const kind_t kinds[] = {
     {"optimizer state", "#aa3377", 1 << ZR_TAG_OPTIMIZER_STATE},
     {"activations", "#ccbb44", 1 << ZR_TAG_ACTIVATIONS},
     {"workspace", "#ee6677", 1 << ZR_TAG_WORKSPACE},
-    {"other", "#999999", 1 << ZR_TAG_STAGING | 1 << ZR_TAG_DATA | 1 << ZR_TAG_OTHER}};
+    {"other", "#999999", 1 << ZR_TAG_STAGING | 1 << ZR_TAG_DATA | 1 << ZR_TAG_OTHER},
+    {"reserved alone", "#c4c4c4", 0}}; /* what is left of the peak that budgets limit */
 #define N_KINDS (sizeof(kinds) / sizeof(kinds[0]))
 
 typedef struct plot {
@@ -115,13 +116,17 @@ static size_t bytes_of(const zr_run_row_t *row, int tier) {
     return tier == ZR_TIER_NVME ? plan->nvme_bytes : plan->tiers[tier].reserved.peak;
 }
 
+/* Kinds are of one moment, and with what is reserved alone add up to what budgets limit. */
 static size_t bytes_of_kind(const zr_run_row_t *row, int tier, size_t kind) {
     const zr_run_plan_t *plan = &row->one.plan;
-    size_t bytes = 0;
-    for (int tag = 0; tag < ZR_N_TAGS; tag++)
-        if ((kinds[kind].tags >> tag & 1) != 0)
-            bytes +=
-                tier == ZR_TIER_NVME ? plan->nvme_by_tag[tag] : plan->tiers[tier].by_tag[tag].peak;
+    const size_t *tags = tier == ZR_TIER_NVME ? plan->nvme_by_tag : plan->tiers[tier].at_peak;
+    size_t bytes = 0, all = 0, reserved = bytes_of(row, tier);
+    for (int tag = 0; tag < ZR_N_TAGS; tag++) {
+        bytes += (kinds[kind].tags >> tag & 1) != 0 ? tags[tag] : 0;
+        all += tags[tag];
+    }
+    if (kinds[kind].tags == 0)
+        bytes = reserved > all ? reserved - all : 0;
     return bytes;
 }
 
@@ -179,8 +184,9 @@ static int picture_height(const plot_t *plot) {
 typedef struct scale {
     double unit; /* bytes */
     const char *name;
-    double top;    /* bytes: what is higher is cut off */
-    double budget; /* bytes; the most that any column has there */
+    double top;                   /* bytes: what is higher is cut off */
+    double budgets[MOST_COLUMNS]; /* bytes that each column may take there */
+    double budget;                /* the largest of them */
 } scale_t;
 
 static scale_t scale_of(const plot_t *plot, int tier) {
@@ -194,6 +200,7 @@ static scale_t scale_of(const plot_t *plot, int tier) {
         double there = (double)zr_run_there(&request, (zr_tier_t)tier, &row->one.plan);
         largest = own > largest ? own : largest;
         largest_fit = row->one.fits && own > largest_fit ? own : largest_fit;
+        scale.budgets[i] = there;
         scale.budget = there > scale.budget ? there : scale.budget;
     }
     scale.top = 1.12 * largest;
@@ -250,19 +257,26 @@ static void write_sizes(const plot_t *plot, int tier, const scale_t *scale) {
 
 static void write_budget(const plot_t *plot, int tier, const scale_t *scale) {
     train_bytes_t size = train_bytes(scale->budget);
+    bool is_one = true;
+    for (size_t i = 0; i < plot->n_columns; i++)
+        is_one &= scale->budgets[i] == scale->budget;
+    const char *label = is_one ? "budget" : "budget, up to";
     fprintf(plot->script, "set ylabel '%s, %s'\n", zr_tier_name((zr_tier_t)tier), scale->name);
-    if (scale->budget > scale->top) {
+    if (scale->budget > scale->top)
+        fprintf(plot->script, "set label \"%s\\n%s\" at graph 1.01, graph 0.95 left font ',10'\n",
+                label, size.text);
+    else
         fprintf(plot->script,
-                "set label \"budget\\n%s\" at graph 1.01, graph 0.95 left font ',10'\n", size.text);
-        return;
-    }
-    fprintf(plot->script,
-            "set arrow from graph 0, first %.6g to graph 1, first %.6g nohead front linewidth 2 "
-            "dashtype 2 linecolor rgb '#222222'\n"
-            "set label \"budget\\n%s\" at graph 1.01, first %.6g left offset 0,0.5 font ',10' "
-            "front\n",
-            scale->budget / scale->unit, scale->budget / scale->unit, size.text,
-            scale->budget / scale->unit);
+                "set label \"%s\\n%s\" at graph 1.01, first %.6g left offset 0,0.5 font ',10' "
+                "front\n",
+                label, size.text, scale->budget / scale->unit);
+    for (size_t i = 0; i < plot->n_columns; i++)
+        if (scale->budgets[i] <= scale->top)
+            fprintf(plot->script,
+                    "set arrow from first %.1f, first %.6g to first %.1f, first %.6g nohead front "
+                    "linewidth 2 dashtype 2 linecolor rgb '#222222'\n",
+                    (double)i - 0.5, scale->budgets[i] / scale->unit, (double)i + 0.5,
+                    scale->budgets[i] / scale->unit);
 }
 
 /* The recommended column has a light ground, and those that do not fit a dark one. */

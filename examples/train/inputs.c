@@ -47,6 +47,7 @@ static zr_status_t open_data(run_t *run) {
                               .seq_min = o->seq_min,
                               .vocab = zr_model_shape_sizes(&o->shape).vocab,
                               .seed = o->seed,
+                              .is_text = o->data_is_text,
                               .log = run->log};
     if (!o->evaluation.only)
         ZR_TRY(data_open(&options, &run->data));

@@ -128,6 +128,8 @@ static const zr_option_choice_t overlaps[] = {{"auto", TRAIN_OVERLAP_AUTO, NULL}
                                               {"on", TRAIN_OVERLAP_ON, NULL},
                                               {"off", TRAIN_OVERLAP_OFF, NULL},
                                               {NULL, 0, NULL}};
+static const zr_option_choice_t data_kinds[] = {
+    {"auto", 0, NULL}, {"text", 1, NULL}, {NULL, 0, NULL}};
 static const zr_option_choice_t resumptions[] = {
     {"continue", 0, NULL}, {"restart", 1, NULL}, {NULL, 0, NULL}};
 
@@ -178,6 +180,10 @@ static const zr_option_t own[] = {
      .help = "text files or folders (a token is a byte), llm.c's token files, or documents, as "
              "examples/data/make_documents.py makes them; several paths are allowed",
      .more = "required ([train.md](../guide/train.md#data))"},
+    {"data-as", AT(data_is_text), .type = ZR_OPTION_SWITCH, .flags = AGREE, .choices = data_kinds,
+     .group = MODEL,
+     .help = "what files are: auto knows tokens and documents by their first bytes and refuses "
+             "JSON and compressed files; with text, each byte of any file is a token"},
     {"data-weights", AT(data_weights_text), .type = ZR_OPTION_STRING, .flags = AGREE,
      .group = MODEL, .arg = "W,W...", .initial = "all paths are one row",
      .help = "relative frequency of sequences from each path of --data: 0.7,0.3",

@@ -89,6 +89,7 @@ typedef struct train_options {
     zr_model_shape_t shape;
     const char **data_paths; /* owned; the paths are argv's */
     size_t n_data_paths;
+    bool data_is_text;             /* each byte is a token, whatever files look like */
     const char *data_weights_text; /* as written; NULL: none */
     double *data_weights;          /* [n_data_paths], owned; NULL: none */
     bool has_documents;            /* the data has; known when it is open */

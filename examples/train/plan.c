@@ -53,7 +53,8 @@ void train_plan_peaks(const zr_run_plan_t *plan, train_peak_t peaks_p[ZR_N_TIERS
     peaks_p[ZR_TIER_NVME] =
         (train_peak_t){.live = plan->nvme_live_bytes, .reserved = plan->nvme_bytes};
     for (int tag = 0; tag < ZR_N_TAGS; tag++)
-        peaks_p[ZR_TIER_NVME].by_tag[tag] = plan->nvme_by_tag[tag];
+        peaks_p[ZR_TIER_NVME].by_tag[tag] = peaks_p[ZR_TIER_NVME].at_peak[tag] =
+            plan->nvme_by_tag[tag];
 }
 
 /* ---- lengths --------------------------------------------------------------------------------- */

@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stdarg.h>
 #include <string.h>
 
 #include "examples/common/json.h"
@@ -131,21 +132,36 @@ static duration_t speed_of(const train_options_t *options, double tokens_per_s) 
     return speed;
 }
 
+ZR_PRINTF(3, 4)
+static void put_part(messages_part_t *part, int priority, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(part->text, sizeof(part->text), format, arguments);
+    va_end(arguments);
+    part->priority = priority;
+}
+
 void train_report_progress(messages_t *messages, const train_options_t *options,
                            const train_step_line_t *line) {
     char times[160];
     const zr_step_report_t *report = &line->report;
     size_t every = options->config.steps_per_print;
     bool stays = report->step == options->steps || (every > 0 && report->step % every == 0);
+    messages_part_t parts[10];
+    size_t n = 0;
     format_parts(options, &line->time, times, sizeof(times));
-    messages_progress(messages, stays,
-                      "step %zu/%zu  loss %.4f  lr %.2e  norm %.3g  %.0f ms%s  %.0f tokens/s  "
-                      "compute %.0f%%  device %s  %s left%s",
-                      report->step, options->steps, line->loss, report->lr, report->gradient_norm,
-                      1e3 * line->seconds, times, line->tokens_per_s,
-                      100 * line->time.of[TRAIN_COMPUTE] / line->seconds,
-                      train_bytes((double)line->device_bytes).text,
-                      duration(line->left_seconds).text, report->skipped ? "  skipped" : "");
+    put_part(&parts[n++], 0, "step %zu/%zu", report->step, options->steps);
+    put_part(&parts[n++], 1, "loss %.4f", line->loss);
+    put_part(&parts[n++], 5, "lr %.2e", report->lr);
+    put_part(&parts[n++], 6, "norm %.3g", report->gradient_norm);
+    put_part(&parts[n++], 4, "%.0f ms%s", 1e3 * line->seconds, times);
+    put_part(&parts[n++], 3, "%.0f tokens/s", line->tokens_per_s);
+    put_part(&parts[n++], 8, "compute %.0f%%", 100 * line->time.of[TRAIN_COMPUTE] / line->seconds);
+    put_part(&parts[n++], 7, "device %s", train_bytes((double)line->device_bytes).text);
+    put_part(&parts[n++], 2, "%s left", duration(line->left_seconds).text);
+    if (report->skipped)
+        put_part(&parts[n++], 1, "skipped");
+    messages_progress_parts(messages, stays, parts, n);
 }
 
 /* ---- JSON at the end -------------------------------------------------------------------- */
@@ -182,22 +198,36 @@ static bool is_on_drives(int tag) {
     return tag == ZR_TAG_PARAMETERS || tag == ZR_TAG_OPTIMIZER_STATE || tag == ZR_TAG_ACTIVATIONS;
 }
 
-static json_t *peak_object(const train_peak_t *peak, zr_tier_t tier) {
-    json_t *object = json_object(), *tags = json_object();
-    JSON_PUT(&object, {"live", json_count(peak->live)}, {"reserved", json_count(peak->reserved)});
+static json_t *tags_object(const size_t by_tag[ZR_N_TAGS], zr_tier_t tier) {
+    json_t *tags = json_object();
     for (int tag = 0; tag < ZR_N_TAGS; tag++)
         if (tier != ZR_TIER_NVME || is_on_drives(tag))
-            json_put(&tags, zr_tag_name((zr_tag_t)tag), json_count(peak->by_tag[tag]));
-    json_put(&object, "tags", tags);
+            json_put(&tags, zr_tag_name((zr_tag_t)tag), json_count(by_tag[tag]));
+    return tags;
+}
+
+static json_t *peak_object(const train_peak_t *peak, zr_tier_t tier) {
+    return JSON_OBJECT({"live", json_count(peak->live)}, {"reserved", json_count(peak->reserved)},
+                       {"tags", tags_object(peak->by_tag, tier)});
+}
+
+/* With the parts of live as well. */
+static json_t *whole_peak_object(const train_peak_t *peak, zr_tier_t tier) {
+    json_t *object = peak_object(peak, tier);
+    json_put(&object, "at_peak", JSON_OBJECT({"tags", tags_object(peak->at_peak, tier)}));
+    return object;
+}
+
+static json_t *peaks_object(const train_peak_t peaks[ZR_N_TIERS], bool has_drives,
+                            json_t *(*make)(const train_peak_t *, zr_tier_t)) {
+    json_t *object = json_object();
+    for (int tier = ZR_TIER_DEVICE; tier <= (has_drives ? ZR_TIER_NVME : ZR_TIER_HOST); tier++)
+        json_put(&object, zr_tier_name((zr_tier_t)tier), make(&peaks[tier], (zr_tier_t)tier));
     return object;
 }
 
 json_t *train_peaks_object(const train_peak_t peaks[ZR_N_TIERS], bool has_drives) {
-    json_t *object = json_object();
-    for (int tier = ZR_TIER_DEVICE; tier <= (has_drives ? ZR_TIER_NVME : ZR_TIER_HOST); tier++)
-        json_put(&object, zr_tier_name((zr_tier_t)tier),
-                 peak_object(&peaks[tier], (zr_tier_t)tier));
-    return object;
+    return peaks_object(peaks, has_drives, peak_object);
 }
 
 /* Of the whole run. */
@@ -382,7 +412,7 @@ static void put_matmul_choices(json_t **object_p, const train_options_t *options
 static void put_memory(json_t **object_p, const train_result_t *result) {
     if (result->has_memory)
         json_put(object_p, "peak_bytes",
-                 train_peaks_object(result->peak, train_result_has_store(result)));
+                 peaks_object(result->peak, train_result_has_store(result), whole_peak_object));
     if (result->has_memory)
         JSON_PUT(object_p, {"pinned_bytes", json_count(result->peak[ZR_TIER_HOST].pinned)},
                  {"metadata_bytes", train_metadata_object(&result->metadata)});

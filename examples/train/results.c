@@ -11,8 +11,10 @@ train_peak_t train_peak_of(const zr_tier_statistics_t *statistics) {
     train_peak_t peak = {.live = statistics->live.peak,
                          .reserved = statistics->reserved.peak,
                          .pinned = statistics->pinned.peak};
-    for (int tag = 0; tag < ZR_N_TAGS; tag++)
+    for (int tag = 0; tag < ZR_N_TAGS; tag++) {
         peak.by_tag[tag] = statistics->by_tag[tag].peak;
+        peak.at_peak[tag] = statistics->at_peak[tag];
+    }
     for (int i = 0; i < ZR_N_CLASSES; i++)
         peak.by_class[i] =
             (train_class_peak_t){.live = statistics->by_class[i].live.peak,
@@ -44,7 +46,7 @@ static void note_drives(rank_t *rank) {
     peak.by_tag[ZR_TAG_ACTIVATIONS] =
         result->activations.has_store ? result->activations.store_peak_bytes : 0;
     for (int tag = 0; tag < ZR_N_TAGS; tag++)
-        peak.live += peak.by_tag[tag];
+        peak.live += peak.at_peak[tag] = peak.by_tag[tag];
     rank->result.peak[ZR_TIER_NVME] = peak;
 }
 

@@ -100,6 +100,10 @@ static void add_places(const train_result_t *own, train_result_t *sum) {
 
 void train_sum_add(const train_result_t *own, bool is_first, int n_ranks, train_result_t *result) {
     train_peak_t *drives = &result->peak[ZR_TIER_NVME];
+    train_peak_t largest[ZR_N_TIERS]; /* parts of one rank's live, which add up to it */
+    for (int tier = 0; tier < ZR_N_TIERS; tier++)
+        largest[tier] =
+            own->peak[tier].live > result->peak[tier].live ? own->peak[tier] : result->peak[tier];
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         const char *from = (const char *)own + rows[i].offset;
         char *to = (char *)result + rows[i].offset;
@@ -111,9 +115,11 @@ void train_sum_add(const train_result_t *own, bool is_first, int n_ranks, train_
                 add_double(rows[i].way, *(const double *)(const void *)(from + at), n_ranks,
                            (double *)(void *)(to + at));
     }
+    for (int tier = 0; tier < ZR_N_TIERS; tier++)
+        memcpy(result->peak[tier].at_peak, largest[tier].at_peak, sizeof(largest[tier].at_peak));
     drives->live = 0; /* the largest of each tag, whoever has it */
     for (int tag = 0; tag < ZR_N_TAGS; tag++)
-        drives->live += drives->by_tag[tag];
+        drives->live += drives->at_peak[tag] = drives->by_tag[tag];
     if (is_first || own->replay.n_clean_steps < result->replay.n_clean_steps)
         result->replay = own->replay;
     result->has_memory |= own->has_memory;

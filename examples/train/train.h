@@ -22,6 +22,7 @@ typedef struct train_peak {
     size_t reserved;
     size_t pinned; /* of host memory */
     size_t by_tag[ZR_N_TAGS];
+    size_t at_peak[ZR_N_TAGS]; /* of the rank whose live was largest, at that moment: its parts */
     train_class_peak_t by_class[ZR_N_CLASSES];
 } train_peak_t;
 

@@ -298,6 +298,7 @@ TEST_WITH(test_counts_and_peaks, setup, teardown) {
     assert_int_equal(statistics.by_tag[ZR_TAG_ACTIVATIONS].live, 3);
     assert_int_equal(statistics.by_tag[ZR_TAG_ACTIVATIONS].peak, 1003);
     assert_int_equal(statistics.by_tag[ZR_TAG_DATA].peak, 0);
+    assert_int_equal(statistics.at_peak[ZR_TAG_ACTIVATIONS], 1003);
     assert_int_equal(statistics.by_lifetime[ZR_LIFETIME_STEP].peak, 1003);
     assert_int_equal(statistics.by_lifetime[ZR_LIFETIME_UNIT].peak, 0);
     assert_int_equal(statistics.n_live, 1);

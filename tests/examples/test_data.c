@@ -64,6 +64,7 @@ static void assert_refused(const char *name, size_t seq, size_t vocab, zr_status
                            const char *said) {
     const char *path = path_of(name);
     data_t *data = NULL;
+    captured.text[0] = '\0';
     assert_int_equal(open_paths(&path, 1, seq, vocab, 1, &data), expected);
     assert_null(data);
     assert_has(captured.text, name);
@@ -504,6 +505,53 @@ TEST(refused_files) {
         assert_refused("one", 1, 256, ZR_ERR_IO, "Permission denied");
         chmod(path_of("one"), 0600);
     }
+}
+
+/* Chats, tables and archives are no texts, by name and by first bytes, also in a folder, unless
+ * asked. */
+TEST(nothing_becomes_text_unasked) {
+    static const struct {
+        const char *name, *bytes, *said;
+    } cases[] = {{"a.jsonl", "{\"text\": 1}", "lines of JSON, by its name|make_documents.py"},
+                 {"B.JSON", "[{\"text\": 1}]", "has JSON, by its name|make_documents.py"},
+                 {"d.parquet", "PAR1....", "Parquet, by its first bytes"},
+                 {"e", "PAR1....", "Parquet, by its first bytes"},
+                 {"f.txt", "\x1f\x8b......", "compressed, by its first bytes|decompress it"},
+                 {"g.txt.zst", "not so", "compressed, by its name"},
+                 {"h", "\x28\xb5\x2f\xfd...", "compressed, by its first bytes"},
+                 {"i.txt", "version https://git-lfs.github.com/spec/v1\n", "git-lfs"},
+                 {"j.npy", "\x93NUMPY...", "an array, by its first bytes"},
+                 {"k.bin", "12345678", "named like a token file"}};
+    mkdir(path_of("chats"), 0777);
+    write_file("chats/text", "a text.", 7);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char inside[64];
+        snprintf(inside, sizeof(inside), "chats/%s", cases[i].name);
+        write_file(inside, cases[i].bytes, strlen(cases[i].bytes));
+        assert_refused(inside, 2, 256, ZR_ERR_FORMAT, "train on its bytes");
+        assert_has(captured.text, cases[i].said);
+        assert_refused("chats", 2, 256, ZR_ERR_FORMAT, "train on its bytes");
+        const char *path = path_of("chats");
+        data_t *data = NULL;
+        data_options_t options = {.paths = &path, .n_paths = 1, .seq = 2, .vocab = 256};
+        options.is_text = true;
+        assert_int_equal(data_open(&options, &data), ZR_OK);
+        assert_string_equal(data_kind(data), "text");
+        assert_int_equal(data_n_tokens(data), 7 + strlen(cases[i].bytes));
+        data_close(&data);
+        unlink(path_of(inside));
+    }
+    write_file("chats/empty.json", "", 0); /* has no byte to be taken for one */
+    data_t *data = open_one("chats", 2, 256, 1);
+    assert_int_equal(data_n_tokens(data), 7);
+    data_close(&data);
+    write_file("chats/table.csv", "a,b\n", 4); /* is a text, too, and said */
+    captured.text[0] = '\0';
+    data = open_one("chats", 2, 256, 1);
+    assert_int_equal(data_n_tokens(data), 11);
+    assert_has(captured.text,
+               "table.csv: it has a table, by its name, and each of its bytes is a token");
+    data_close(&data);
 }
 
 TEST(refused_tokens) {

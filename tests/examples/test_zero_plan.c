@@ -132,6 +132,92 @@ TEST(pictures_are_drawn) {
                    0, "groups.svg", "stage, group|3, 32|3, 8");
 }
 
+/* The script that gnuplot is given, of a program in its place. */
+static char *script_of(const char *arguments) {
+    static char script[1 << 20];
+    char path[4096];
+    const char *usual = getenv("PATH");
+    FILE *file = fopen("gnuplot", "w");
+    assert_true(file != NULL && usual != NULL);
+    fputs("#!/bin/sh\ncat >script\n", file);
+    assert_int_equal(fclose(file), 0);
+    assert_int_equal(chmod("gnuplot", 0700), 0);
+    assert_true(getcwd(path, sizeof(path)) != NULL);
+    char *kept = strdup(usual);
+    size_t n = strlen(path);
+    snprintf(path + n, sizeof(path) - n, ":%s", kept);
+    assert_int_equal(setenv("PATH", path, 1), 0);
+    assert_int_equal(plan(arguments), 0);
+    assert_int_equal(setenv("PATH", kept, 1), 0);
+    free(kept);
+    unlink("gnuplot");
+    read_file("script", script, sizeof(script));
+    return script;
+}
+
+/* A panel of the script: in each column the top of its boxes, its peak, its budget, and whether its
+ * plan fits. 0: there is none. */
+typedef struct panel {
+    double tops[8], peaks[8], budgets[8];
+    bool fits[8];
+} panel_t;
+
+static void expect_stacks(const panel_t *panel, size_t *n_stacks_p) {
+    for (int i = 0; i < 8; i++) {
+        *n_stacks_p += panel->tops[i] > 0;
+        assert_true((panel->tops[i] > 0) == (panel->peaks[i] > 0));
+        if (panel->tops[i] > 0)
+            assert_float_equal(panel->tops[i] / panel->peaks[i], 1, 1e-4);
+        if (panel->fits[i] && panel->budgets[i] > 0)
+            assert_true(panel->tops[i] <= panel->budgets[i]);
+    }
+}
+
+/* Each column's boxes, one on the other, end at its peak, which is compared with its budget. */
+static void expect_stacks_of(const char *arguments, size_t *n_stacks_p) {
+    panel_t panel = {0};
+    bool is_peak = false, is_kind = false;
+    char *rest = script_of(arguments), *line;
+    while ((line = strsep(&rest, "\n")) != NULL) {
+        int column;
+        double from, x, y;
+        const char *at = strstr(line, "' at first ");
+        if (strncmp(line, "set xrange", 10) == 0)
+            panel = (panel_t){0};
+        else if (line[0] == '$') {
+            is_peak = strncmp(line, "$peaks ", 7) == 0;
+            is_kind = strncmp(line, "$kind", 5) == 0;
+        } else if (is_peak && sscanf(line, "%lf %lf 0.8 0", &x, &y) == 2)
+            panel.peaks[(int)(x + 0.5)] = y;
+        else if (is_kind && sscanf(line, "%d %lf %*f %*f %lf %lf", &column, &x, &from, &y) == 4) {
+            assert_float_equal(from, panel.tops[column], 1e-5 * from);
+            panel.tops[column] = y;
+        } else if (sscanf(line, "set arrow from first %lf, first %lf to", &x, &y) == 2)
+            panel.budgets[(int)(x + 0.6)] = y;
+        else if (at != NULL && sscanf(at, "' at first %d", &column) == 1)
+            panel.fits[column] = strstr(line, "#000000") != NULL;
+        else if (strncmp(line, "plot $kind", 10) == 0)
+            expect_stacks(&panel, n_stacks_p);
+    }
+}
+
+TEST(stacks_are_what_budgets_limit) {
+    static const char *const plans[] = {
+        PICTURED BUDGET "--offload-optimizer nvme ", PICTURED BUDGET,
+        "--model gpt2 --hardware 24g-64g --dtype bf16 --micro-batch 16 --recompute unit --quiet ",
+        "--model gpt3-13b --hardware 24g-64g --dtype bf16 --stage 3 --quiet "
+        "--offload-optimizer nvme --offload-params cpu --recompute unit --micro-batch 16 ",
+        "--model layers=2,channels=128,heads=2,seq=64,vocab=256 --ranks 2 --device host "
+        "--host-memory 16MiB --device-memory 24MiB --offload-optimizer cpu --quiet "};
+    size_t n_stacks = 0;
+    for (size_t i = 0; i < sizeof(plans) / sizeof(plans[0]); i++) {
+        char arguments[1024];
+        snprintf(arguments, sizeof(arguments), "%s --plot it.svg", plans[i]);
+        expect_stacks_of(arguments, &n_stacks);
+    }
+    assert_true(n_stacks > 20);
+}
+
 /* What a rank has, as many lines as are asked for, and what the time is worth. */
 TEST(table) {
     assert_int_equal(plan("--model gpt2 --hardware 4x-rtx4090 --dtype bf16 --quiet"), 0);

@@ -67,6 +67,14 @@ TEST(promised_fields) {
     expect_fields(device, "tags.optimizer_state=%.0f tags.parameters=%.0f tags.gradients=%.0f",
                   8 * padded / 2, 4 * padded / 2, 4 * padded / 2);
     assert_true(number(device, "tags.activations") > 0);
+    double at_peak = 0;
+    const char *tag;
+    json_t *bytes;
+    json_object_foreach(field(device, "at_peak.tags"), tag, bytes) {
+        at_peak += json_number_value(bytes);
+        assert_true(json_number_value(bytes) <= number(field(device, "tags"), tag));
+    }
+    assert_true(at_peak == number(device, "live"));
 
     json_t *memory = field(object, "memory.device");
     assert_true(number(object, "memory.replay.steps") > 0);

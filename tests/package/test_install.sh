@@ -18,6 +18,7 @@ example=$prefix/share/libzero/examples/library
 libraries=$(dirname "$(find "$prefix" -name libzero.a)")
 PKG_CONFIG_PATH=$libraries/pkgconfig
 export PKG_CONFIG_PATH
+unset LD_LIBRARY_PATH # programs find the shared libraries by themselves
 
 printf '%s\n' "$@" | sed 's|^examples/||' | sort >"$prefix/public"
 (cd "$prefix/include/libzero" && find . -name '*' -type f | sed 's|^\./||' | sort) |
@@ -121,17 +122,17 @@ if [ -e "$libraries/libzero.so" ]; then
     compile "$outside/gpt.c" gpt-shared libzero_models-shared
     compile "$example/regression.c" regression-shared libzero-shared
     readelf -dW "$prefix/gelu-shared" | grep -q 'NEEDED.*libzero_nn\.so\.[0-9]'
-    (
-        export LD_LIBRARY_PATH=$libraries
-        "$prefix/store-shared" >/dev/null
-        "$prefix/gelu-shared"
-        "$prefix/user/outside/store-shared" >/dev/null
-        "$prefix/user/outside/whole-shared" "$prefix/run-shared" 1 3 | diff "$prefix/whole-0" -
-        "$prefix/user/outside/gelu-shared"
-        "$prefix/gpt-shared" 2 3 | diff "$prefix/gpt-0" -
-        "$prefix/user/outside/gpt-shared" 1 3 | diff "$prefix/gpt-0" -
-        "$prefix/regression-shared" 3 "$prefix/ds.json" | diff "$prefix/stage-0" -
-    )
+    "$prefix/store-shared" >/dev/null
+    "$prefix/gelu-shared"
+    "$prefix/user/outside/store-shared" >/dev/null
+    "$prefix/user/outside/whole-shared" "$prefix/run-shared" 1 3 | diff "$prefix/whole-0" -
+    "$prefix/user/outside/gelu-shared"
+    "$prefix/gpt-shared" 2 3 | diff "$prefix/gpt-0" -
+    "$prefix/user/outside/gpt-shared" 1 3 | diff "$prefix/gpt-0" -
+    "$prefix/regression-shared" 3 "$prefix/ds.json" | diff "$prefix/stage-0" -
+    # So does a user's program that CMake has installed.
+    cmake --install "$prefix/user/outside" --prefix "$prefix/moved" >/dev/null
+    "$prefix/moved/bin/gelu-shared"
 fi
 for program in zero-train zero-plan zero-capacity zero-bench zero-checkpoint; do
     "$prefix/bin/$program" --version
@@ -140,7 +141,7 @@ done
 malloc_of() { LD_BIND_NOW=1 LD_DEBUG=bindings "$@" 2>&1 >/dev/null | sed -n "s/.*binding file .* to \([^ ]*\) .*\`malloc'.*/\1/p"; }
 for program in store store-shared user/outside/store user/outside/store-shared; do
     [ -e "$prefix/$program" ] || continue
-    LD_LIBRARY_PATH=$libraries malloc_of "$prefix/$program" >"$prefix/said"
+    malloc_of "$prefix/$program" >"$prefix/said"
     if ! grep -q '/libc\.so' "$prefix/said" || grep -q mimalloc "$prefix/said"; then
         echo "the malloc of $program is not the C library's"
         exit 1
@@ -163,7 +164,6 @@ done
 if [ -n "$mpirun" ]; then
     for program in user/library/regression regression-shared; do
         [ -e "$prefix/$program" ] || continue
-        LD_LIBRARY_PATH=$libraries "$mpirun" --allow-run-as-root --oversubscribe -n 3 --bind-to none \
-            -x LD_LIBRARY_PATH "$prefix/$program" 1 "$prefix/ds.json" | diff "$prefix/stage-0" -
+        "$mpirun" --allow-run-as-root --oversubscribe -n 3 --bind-to none "$prefix/$program" 1 "$prefix/ds.json" | diff "$prefix/stage-0" -
     done
 fi
