@@ -47,6 +47,9 @@ typedef struct zr_run_options {
                          if several ranks have one GPU each, "processes" for host ranks in separate
                          processes */
     zr_comm_options_t comm_options; /* its log is set by zr_run_ranks */
+    const zr_launch_t *launch; /* this process's rank, where the caller knows it; borrowed for the
+                                  call. Without a secret, that of the environment is used. NULL:
+                                  the environment says it */
 } zr_run_options_t;
 
 /** Default log, device "host" with an equal share of cores per rank, communicator chosen

@@ -1,8 +1,10 @@
 /*
  * zr_run_ranks: each rank has what it needs, one that fails ends the others and says why, and what
- * cannot be run is refused. Ranks as threads, and as processes that were started by hand.
+ * cannot be run is refused. Ranks as threads, and as processes that were started by hand or found
+ * each other by the caller's means.
  */
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include "tests/common/test.h"
 #include "tests/zero/comm/free_port.h"
@@ -189,6 +191,69 @@ TEST(test_processes) {
 TEST(test_open_processes) {
     run_processes(open_process, -1);
     run_processes(open_process, 1);
+}
+
+/* ---- ranks that the caller has brought together ---------------------------------------------- */
+
+/* Rank 0 sends its place through a pipe; what the environment says is of another run. */
+static int meet_process(int rank, int port, int fails) {
+    static int pipe_fds[2];
+    zr_run_options_t options = quiet_options();
+    zr_launch_t launch = {.rank = rank, .n_ranks = 2, .n_local_ranks = 2, .local_rank = rank};
+    zr_place_t place;
+    zr_rank_t *own = NULL;
+    seen_t seen = {.fails = -1};
+    if (rank < 0) /* beforehand, for both */
+        return pipe(pipe_fds);
+    set_environment(1 - rank, port);
+    if (rank == 0) {
+        if (zr_launch_listen(&options.log, &launch, &place) != ZR_OK || launch.port == port ||
+            write(pipe_fds[1], &place, sizeof(place)) != (ssize_t)sizeof(place))
+            return 1;
+    } else if (read(pipe_fds[0], &place, sizeof(place)) != (ssize_t)sizeof(place) ||
+               zr_launch_connect(&options.log, &place, 20000, &launch) != ZR_OK) {
+        return 2;
+    }
+    options.launch = &launch;
+    zr_status_t status = zr_rank_open(&options, &own);
+    zr_launch_drop(&launch);
+    if (status != ZR_OK || launch.has_socket || own->rank != rank || own->n_ranks != 2)
+        return 3;
+    own->context = &seen;
+    status = look_around(own);
+    zr_rank_close(&own, NULL);
+    return status != ZR_OK;
+}
+
+TEST(test_own_way_to_rank_0) {
+    assert_int_equal(meet_process(-1, 0, -1), 0);
+    run_processes(meet_process, -1);
+}
+
+/* A rank that is told to be the only one is alone, whatever the environment says. */
+TEST(test_launch_of_one) {
+    const zr_launch_t launch = {.n_ranks = 1};
+    zr_run_options_t options = quiet_options();
+    zr_rank_t *rank = NULL;
+    set_environment(1, 1);
+    options.launch = &launch;
+    assert_ok(zr_rank_open(&options, &rank));
+    assert_int_equal(rank->n_ranks, 1);
+    zr_rank_close(&rank, NULL);
+    unsetenv("WORLD_SIZE");
+}
+
+TEST(test_place_that_is_none) {
+    zr_run_options_t options = quiet_options();
+    zr_launch_t launch = {.rank = 1, .n_ranks = 2};
+    zr_place_t place = {.port = 70000, .n_addresses = 1, .addresses = {"127.0.0.1"}};
+    assert_int_equal(zr_launch_connect(&options.log, &place, 1000, &launch), ZR_ERR_COMM);
+    assert_has(zr_last_error(), "port 70000");
+    assert_false(launch.has_socket);
+    place.port = free_port(); /* where nobody listens */
+    assert_int_equal(zr_launch_connect(&options.log, &place, 1, &launch), ZR_ERR_COMM);
+    assert_has(zr_last_error(), "set MASTER_ADDR");
+    zr_launch_drop(&launch);
 }
 
 /* Without a launcher it is the only rank. */
