@@ -10,6 +10,8 @@
  */
 #pragma once
 
+#include <sys/types.h>
+
 #include "offload/store.h"
 
 ZR_BEGIN_C
@@ -114,6 +116,7 @@ typedef struct zr_store_death {
 /** First member of every backend's handle. */
 struct zr_store {
     const zr_store_backend_t *backend;
+    pid_t owner;                /* process that has created it (kernels/base/owner_internal.h) */
     zr_store_options_t options; /* paths: during open only */
     zr_store_info_t info;
     zr_store_statistics_t accounts[ZR_STORE_MAX_ACCOUNTS]; /* see zr_store_account_of */
