@@ -91,6 +91,7 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
         self._runtime = c_void_p()
         self._signs, self._secret = checkpoint_sign, read_secret(checkpoint_sign, comm_secret)
         rank = self._open_rank()
+        self._process = os.getpid()
         self.rank, self.world_size = rank.rank, rank.n_ranks
         notes: list[str] = []
         self._config = _options.configure(config, keywords, rank.n_ranks, offload_activations == "nvme", notes)
@@ -291,6 +292,8 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
         return result
 
     def _check(self, call: str) -> None:
+        _c.check_process(self._process, call)
+        _c.check_group()
         if not self._runtime:
             raise StateError(f"{call}: the engine is closed")
         if self._is_mixed and call != "load_checkpoint":
@@ -461,7 +464,7 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
 
     def close(self) -> None:
         """Free everything. The module's parameters have no values afterwards."""
-        if not self._runtime:
+        if not self._runtime or self._process != os.getpid():
             return
         self._remove_hooks()
         for p in self._params.values():
