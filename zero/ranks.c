@@ -9,7 +9,6 @@
 
 #include "kernels/base/log_internal.h"
 #include "kernels/device_backend.h"
-#include "zero/comm/secret_internal.h"
 
 /* Ranks of this process, whose number here is not that among all. */
 typedef struct run {

@@ -517,7 +517,7 @@ _signatures = {
     "zr_runtime_restore": (c_int, [c_void_p, c_void_p]),
     "zr_checkpoint_open_signed": (c_int, [c_char_p, POINTER(Secret), POINTER(Log), POINTER(c_void_p)]),
     "zr_secret_read": (c_int, [POINTER(Log), c_char_p, POINTER(Secret)]),
-    "zr_launch_from_environment": (c_int, [POINTER(Log), POINTER(Launch), POINTER(c_bool)]),
+    "zr_secret_take_from_environment": (c_int, [POINTER(Log), POINTER(Secret)]),
     "zr_launch_listen": (c_int, [POINTER(Log), POINTER(Launch), POINTER(Place)]),
     "zr_launch_connect": (c_int, [POINTER(Log), POINTER(Place), c_int, POINTER(Launch)]),
     "zr_launch_drop": (None, [POINTER(Launch)]),

@@ -88,7 +88,8 @@ def group_by_environment():
 
 def group_by_arguments():
     rank, size, port = forget_environment()
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), WORLD_SIZE=str(size))
+    os.environ["ZR_COMM_SECRET"] = "a secret of this test"
     dist.init_process_group("gloo", rank=rank, world_size=size)
     group_of_file(made=True)
 
@@ -102,7 +103,7 @@ def group_of_file(made=False):
         )
     for ranks in ([0], [1]):
         dist.new_group(ranks)
-    engine = make_engine()
+    engine = make_engine(checkpoint_sign="require" if made else "off")
     train(engine)
     show(engine)
     if dist.get_rank() == 0:  # the other one does not come

@@ -109,4 +109,9 @@ void zr_launch_drop(zr_launch_t *launch);
 ZR_NODISCARD zr_status_t zr_secret_read(const zr_log_t *log, const char *path,
                                         zr_secret_t *secret_p);
 
+/** Take the secret that the environment has, or had when it was first asked: it is removed there.
+ * Errors as zr_secret_read. */
+ZR_NODISCARD zr_status_t zr_secret_take_from_environment(const zr_log_t *log,
+                                                         zr_secret_t *secret_p);
+
 ZR_END_C
