@@ -92,6 +92,9 @@ ZR_NODISCARD zr_status_t zr_rank_open(const zr_run_options_t *options, zr_rank_t
 /**
  * Close a rank, after all runtimes created from it are destroyed.
  *
+ * A fork of the process may call it, too, and does well to where it lives on: nothing is said, and
+ * the fork's descriptors of connections are closed, so that the others see the end of the process.
+ *
  * @param reason  why the rank stops early, which stops the other ranks; NULL: it is done
  */
 void zr_rank_close(zr_rank_t **rank, const char *reason);

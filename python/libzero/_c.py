@@ -558,33 +558,32 @@ def take_text(pointer: c_void_p) -> str:
 # ---- the rank that this process is ---------------------------------------------------------------
 
 _rank: POINTER(Rank) | None = None
-_process = 0  # has opened it. A fork has a copy of it, and reads its numbers alone
 _group: Any = lambda: None  # weakly: the process group that is known to say the same
 _is_of_group = False  # the rank was opened by a process group
-_inherited: Any = lambda: None  # weakly: the process group of the process that has forked this one
+_parent: Any = None  # the process that this one is a fork of, and who that is
+_inherited: Any = lambda: None  # weakly: the process group of that process
 _runtimes: list = []  # what must be closed before it
 
 
 def open_rank() -> Rank:
     """This process's rank: in torch.distributed's process group where there is one; else as a
     launcher has started it, or the only one."""
-    global _rank, _process
-    if _rank is not None and _process != os.getpid():
-        _leave_to_parent()
+    global _rank
     check_group()
     if _rank is None:
-        _rank, _process = _open(), os.getpid()
+        _rank = _open()
         atexit.register(_close_at_exit)
     return _rank.contents
 
 
 def numbers() -> tuple[int, int]:
     """This rank, and how many there are. A fork has those of its parent."""
-    if _rank is not None and _process != os.getpid():
-        return _rank.contents.rank, _rank.contents.n_ranks
     group = _groups.find()
-    if _rank is None and group is not None and group is _inherited():
-        return _groups.numbers_of(group)
+    if _rank is None and (group is None or group is _inherited()):
+        if _parent is not None:
+            return _parent[1]
+        if group is not None:
+            return _groups.numbers_of(group)
     rank = open_rank()
     return rank.rank, rank.n_ranks
 
@@ -620,21 +619,20 @@ def check_group() -> None:
     _group = weakref.ref(group)
 
 
-def _refuse_fork(of: str) -> None:
-    raise StateError(
-        f"this is process {os.getpid()}, a fork of {of}: a fork is no rank of the run. Create "
-        'engines there, or start this process with the start method "spawn" of multiprocessing'
-    )
-
-
-def _leave_to_parent() -> None:
-    """The rank is the parent's. One that is alone says nothing of this process, which may have
-    its own."""
-    global _rank
-    group, own = _groups.find(), _rank.contents
-    if own.n_ranks > 1 and (group is None or group is _inherited()):
-        _refuse_fork(f"process {_process}, which is rank {own.rank} of {own.n_ranks}")
-    _rank = None
+def _check_fork(group: Any) -> None:
+    """Refuse a rank to a fork of one of several, unless it has a process group of its own."""
+    if group is not None and group is not _inherited():
+        return
+    of, size = "the process that has made torch.distributed's process group", 1
+    if _parent is not None:
+        of, size = f"process {_parent[0]}, which is {_parent[1]}", _parent[1].size
+    elif group is not None:
+        size = group.size()
+    if size > 1:
+        raise StateError(
+            f"this is process {os.getpid()}, a fork of {of}: a fork is no rank of the run. Create "
+            'engines there, or start this process with the start method "spawn" of multiprocessing'
+        )
 
 
 def _open() -> Any:
@@ -643,8 +641,7 @@ def _open() -> Any:
     group, meeting = _groups.find(), None
     options, launch, rank = lib.zr_run_options_default(), Launch(), POINTER(Rank)()
     options.log = LOG
-    if group is not None and group.size() > 1 and group is _inherited():
-        _refuse_fork("the process that has made torch.distributed's process group")
+    _check_fork(group)
     _is_of_group = group is not None and _groups.carries(group)
     try:
         if _is_of_group:
@@ -692,11 +689,8 @@ def _find_ranks(meeting: Any, launch: Launch) -> None:
 
 
 def close_rank(reason: str | None = None) -> None:
-    """Close what is open. A reason ends the other ranks, and is what they say. A fork has nothing
-    to close."""
+    """Close what is open. A reason ends the other ranks, and is what they say."""
     global _rank
-    if _rank is not None and _process != os.getpid():
-        return
     if reason is not None and _rank is not None:
         lib.zr_comm_abort(_rank.contents.comm, reason.encode())
     for runtime in list(_runtimes):
@@ -712,9 +706,17 @@ def _close_at_exit() -> None:
 
 
 def _begin_fork() -> None:
-    global _inherited
+    """Leave to the parent what is its own: the fork's end closes nothing of it."""
+    global _rank, _parent, _inherited
     group = _groups.find()
     _inherited = weakref.ref(group) if group is not None else lambda: None
+    if _rank is not None:
+        own = _groups.Numbers(_rank.contents.rank, _rank.contents.n_ranks)
+        _parent = os.getppid(), own
+        lib.zr_rank_close(byref(_rank), None)
+        _rank = None
+    for runtime in _runtimes:
+        runtime._begin_fork()
     _runtimes.clear()
 
 

@@ -112,7 +112,7 @@ class Meeting:
         with _errors_of_store("it does not answer"):
             number = self._store.add(f"libzero/{self.own.size}/{self.own.rank}", 1)
         self._prefix = f"libzero/{self.own.size}/meeting {number}/"
-        self._key = f"{self._prefix}{self.own.rank}"  # of what this rank says
+        self._key = f"{self._prefix}{self.own.rank}"  # this rank's own
         self.timeout_ms, self._until = timeout_ms, time.monotonic() + timeout_ms / 1000
 
     def meet(self, listen: Callable[[], bytes]) -> Places:

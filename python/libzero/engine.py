@@ -474,6 +474,17 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
         if self in _c._runtimes:
             _c._runtimes.remove(self)
 
+    def _begin_fork(self) -> None:
+        """A fork has no copy of memory that ranks share: what reads parameters is refused there."""
+        if self.world_size == 1:
+            return
+        for p in self._params.values():
+            p.tensor.data = p.absent
+        own = {id(module) for module in self.module.modules()}
+        nn.modules.module.register_module_forward_pre_hook(
+            lambda module, _: self._check("forward") if id(module) in own else None
+        )
+
     def _close_stash(self) -> None:
         stash, self._stash = self._stash, None
         if stash is not None:

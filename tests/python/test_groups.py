@@ -13,7 +13,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
+import unittest.mock
 
 try:
     import torch
@@ -51,10 +53,10 @@ def train(engine, steps=2):
 
 def show(engine, name=""):
     """A line that is the same for all who have trained together, and one for this rank."""
-    print(
-        f"trained{name} {engine.world_size} {engine.weights_xxh3():x}\nrank{name} {engine.rank}",
-        flush=True,
+    lines = (
+        f"trained{name} {engine.world_size} {engine.weights_xxh3():x}\nrank{name} {engine.rank}\n"
     )
+    os.write(1, lines.encode())  # whole, where ranks have one file
 
 
 def expect(kind, words, call, *arguments, **keywords):
@@ -131,6 +133,13 @@ def other_environment():
     dist.init_process_group(
         "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size
     )
+    backends = (
+        ("mpi", libzero.StateError, f"group has this process as rank {rank} of 2, and MPI.*0 of 1"),
+        ("threaded", libzero.UnsupportedError, "'threaded': its ranks are threads"),
+    )
+    for backend, kind, words in backends:
+        with unittest.mock.patch.object(dist, "get_backend", lambda _, name=backend: name):
+            expect(kind, words, libzero.rank)
     if rank == 1:
         os.environ["RANK"] = "0"
     # Rank 0 does not wait for long.
@@ -342,9 +351,32 @@ def forks_of_a_group():
         expect(libzero.StateError, "a fork is no rank", make_engine)
 
     assert in_fork(ask) == 0
-    engine = make_engine()
+    engine = make_engine(stage=0)
+
+    def call_module():  # without memory that ranks share
+        expect(libzero.StateError, "a fork of", engine.module, torch.ones(1, 8))
+
+    assert in_fork(call_module) == 0
     train(engine)
     show(engine)
+
+
+def killed_beside_its_fork():
+    """The fork has no part in the connection: rank 0 sees its end, and does not wait for words."""
+    engine = make_engine()
+    train(engine)
+    heard = f"{FOLDER}/heard"
+    if engine.rank == 1 and os.fork() > 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if engine.rank == 1:  # until rank 0 has seen it
+        signal.alarm(60)
+        while not os.path.exists(heard):
+            time.sleep(0.05)
+        os._exit(0)
+    try:
+        expect(libzero.CommError, "rank 1 is gone: its connection has ended", train, engine)
+    finally:
+        os.close(os.open(heard, os.O_CREAT))
 
 
 def own_engine_in_fork():
@@ -381,6 +413,7 @@ CASES = (
     two_engines,
     forks_of_a_rank,
     forks_of_a_group,
+    killed_beside_its_fork,
 )
 
 
@@ -429,7 +462,7 @@ class Groups(unittest.TestCase):
         self.check("group_of_store")
 
     def test_other_environment(self):
-        self.check("other_environment", refused=(2, 2))
+        self.check("other_environment", refused=(4, 4))
 
     def test_later(self):
         self.check("group_later", refused=(4, 4))
@@ -464,7 +497,12 @@ class Groups(unittest.TestCase):
         self.check("forks_of_a_rank", refused=(0, 12))
 
     def test_forks_of_a_group(self):
-        self.check("forks_of_a_group", refused=(1, 1))
+        self.check("forks_of_a_group", refused=(2, 2))
+
+    def test_killed_beside_its_fork(self):
+        said, codes = ENDED["killed_beside_its_fork"]
+        self.assertEqual(codes, [0, -signal.SIGKILL], said)
+        self.assertIn("refused", said[0])
 
     def test_own_engine_in_fork(self):
         said, codes = ENDED["own_engine_in_fork"]

@@ -286,6 +286,7 @@ static int try_as_fork(zr_rank_t *parents) {
     if (parents != NULL)
         return 5;
     unsetenv("WORLD_SIZE");
+    options.device_options.n_threads = 1; /* sanitizers start none in a fork */
     config.train_batch = config.micro_batch = config.grad_accum = 0;
     if (zr_rank_open(&options, &own) != ZR_OK || zr_config_resolve(&config, 1, NULL) != ZR_OK ||
         zr_runtime_create(&config, own->comm, own->device, NULL, &own->runtime) != ZR_OK)

@@ -77,6 +77,8 @@ void zr_comm_destroy(zr_comm_t **comm) {
     if (zr_owner_is_here((*comm)->owner)) {
         zr_comm_queue_clear(&(*comm)->queue);
         (*comm)->backend->destroy(*comm);
+    } else if ((*comm)->control != NULL && (*comm)->control->backend->forget != NULL) {
+        (*comm)->control->backend->forget((*comm)->control);
     }
     *comm = NULL;
 }
