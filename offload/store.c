@@ -250,6 +250,8 @@ void zr_store_destroy(zr_store_t **store) {
     if (store == NULL || *store == NULL)
         return;
     if (!zr_owner_is_here((*store)->owner)) {
+        if ((*store)->backend->forget != NULL)
+            (*store)->backend->forget(*store);
         *store = NULL;
         return;
     }

@@ -78,6 +78,9 @@ typedef struct zr_store_backend {
     zr_status_t (*open)(zr_store_t *store);
     /* Free what open has allocated, also after a failed open. No transfer is in flight. */
     void (*close)(zr_store_t *store);
+    /* Optional. Close the files' descriptors in a fork of the process that has made the store: it
+     * would hold their room for as long as it lives. */
+    void (*forget)(zr_store_t *store);
     /* Accept a transfer. May start it; must not wait. With lets_wait it may have an event and
      * others that it is to begin after: event, after and line; then nothing waits in store.c. */
     void (*start)(zr_store_t *store, zr_store_transfer_t *transfer);

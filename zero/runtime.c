@@ -118,8 +118,10 @@ void zr_runtime_destroy(zr_runtime_t **runtime_pp) {
     zr_runtime_t *runtime = *runtime_pp;
     zr_base_t *base = &runtime->base;
     *runtime_pp = NULL;
-    if (!zr_owner_is_here(base->owner))
+    if (!zr_owner_is_here(base->owner)) {
+        zr_store_destroy(&runtime->nvme.store);
         return;
+    }
     zr_base_drain(base->compute);
     if (base->transfer != base->compute)
         zr_base_drain(base->transfer);

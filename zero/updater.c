@@ -236,8 +236,10 @@ void zr_updater_destroy(zr_updater_t **updater_pp) {
     zr_updater_t *updater = *updater_pp;
     zr_base_t *base = &updater->base;
     *updater_pp = NULL;
-    if (!zr_owner_is_here(base->owner))
+    if (!zr_owner_is_here(base->owner)) {
+        zr_store_destroy(&updater->nvme.store);
         return;
+    }
     zr_base_drain(base->compute);
     zr_swap_destroy(&updater->swap);
     zr_nvme_close(&updater->nvme);

@@ -464,7 +464,7 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
 
     def close(self) -> None:
         """Free everything. The module's parameters have no values afterwards."""
-        if not self._runtime or self._process != os.getpid():
+        if not self._runtime:
             return
         self._remove_hooks()
         for p in self._params.values():
@@ -475,7 +475,9 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
             _c._runtimes.remove(self)
 
     def _begin_fork(self) -> None:
-        """A fork has no copy of memory that ranks share: what reads parameters is refused there."""
+        """Leave drives to the parent. A fork has no copy of memory that ranks share: what reads
+        parameters is refused there."""
+        lib.zr_runtime_destroy(byref(self._runtime))
         if self.world_size == 1:
             return
         for p in self._params.values():

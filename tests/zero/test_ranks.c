@@ -261,8 +261,21 @@ TEST(test_place_that_is_none) {
 
 enum { FORK_SECONDS = 60 }; /* then a fork that hangs is ended */
 
-/* With a fork's own: what its parent made is refused, and forgotten without a word to others. 0: so
- * it was. */
+/* Descriptors that this process has of files in the store's folders. */
+static size_t count_store_files(void) {
+    size_t n = 0;
+    char path[64], place[256];
+    for (int fd = 0; fd < 1024; fd++) {
+        snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+        ssize_t length = readlink(path, place, sizeof(place) - 1);
+        place[length > 0 ? length : 0] = '\0';
+        n += strstr(place, "zr-test-store-") != NULL;
+    }
+    return n;
+}
+
+/* Try a parent's handles in a fork: they are refused, and forgotten without a word to others. 0: so
+ * they were. */
 static int try_as_fork(zr_rank_t *parents) {
     double average;
     zr_runtime_t *runtime = NULL;
@@ -279,8 +292,10 @@ static int try_as_fork(zr_rank_t *parents) {
         zr_runtime_create(&config, parents->comm, parents->device, NULL, &runtime) != ZR_ERR_STATE)
         return 3;
     zr_comm_abort(parents->comm, "a fork has had enough");
+    if (store_paths[0] != '\0' && count_store_files() == 0)
+        return 8;
     zr_runtime_destroy(&parents->runtime);
-    if (parents->runtime != NULL)
+    if (parents->runtime != NULL || count_store_files() != 0)
         return 4;
     zr_rank_close(&parents, "a fork has ended");
     if (parents != NULL)
@@ -309,8 +324,8 @@ static int fork_and_try(zr_rank_t *rank) {
     return waitpid(process, &end, 0) == process ? end : -1;
 }
 
-/* With threads of kernels, of a stream and of the communicator, and state on drives, where there
- * are such. */
+/* Open a rank with threads of kernels, of a stream and of the communicator, and state on drives,
+ * where there are such. */
 static zr_status_t open_with_threads(zr_rank_t **rank_p, seen_t *seen) {
     zr_config_t config = zr_config_default();
     zr_run_options_t options = quiet_options();
