@@ -9,6 +9,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "kernels/base/owner_internal.h"
 #include "kernels/device_backend.h"
 
 /* A reserved range, kept so that mapping outside of it is refused. */
@@ -89,6 +90,7 @@ void zr_device_last_error(const zr_device_t *device, char *text) {
 void zr_device_init(zr_device_t *device, const zr_device_backend_t *backend,
                     const zr_device_options_t *options) {
     device->backend = backend;
+    device->owner = getpid();
     device->last_error.log = options->log;
     device->last_error.text[0] = '\0';
     pthread_mutex_init(&device->last_error.lock, NULL);
@@ -155,6 +157,10 @@ zr_status_t zr_device_open_host(zr_device_t *device, const zr_device_options_t *
 void zr_device_close(zr_device_t **device) {
     if (device == NULL || *device == NULL)
         return;
+    if (!zr_owner_is_here((*device)->owner)) {
+        *device = NULL;
+        return;
+    }
     while ((*device)->ranges != NULL) {
         void *base = (*device)->ranges->base;
         zr_range_release(*device, (*device)->ranges->tier, &base, (*device)->ranges->size_bytes);
@@ -185,6 +191,10 @@ const zr_log_t *zr_device_log(const zr_device_t *device) {
     return &device->last_error.log;
 }
 
+static zr_status_t check_owner(const zr_device_t *device, const char *call) {
+    return zr_owner_check(device->owner, &device->log, call, "the device");
+}
+
 /* ---- address ranges ---------------------------------------------------------- */
 
 static struct zr_device_range **find_range(zr_device_t *device, zr_tier_t tier, const void *base) {
@@ -196,6 +206,7 @@ static struct zr_device_range **find_range(zr_device_t *device, zr_tier_t tier, 
 
 zr_status_t zr_range_reserve(zr_device_t *device, zr_tier_t tier, size_t size_bytes,
                              void **base_p) {
+    ZR_TRY(check_owner(device, "reserving memory"));
     if (tier != ZR_TIER_DEVICE && tier != ZR_TIER_HOST)
         return zr_fail(&device->log, ZR_ERR_ARGUMENT,
                        "tier %d has no addresses; only device and host have", (int)tier);
@@ -223,7 +234,7 @@ zr_status_t zr_range_reserve(zr_device_t *device, zr_tier_t tier, size_t size_by
 }
 
 void zr_range_release(zr_device_t *device, zr_tier_t tier, void **base, size_t size_bytes) {
-    if (base == NULL || *base == NULL)
+    if (base == NULL || *base == NULL || !zr_owner_is_here(device->owner))
         return;
     struct zr_device_range **link = find_range(device, tier, *base);
     struct zr_device_range *range = *link;
@@ -241,6 +252,7 @@ void zr_range_release(zr_device_t *device, zr_tier_t tier, void **base, size_t s
 
 static zr_status_t check_granules(zr_device_t *device, zr_tier_t tier, const void *base,
                                   size_t offset_bytes, size_t size_bytes, const char *verb) {
+    ZR_TRY(check_owner(device, verb));
     size_t granule = device->info.granule_bytes;
     const struct zr_device_range *range = *find_range(device, tier, base);
     if (range == NULL)
@@ -319,6 +331,7 @@ typedef zr_status_t (*create_fn)(zr_device_t *device, const char *name, zr_strea
 
 static zr_status_t create_stream(zr_device_t *device, const char *name, create_fn create,
                                  zr_stream_t **stream_p) {
+    ZR_TRY(check_owner(device, "creating a stream"));
     if (name == NULL || stream_p == NULL)
         return zr_fail(&device->log, ZR_ERR_ARGUMENT,
                        "creating a stream needs a name and an output pointer");
@@ -349,6 +362,10 @@ void zr_stream_destroy(zr_stream_t **stream) {
     if (stream == NULL || *stream == NULL)
         return;
     zr_device_t *device = (*stream)->device;
+    if (!zr_owner_is_here(device->owner)) {
+        *stream = NULL;
+        return;
+    }
     struct zr_trace_span *span = (*stream)->span;
     device->backend->stream_destroy(*stream);
     zr_stream_trace_drop(span); /* nothing that is queued has it any more */
@@ -399,6 +416,7 @@ static void end_wait(const zr_device_t *device, double begin, const char *stream
 
 zr_status_t zr_stream_synchronize(zr_stream_t *stream) {
     zr_device_t *device = stream->device;
+    ZR_TRY(check_owner(device, "waiting for a stream"));
     double begin = begin_wait(device);
     zr_status_t status = device->backend->stream_synchronize(stream);
     end_wait(device, begin, stream->name);

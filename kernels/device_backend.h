@@ -8,6 +8,7 @@
 #pragma once
 
 #include <pthread.h>
+#include <sys/types.h>
 
 #include "kernels/device.h"
 #include "kernels/device_trace.h"
@@ -151,6 +152,7 @@ typedef struct zr_device_error {
 
 struct zr_device {
     const zr_device_backend_t *backend;
+    pid_t owner;  /* process that has opened it (base/owner_internal.h) */
     zr_log_t log; /* stores errors in `last_error` and forwards them */
     zr_device_error_t last_error;
     zr_device_info_t info;

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "allocator/heap_internal.h"
+#include "kernels/base/owner_internal.h"
 #include "kernels/base/waiting_internal.h"
 #include "kernels/device_trace.h"
 #include "offload/store_backend.h"
@@ -206,6 +207,7 @@ zr_status_t zr_store_create_from(const zr_store_backend_t *backend,
         return zr_fail(&o.log, ZR_ERR_MEMORY, "store: no memory for its handle");
     }
     store->heap = heap;
+    store->owner = getpid();
     store->backend = backend;
     store->options = o;
     store->info = (zr_store_info_t){.backend = backend->name,
@@ -240,9 +242,19 @@ static void drain(zr_store_t *store) {
         store->backend->progress(store, true);
 }
 
+static zr_status_t check_owner(const zr_store_t *store, const char *call) {
+    return zr_owner_check(store->owner, &store->options.log, call, "the store");
+}
+
 void zr_store_destroy(zr_store_t **store) {
     if (store == NULL || *store == NULL)
         return;
+    if (!zr_owner_is_here((*store)->owner)) {
+        if ((*store)->backend->forget != NULL)
+            (*store)->backend->forget(*store);
+        *store = NULL;
+        return;
+    }
     drain(*store);
     (*store)->backend->close(*store);
     (void)zr_store_count_pinned(*store, 0);
@@ -647,6 +659,7 @@ static bool waits(const zr_store_t *store, const zr_store_transfer_t *transfer) 
 static zr_status_t start(zr_store_t *store, const call_t *call) {
     size_t slot = 0;
     ZR_TRY(check_call(store, call));
+    ZR_TRY(check_owner(store, call->verb));
     ZR_TRY(check_alive(store, call));
     ZR_TRY(find_free_slot(store, call, &slot));
     zr_store_transfer_t *transfer = &store->transfers[slot];
@@ -767,6 +780,7 @@ static zr_status_t find_transfer(zr_store_t *store, zr_store_ticket_t ticket, co
                                  zr_store_transfer_t **transfer_p) {
     if (store == NULL)
         return zr_fail(NULL, ZR_ERR_ARGUMENT, "%s: no store (NULL)", verb);
+    ZR_TRY(check_owner(store, verb));
     *transfer_p = zr_store_find(store, ticket);
     if (*transfer_p != NULL)
         return ZR_OK;
@@ -819,6 +833,7 @@ zr_status_t zr_store_wait_all(zr_store_t *store) {
     zr_status_t status = ZR_OK;
     if (store == NULL)
         return zr_fail(NULL, ZR_ERR_ARGUMENT, "wait: no store (NULL)");
+    ZR_TRY(check_owner(store, "wait"));
     for (size_t i = 0; i < store->n_slots; i++) {
         zr_store_transfer_t *transfer = &store->transfers[i];
         if (transfer->state == ZR_TRANSFER_FREE)
@@ -847,6 +862,8 @@ const uint64_t *zr_store_checksums(const zr_store_t *store, size_t extent, size_
 }
 
 void zr_store_progress(zr_store_t *store) {
+    if (!zr_owner_is_here(store->owner))
+        return;
     if (store->n_in_flight > 0 || store->backend->look != NULL)
         store->backend->progress(store, false);
     zr_waiting_progress(store->waiting);
@@ -878,6 +895,7 @@ zr_status_t zr_store_register(zr_store_t *store, const zr_store_buffer_t *buffer
                               size_t n_buffers) {
     if (store == NULL)
         return zr_fail(NULL, ZR_ERR_ARGUMENT, "register: no store (NULL)");
+    ZR_TRY(check_owner(store, "register"));
     ZR_TRY(check_buffers(store, buffers, n_buffers));
     if (store->backend->register_buffers == NULL || n_buffers == 0)
         return ZR_OK;

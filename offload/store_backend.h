@@ -10,6 +10,8 @@
  */
 #pragma once
 
+#include <sys/types.h>
+
 #include "offload/store.h"
 
 ZR_BEGIN_C
@@ -76,6 +78,9 @@ typedef struct zr_store_backend {
     zr_status_t (*open)(zr_store_t *store);
     /* Free what open has allocated, also after a failed open. No transfer is in flight. */
     void (*close)(zr_store_t *store);
+    /* Optional. Close the files' descriptors in a fork of the process that has made the store: it
+     * would hold their room for as long as it lives. */
+    void (*forget)(zr_store_t *store);
     /* Accept a transfer. May start it; must not wait. With lets_wait it may have an event and
      * others that it is to begin after: event, after and line; then nothing waits in store.c. */
     void (*start)(zr_store_t *store, zr_store_transfer_t *transfer);
@@ -114,6 +119,7 @@ typedef struct zr_store_death {
 /** First member of every backend's handle. */
 struct zr_store {
     const zr_store_backend_t *backend;
+    pid_t owner;                /* process that has created it (kernels/base/owner_internal.h) */
     zr_store_options_t options; /* paths: during open only */
     zr_store_info_t info;
     zr_store_statistics_t accounts[ZR_STORE_MAX_ACCOUNTS]; /* see zr_store_account_of */

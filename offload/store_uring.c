@@ -379,11 +379,16 @@ static zr_status_t open_posix(zr_store_t *store) {
     return open_uring(store);
 }
 
+static void close_files(zr_store_t *store) {
+    zr_uring_store_t *uring = (zr_uring_store_t *)store;
+    for (size_t i = 0; i < uring->n_files; i++)
+        zr_uring_file_close(&uring->files[i]);
+}
+
 static void close_uring(zr_store_t *store) {
     zr_uring_store_t *uring = (zr_uring_store_t *)store;
     zr_ring_close(&uring->ring);
-    for (size_t i = 0; i < uring->n_files; i++)
-        zr_uring_file_close(&uring->files[i]);
+    close_files(store);
     zr_store_memory_free(store, &uring->bounce_memory);
 }
 
@@ -399,6 +404,7 @@ const zr_store_backend_t zr_store_uring_backend = {
     .handle_bytes = sizeof(zr_uring_store_t),
     .open = open_uring,
     .close = close_uring,
+    .forget = close_files,
     .start = zr_uring_start,
     .progress = zr_uring_progress,
     .locate = zr_uring_locate,
@@ -411,6 +417,7 @@ const zr_store_backend_t zr_store_posix_backend = {
     .handle_bytes = sizeof(zr_uring_store_t),
     .open = open_posix,
     .close = close_uring,
+    .forget = close_files,
     .start = zr_uring_start,
     .progress = zr_uring_progress,
     .locate = zr_uring_locate,

@@ -27,6 +27,7 @@ zr_status_t zr_base_create(zr_heap_t *heap, const zr_config_t *config, zr_comm_t
     *base = (zr_base_t){.heap = heap,
                         .config = *config,
                         .log = *log,
+                        .owner = getpid(),
                         .device = device,
                         .rank = zr_comm_rank(comm),
                         .n_ranks = zr_comm_n_ranks(comm)};

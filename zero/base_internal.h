@@ -10,6 +10,7 @@
 #include <stddef.h>
 
 #include "allocator/heap_internal.h"
+#include "kernels/base/owner_internal.h"
 #include "kernels/device_trace.h"
 #include "kernels/kernels.h"
 #include "offload/placement_internal.h"
@@ -38,6 +39,7 @@ typedef struct zr_base {
     zr_heap_t *heap; /* of the tables of all parts, and of the runtime; they go with it. Borrowed */
     zr_config_t config;
     zr_log_t log;
+    pid_t owner; /* process that has created it (kernels/base/owner_internal.h) */
     zr_device_t *device;
     zr_allocator_t *allocator; /* owned */
     zr_sharding_t sharding;    /* owned, but for its `all`: control, agreement */

@@ -223,12 +223,23 @@ static zr_status_t run_all(run_t *run, void *context) {
     return status;
 }
 
+static zr_status_t find_launch(run_t *run) {
+    const zr_run_options_t *o = run->options;
+    if (o->launch == NULL)
+        return zr_launch_from_environment(&o->log, &run->launch, &run->is_launched);
+    run->launch = *o->launch;
+    run->is_launched = run->launch.n_ranks > 1;
+    return run->launch.secret.is_given
+               ? ZR_OK
+               : zr_secret_take_from_environment(&o->log, &run->launch.secret);
+}
+
 /* Which there are, and which are here. */
 static zr_status_t find_ranks(run_t *run, int n_ranks) {
     const zr_log_t *log = &run->options->log;
     if (run->options->device == NULL && run->options->device_backend == NULL)
         return zr_fail(log, ZR_ERR_ARGUMENT, "run: no device (NULL)");
-    ZR_TRY(zr_launch_from_environment(log, &run->launch, &run->is_launched));
+    ZR_TRY(find_launch(run));
     run->n_ranks = run->is_launched ? run->launch.n_ranks : n_ranks;
     run->n_here = run->is_launched ? 1 : n_ranks;
     if (run->n_here < 1 || run->n_here > ZR_MAX_SUM_SOURCES)

@@ -47,6 +47,9 @@ typedef struct zr_run_options {
                          if several ranks have one GPU each, "processes" for host ranks in separate
                          processes */
     zr_comm_options_t comm_options; /* its log is set by zr_run_ranks */
+    const zr_launch_t *launch; /* this process's rank, where the caller knows it; borrowed for the
+                                  call. Without a secret, that of the environment is used. NULL:
+                                  the environment says it */
 } zr_run_options_t;
 
 /** Default log, device "host" with an equal share of cores per rank, communicator chosen
@@ -88,6 +91,9 @@ ZR_NODISCARD zr_status_t zr_rank_open(const zr_run_options_t *options, zr_rank_t
 
 /**
  * Close a rank, after all runtimes created from it are destroyed.
+ *
+ * A fork of the process may call it, too, and does well to where it lives on: nothing is said, and
+ * the fork's descriptors of connections are closed, so that the others see the end of the process.
  *
  * @param reason  why the rank stops early, which stops the other ranks; NULL: it is done
  */

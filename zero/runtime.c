@@ -27,6 +27,7 @@ zr_status_t zr_rt_note(zr_runtime_t *runtime, zr_status_t status) {
 
 zr_status_t zr_rt_check_ready(const zr_runtime_t *runtime, const char *call) {
     const zr_log_t *log = &runtime->base.log;
+    ZR_TRY(zr_owner_check(runtime->base.owner, log, call, "the runtime"));
     if (runtime->failed != ZR_OK)
         return zr_fail(log, ZR_ERR_STATE,
                        "%s: the runtime has failed before (%s) and can only be destroyed", call,
@@ -45,6 +46,7 @@ zr_status_t zr_rt_check_outside(const zr_runtime_t *runtime, const char *call) {
 }
 
 static zr_status_t check_building(const zr_runtime_t *runtime, const char *call) {
+    ZR_TRY(zr_owner_check(runtime->base.owner, &runtime->base.log, call, "the runtime"));
     if (runtime->failed != ZR_OK || runtime->committed)
         return zr_fail(&runtime->base.log, ZR_ERR_STATE, "%s after %s", call,
                        runtime->committed ? "zr_runtime_commit" : "an error");
@@ -115,6 +117,11 @@ void zr_runtime_destroy(zr_runtime_t **runtime_pp) {
         return;
     zr_runtime_t *runtime = *runtime_pp;
     zr_base_t *base = &runtime->base;
+    *runtime_pp = NULL;
+    if (!zr_owner_is_here(base->owner)) {
+        zr_store_destroy(&runtime->nvme.store);
+        return;
+    }
     zr_base_drain(base->compute);
     if (base->transfer != base->compute)
         zr_base_drain(base->transfer);
@@ -138,7 +145,6 @@ void zr_runtime_destroy(zr_runtime_t **runtime_pp) {
     zr_base_destroy(base);
     zr_heap_t *heap = base->heap;
     zr_heap_destroy(&heap);
-    *runtime_pp = NULL;
 }
 
 /* ---- groups, units, parameters ---- */

@@ -207,8 +207,12 @@ zr_status_t zr_updater_create(const zr_config_t *config, zr_device_t *device, co
         zr_heap_destroy(&heap);
         return zr_fail(&own_log, ZR_ERR_MEMORY, "the system has no memory for an updater");
     }
-    updater->base = (zr_base_t){
-        .heap = heap, .config = *config, .log = own_log, .device = device, .n_ranks = 1};
+    updater->base = (zr_base_t){.heap = heap,
+                                .config = *config,
+                                .log = own_log,
+                                .owner = getpid(),
+                                .device = device,
+                                .n_ranks = 1};
     updater->nvme.base = &updater->base;
     if (config->offload_optimizer.n_buffers == 0)
         updater->base.config.offload_optimizer.n_buffers = ZR_CONFIG_USUAL_BUFFERS;
@@ -231,6 +235,11 @@ void zr_updater_destroy(zr_updater_t **updater_pp) {
         return;
     zr_updater_t *updater = *updater_pp;
     zr_base_t *base = &updater->base;
+    *updater_pp = NULL;
+    if (!zr_owner_is_here(base->owner)) {
+        zr_store_destroy(&updater->nvme.store);
+        return;
+    }
     zr_base_drain(base->compute);
     zr_swap_destroy(&updater->swap);
     zr_nvme_close(&updater->nvme);
@@ -241,7 +250,6 @@ void zr_updater_destroy(zr_updater_t **updater_pp) {
     zr_allocator_destroy(&base->allocator);
     zr_heap_t *heap = base->heap;
     zr_heap_destroy(&heap);
-    *updater_pp = NULL;
 }
 
 /* ---- updates --------------------------------------------------------------------------------- */
@@ -285,6 +293,7 @@ static zr_status_t update_piece(const zr_updater_t *updater, const zr_piece_t *p
 }
 
 static zr_status_t check_usable(const zr_updater_t *updater, const char *call) {
+    ZR_TRY(zr_owner_check(updater->base.owner, &updater->base.log, call, "the updater"));
     if (updater->has_failed)
         return zr_fail(&updater->base.log, ZR_ERR_STATE,
                        "%s: the updater has failed before and can only be destroyed", call);

@@ -68,13 +68,14 @@ def options() -> str:
 
 
 def rank() -> int:
-    """This process's rank, from 0. Starts the communication of ranks if needed."""
-    return _c.open_rank().rank
+    """This process's rank, from 0. Starts the communication of ranks if needed; a fork has its parent's number."""
+    return _c.numbers()[0]
 
 
 def world_size() -> int:
-    """Number of ranks: as started by torchrun, mpirun or srun, else 1."""
-    return _c.open_rank().n_ranks
+    """Number of ranks: those of torch.distributed's process group where there is one, or as started by torchrun, mpirun or
+    srun, else 1."""
+    return _c.numbers()[1]
 
 
 def close(reason: str | None = None) -> None:

@@ -29,6 +29,7 @@ from ctypes import (
     c_uint64,
     c_void_p,
 )
+from typing import Any
 
 logger = logging.getLogger("libzero")
 
@@ -186,6 +187,7 @@ class RunOptions(Structure):
         ("device_backend", c_void_p),
         ("comm", c_char_p),
         ("comm_options", CommOptions),
+        ("launch", c_void_p),
     ]
 
 
@@ -305,7 +307,15 @@ class Launch(Structure):
         ("secret", Secret),
         ("bind", c_char * 64),
         ("by_mpi", c_bool),
+        ("has_socket", c_bool),
+        ("socket", c_int),
     ]
+
+
+class Place(Structure):
+    """zr_place_t, which is bytes to those who send it."""
+
+    _fields_ = [("port", c_int), ("n_addresses", c_int), ("network", c_char * 128), ("addresses", c_char * 64 * 8)]
 
 
 class SaveOptions(Structure):
@@ -516,7 +526,10 @@ _signatures = {
     "zr_runtime_restore": (c_int, [c_void_p, c_void_p]),
     "zr_checkpoint_open_signed": (c_int, [c_char_p, POINTER(Secret), POINTER(Log), POINTER(c_void_p)]),
     "zr_secret_read": (c_int, [POINTER(Log), c_char_p, POINTER(Secret)]),
-    "zr_launch_from_environment": (c_int, [POINTER(Log), POINTER(Launch), POINTER(c_bool)]),
+    "zr_secret_take_from_environment": (c_int, [POINTER(Log), POINTER(Secret)]),
+    "zr_launch_listen": (c_int, [POINTER(Log), POINTER(Launch), POINTER(Place)]),
+    "zr_launch_connect": (c_int, [POINTER(Log), POINTER(Place), c_int, POINTER(Launch)]),
+    "zr_launch_drop": (None, [POINTER(Launch)]),
     "zr_checkpoint_close": (None, [POINTER(c_void_p)]),
     "zr_checkpoint_info": (None, [c_void_p, POINTER(CheckpointInfo)]),
     "zr_checkpoint_tensor": (POINTER(CheckpointTensor), [c_void_p, c_size_t]),
@@ -554,20 +567,134 @@ def take_text(pointer: c_void_p) -> str:
 # ---- the rank that this process is ---------------------------------------------------------------
 
 _rank: POINTER(Rank) | None = None
+_group: Any = lambda: None  # weakly: the process group that is known to say the same
+_is_of_group = False  # the rank was opened by a process group
+_parent: Any = None  # the process that this one is a fork of, and who that is
+_inherited: Any = lambda: None  # weakly: the process group of that process
 _runtimes: weakref.WeakSet = weakref.WeakSet()  # what must be closed before it
 
 
 def open_rank() -> Rank:
-    """This process's rank: the one that a launcher has started, or the only one."""
+    """This process's rank: in torch.distributed's process group where there is one; else as a
+    launcher has started it, or the only one."""
     global _rank
+    check_group()
     if _rank is None:
-        options = lib.zr_run_options_default()
-        options.log = LOG
-        rank = POINTER(Rank)()
-        check(lib.zr_rank_open(byref(options), byref(rank)))
-        _rank = rank
+        _rank = _open()
         atexit.register(_close_at_exit)
     return _rank.contents
+
+
+def numbers() -> tuple[int, int]:
+    """This rank, and how many there are. A fork has those of its parent."""
+    group = _groups.find()
+    if _rank is None and (group is None or group is _inherited()):
+        if _parent is not None:
+            return _parent[1]
+        if group is not None:
+            return _groups.numbers_of(group)
+    rank = open_rank()
+    return rank.rank, rank.n_ranks
+
+
+def check_process(process: int, call: str) -> None:
+    """Refuse a call on what another process has made."""
+    if process != os.getpid():
+        raise StateError(
+            f"{call}: the engine was created in process {process}, and this is process "
+            f"{os.getpid()}, a fork of it: create the engine in this process, or start this "
+            'process with the start method "spawn" of multiprocessing'
+        )
+
+
+def check_group() -> None:
+    """Hold the open rank to the process group. Where another group has come, and no engine is
+    open, the rank is closed, to be opened by that group."""
+    global _group
+    group = _groups.find()
+    if _rank is None or group is None or group is _group():
+        return
+    if _is_of_group and not _runtimes:
+        close_rank()
+        return
+    own = _groups.Numbers(_rank.contents.rank, _rank.contents.n_ranks)
+    said = _groups.numbers_of(group)
+    if own != said:
+        raise StateError(
+            f"torch.distributed's process group has this process as {said}, but libzero's ranks "
+            f"were opened before it was made, and have it as {own}: call libzero.close(), and "
+            "create engines once the group is there"
+        )
+    _group = weakref.ref(group)
+
+
+def _check_fork(group: Any) -> None:
+    """Refuse a rank to a fork of one of several, unless it has a process group of its own."""
+    if group is not None and group is not _inherited():
+        return
+    of, size = "the process that has made torch.distributed's process group", 1
+    if _parent is not None:
+        of, size = f"process {_parent[0]}, which is {_parent[1]}", _parent[1].size
+    elif group is not None:
+        size = group.size()
+    if size > 1:
+        raise StateError(
+            f"this is process {os.getpid()}, a fork of {of}: a fork is no rank of the run. Create "
+            'engines there, or start this process with the start method "spawn" of multiprocessing'
+        )
+
+
+def _open() -> Any:
+    """A rank, by the process group where there is one. That of MPI finds the others itself."""
+    global _group, _is_of_group
+    group, meeting = _groups.find(), None
+    options, launch, rank = lib.zr_run_options_default(), Launch(), POINTER(Rank)()
+    options.log = LOG
+    _check_fork(group)
+    _is_of_group = group is not None and _groups.carries(group)
+    try:
+        if _is_of_group:
+            options.launch = ctypes.addressof(launch)
+            launch.n_ranks = group.size()
+        if launch.n_ranks > 1:
+            meeting = _groups.Meeting(group, options.comm_options.timeout_ms)
+            _find_ranks(meeting, launch)
+        elif _is_of_group:
+            _groups.check_environment(_groups.numbers_of(group))
+        check(lib.zr_rank_open(byref(options), byref(rank)))
+    finally:
+        lib.zr_launch_drop(byref(launch))
+    if meeting is not None:
+        meeting.clean()
+    own = _groups.Numbers(rank.contents.rank, rank.contents.n_ranks)
+    said = _groups.numbers_of(group) if group is not None else own
+    if own != said:
+        lib.zr_rank_close(byref(rank), None)
+        raise StateError(
+            f"torch.distributed's process group has this process as {said}, and MPI's launcher "
+            f"as {own}: make the group with all ranks of MPI, in their order"
+        )
+    _group = weakref.ref(group) if group is not None else lambda: None
+    return rank
+
+
+def _find_ranks(meeting: Any, launch: Launch) -> None:
+    """Bring the ranks of a group together, at a port that is free on rank 0's machine."""
+
+    def listen() -> bytes:
+        place = Place()
+        check(lib.zr_launch_listen(byref(LOG), byref(launch), byref(place)))
+        return bytes(place)
+
+    launch.rank, launch.n_ranks = meeting.own
+    launch.host = os.environ.get("MASTER_ADDR", "").encode()
+    found = meeting.meet(listen)
+    launch.local_rank, launch.n_local_ranks = found.local_rank, found.n_local_ranks
+    if launch.rank > 0:
+        if len(found.place) != ctypes.sizeof(Place):
+            raise CommError("rank 0 has another version of libzero: all ranks need the same one")
+        place = Place.from_buffer_copy(found.place)
+        check(lib.zr_launch_connect(byref(LOG), byref(place), meeting.timeout_ms, byref(launch)))
 
 
 def close_rank(reason: str | None = None) -> None:
@@ -585,3 +712,24 @@ def close_rank(reason: str | None = None) -> None:
 def _close_at_exit() -> None:
     error = getattr(sys, "last_value", None)
     close_rank(f"{type(error).__name__}: {error}" if error is not None else None)
+
+
+def _begin_fork() -> None:
+    """Leave to the parent what is its own: the fork's end closes nothing of it."""
+    global _rank, _parent, _inherited
+    group = _groups.find()
+    _inherited = weakref.ref(group) if group is not None else lambda: None
+    if _rank is not None:
+        own = _groups.Numbers(_rank.contents.rank, _rank.contents.n_ranks)
+        _parent = os.getppid(), own
+        lib.zr_rank_close(byref(_rank), None)
+        _rank = None
+    for runtime in _runtimes:
+        runtime._begin_fork()
+    _runtimes.clear()
+
+
+os.register_at_fork(after_in_child=_begin_fork)
+
+
+from . import _group as _groups  # noqa: E402 (raises the errors of this module)

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from . import _c
-from ._c import ArgumentError, UnsupportedError, byref, c_bool, c_void_p, check, lib
+from ._c import ArgumentError, UnsupportedError, byref, c_void_p, check, lib
 from .exchange import model_of, names_in
 from .units import UnitPlan, library_dims
 
@@ -129,14 +129,14 @@ def read_secret(sign: str, path: str | os.PathLike[str] | None) -> Any:
         if path is not None:
             raise ArgumentError("comm_secret has no effect without checkpoint_sign='write' or 'require'; ranks take theirs from ZR_COMM_SECRET")
         return None
-    launch, is_launched = _c.Launch(), c_bool()
+    secret = _c.Secret()
     if path is not None:
-        check(lib.zr_secret_read(byref(_c.LOG), os.fsencode(path), byref(launch.secret)))
+        check(lib.zr_secret_read(byref(_c.LOG), os.fsencode(path), byref(secret)))
     else:
-        check(lib.zr_launch_from_environment(byref(_c.LOG), byref(launch), byref(is_launched)))
-    if not launch.secret.is_given:
+        check(lib.zr_secret_take_from_environment(byref(_c.LOG), byref(secret)))
+    if not secret.is_given:
         raise ArgumentError(f"checkpoint_sign={sign!r}: there is no secret to sign with; give comm_secret=FILE, or the variable ZR_COMM_SECRET")
-    return ctypes.pointer(launch.secret)
+    return ctypes.pointer(secret)
 
 
 def buffers_of(module: nn.Module) -> dict[str, torch.Tensor]:

@@ -94,6 +94,7 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
         _c.keep_less_of_what_is_freed()
         self._signs, self._secret = checkpoint_sign, read_secret(checkpoint_sign, comm_secret)
         rank = self._open_rank()
+        self._process = os.getpid()
         self.rank, self.world_size = rank.rank, rank.n_ranks
         notes: list[str] = []
         self._config = _options.configure(config, keywords, rank.n_ranks, offload_activations == "nvme", notes)
@@ -312,6 +313,8 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
         return result
 
     def _check(self, call: str) -> None:
+        _c.check_process(self._process, call)
+        _c.check_group()
         if not self._runtime:
             raise StateError(f"{call}: the engine is closed")
         if self._is_mixed and call != "load_checkpoint":
@@ -609,6 +612,19 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
         """An engine that nobody has any more is freed. Where parameters are there at all times, the module keeps them."""
         if getattr(self, "_runtime", None) and not sys.is_finalizing():
             self._close(keeps_values=True)
+
+    def _begin_fork(self) -> None:
+        """Leave drives to the parent. A fork has no copy of memory that ranks share: what reads
+        parameters is refused there."""
+        lib.zr_runtime_destroy(byref(self._runtime))
+        if self.world_size == 1:
+            return
+        for p in self._params.values():
+            p.tensor.data = p.absent
+        own = {id(module) for module in self.module.modules()}
+        nn.modules.module.register_module_forward_pre_hook(
+            lambda module, _: self._check("forward") if id(module) in own else None
+        )
 
     def _close_stash(self) -> None:
         stash, self._stash = self._stash, None

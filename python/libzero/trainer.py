@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.distributed
 from accelerate import Accelerator
 from accelerate.optimizer import AcceleratedOptimizer
 from torch import nn
@@ -162,8 +161,7 @@ class HFTrainer(Trainer):
         if kind not in (None, own):
             raise ArgumentError(f"libzero_config: optimizer.type is {kind}, the training arguments' optim is {self.args.optim}")
         self._dtypes = {name: p.dtype for name, p in model.named_parameters(remove_duplicate=False)}
-        with _port_of_its_own():
-            rank, n_ranks = _c.open_rank().rank, _c.open_rank().n_ranks
+        rank, n_ranks = _c.open_rank().rank, _c.open_rank().n_ranks
         if (rank, n_ranks) != (self.args.process_index, self.args.world_size):
             raise StateError(f"this is rank {rank} of {n_ranks} for libzero, and {self.args.process_index} of "
                              f"{self.args.world_size} for the Trainer: start the ranks with torchrun")
@@ -315,17 +313,3 @@ def _settle(config: dict[str, Any], keywords: dict[str, Any], args: TrainingArgu
     precision = config.get("bf16")
     if isinstance(precision, dict) and precision.get("enabled") == "auto":
         precision["enabled"] = bool(args.bf16)
-
-
-@contextlib.contextmanager
-def _port_of_its_own() -> Iterator[None]:
-    """torch.distributed listens at MASTER_PORT, where torchrun does not: libzero takes the next."""
-    port = os.environ.get("MASTER_PORT")
-    if port is None or not torch.distributed.is_initialized() or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-        yield
-        return
-    os.environ["MASTER_PORT"] = str(int(port) + 1)
-    try:
-        yield
-    finally:
-        os.environ["MASTER_PORT"] = port

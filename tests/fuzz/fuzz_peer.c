@@ -17,7 +17,7 @@ typedef enum kind {
     INTRODUCTION,
     TENSORS,
     HEADER,
-    MPI_PLACE,
+    PLACE,
     FRAME_TO_HUB,
     FRAME_FROM_HUB,
     CHALLENGE,
@@ -76,11 +76,11 @@ static void ask_tensors(const zr_peer_tensors_t *said) {
                  (recv_end <= said->file_bytes && said->recv_place % 4 == 0));
 }
 
-static void ask_mpi_place(const zr_mpi_place_t *said) {
-    if (!zr_peer_check_mpi_place(said, why))
+static void ask_place(const zr_place_t *said) {
+    if (!zr_peer_check_place(said, why))
         return;
     FUZZ_REQUIRE(said->port > 0 && said->port < 65536 && IS_TEXT(said->network));
-    FUZZ_REQUIRE(said->n_addresses >= 1 && said->n_addresses <= ZR_MPI_PLACE_ADDRESSES);
+    FUZZ_REQUIRE(said->n_addresses >= 1 && said->n_addresses <= ZR_PLACE_ADDRESSES);
     for (int i = 0; i < said->n_addresses; i++)
         FUZZ_REQUIRE(IS_TEXT(said->addresses[i]));
 }
@@ -222,8 +222,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes) {
     case HEADER:
         ASK(zr_link_header_t, ask_header);
         break;
-    case MPI_PLACE:
-        ASK(zr_mpi_place_t, ask_mpi_place);
+    case PLACE:
+        ASK(zr_place_t, ask_place);
         break;
     case FRAME_TO_HUB:
     case FRAME_FROM_HUB:
@@ -310,8 +310,8 @@ static size_t put_right(kind_t kind, uint8_t *bytes) {
         PUT(zr_peer_tensors_t right = {.send_place = 800, .recv_place = 400, .file_bytes = 1200});
     case HEADER:
         PUT(zr_link_header_t right = {.magic = ZR_LINK_MAGIC, .size_bytes = 400});
-    case MPI_PLACE:
-        PUT(zr_mpi_place_t right = {
+    case PLACE:
+        PUT(zr_place_t right = {
                 .port = 1, .n_addresses = 2, .network = "host", .addresses = {"10.0.0.7", "::1"}});
     case FRAME_TO_HUB:
         PUT(zr_frame_t right = {.kind = ZR_FRAME_POST, .length = sizeof(zr_post_t)});

@@ -41,6 +41,7 @@ static void ranks(void) {
     FIELD(zr_run_options_t, RunOptions, device);
     FIELD(zr_run_options_t, RunOptions, comm);
     FIELD(zr_run_options_t, RunOptions, comm_options);
+    FIELD(zr_run_options_t, RunOptions, launch);
     SIZE(zr_rank_t, Rank);
     FIELD(zr_rank_t, Rank, rank);
     FIELD(zr_rank_t, Rank, n_ranks);
@@ -109,6 +110,9 @@ static void checkpoints(void) {
     SIZE(zr_secret_t, Secret);
     SIZE(zr_launch_t, Launch);
     FIELD(zr_launch_t, Launch, secret);
+    FIELD(zr_launch_t, Launch, socket);
+    SIZE(zr_place_t, Place);
+    FIELD(zr_place_t, Place, addresses);
     SIZE(zr_save_options_t, SaveOptions);
     FIELD(zr_save_options_t, SaveOptions, trainer_json);
     FIELD(zr_save_options_t, SaveOptions, goes_on);

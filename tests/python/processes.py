@@ -10,7 +10,7 @@ import tempfile
 
 
 def free_port():
-    """One that is free, as is the next, which libzero takes where torch.distributed has the first."""
+    """One that is free, as is the next."""
     while True:
         with socket.socket() as first, socket.socket() as second:
             first.bind(("127.0.0.1", 0))

@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "allocator/allocator.h"
+#include "kernels/base/owner_internal.h"
 #include "kernels/device_trace.h"
 #include "kernels/kernels.h"
 #include "zero/comm/comm_backend.h"
@@ -57,6 +58,7 @@ zr_status_t zr_comm_check_options(const zr_comm_options_t *options, int n_ranks)
 void zr_comm_init(zr_comm_t *comm, const zr_comm_backend_t *backend,
                   const zr_comm_options_t *options, int rank, int n_ranks) {
     comm->backend = backend;
+    comm->owner = getpid();
     comm->options = *options;
     comm->rank = rank;
     comm->n_ranks = n_ranks;
@@ -72,13 +74,17 @@ void zr_comm_init(zr_comm_t *comm, const zr_comm_backend_t *backend,
 void zr_comm_destroy(zr_comm_t **comm) {
     if (comm == NULL || *comm == NULL)
         return;
-    zr_comm_queue_clear(&(*comm)->queue);
-    (*comm)->backend->destroy(*comm);
+    if (zr_owner_is_here((*comm)->owner)) {
+        zr_comm_queue_clear(&(*comm)->queue);
+        (*comm)->backend->destroy(*comm);
+    } else if ((*comm)->control != NULL && (*comm)->control->backend->forget != NULL) {
+        (*comm)->control->backend->forget((*comm)->control);
+    }
     *comm = NULL;
 }
 
 void zr_comm_abort(zr_comm_t *comm, const char *reason) {
-    if (comm != NULL)
+    if (comm != NULL && zr_owner_is_here(comm->owner))
         comm->backend->abort(comm, reason != NULL ? reason : "no reason given");
 }
 
@@ -86,7 +92,12 @@ void zr_comm_set_allocator(zr_comm_t *comm, struct zr_allocator *allocator) {
     comm->allocator = allocator;
 }
 
+static zr_status_t check_owner(const zr_comm_t *comm, const char *call) {
+    return zr_owner_check(comm->owner, &comm->options.log, call, "the communicator");
+}
+
 zr_status_t zr_comm_check(zr_comm_t *comm) {
+    ZR_TRY(check_owner(comm, "zr_comm_check"));
     ZR_TRY(zr_comm_queue_status(&comm->queue));
     return comm->backend->check != NULL ? comm->backend->check(comm) : ZR_OK;
 }
@@ -242,7 +253,7 @@ static zr_status_t check_comm(const zr_comm_t *comm, zr_collective_t collective)
     if (comm == NULL)
         return zr_fail(NULL, ZR_ERR_ARGUMENT, "%s: no communicator (NULL)",
                        zr_collective_name(collective));
-    return ZR_OK;
+    return check_owner(comm, zr_collective_name(collective));
 }
 
 static zr_status_t check_call(const zr_comm_t *comm, const zr_comm_call_t *call) {

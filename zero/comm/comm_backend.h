@@ -17,6 +17,7 @@
 #pragma once
 
 #include <pthread.h>
+#include <sys/types.h>
 
 #include "zero/comm/comm.h"
 
@@ -97,6 +98,7 @@ typedef struct zr_comm_queue {
 /** First member of every backend's handle. */
 struct zr_comm {
     const zr_comm_backend_t *backend;
+    pid_t owner;               /* process that has created it (kernels/base/owner_internal.h) */
     zr_comm_options_t options; /* log: with the rank in the first communicator, not in a group */
     int rank;
     int n_ranks;

@@ -46,6 +46,9 @@ typedef struct zr_control_backend {
     atomic_bool *(*has_told)(zr_control_t *control);
     /* Leave, which ends it for the others, and free. */
     void (*destroy)(zr_control_t *control);
+    /* Optional. Close the descriptors in a fork of the rank's process, so that others see the end
+     * of that process while the fork lives. Nothing is said, locked or freed. */
+    void (*forget)(zr_control_t *control);
 } zr_control_backend_t;
 
 /** First member of either kind. */

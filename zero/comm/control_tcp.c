@@ -414,6 +414,15 @@ static void tcp_destroy(zr_control_t *control) {
         close_line(line);
 }
 
+static void tcp_forget(zr_control_t *control) {
+    zr_line_t *line = ((zr_tcp_control_t *)control)->line;
+    close_socket(line->socket);
+    line->socket = -1; /* of the fork's copy, which groups have, too */
+    if (line->coordinator != NULL)
+        zr_coordinator_forget(line->coordinator);
+    line->coordinator = NULL;
+}
+
 static zr_status_t tcp_open_group(zr_control_t *control, int color, zr_control_t **group_p) {
     zr_tcp_control_t *self = (zr_tcp_control_t *)control;
     zr_tcp_control_t *group = NULL;
@@ -615,4 +624,5 @@ static const zr_control_backend_t tcp_backend = {
     .death = tcp_death,
     .has_told = tcp_has_told,
     .destroy = tcp_destroy,
+    .forget = tcp_forget,
 };

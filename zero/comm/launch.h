@@ -36,8 +36,11 @@ typedef struct zr_launch {
     zr_secret_t secret;
     char bind[ZR_ADDRESS_BYTES]; /* numeric address of this machine to listen at, "0.0.0.0" or "::"
                                     for all; "": the one that routes to `host` */
-    bool by_mpi; /* MPI's launcher started it: MPI tells where rank 0 is, and host and port are
-                    ignored */
+    bool by_mpi;     /* MPI's launcher started it: MPI tells where rank 0 is, and host and port are
+                        ignored */
+    bool has_socket; /* ranks meet at a socket of zr_launch_listen or zr_launch_connect, and host
+                        and port are for messages */
+    int socket;
 } zr_launch_t;
 
 /**
@@ -56,6 +59,46 @@ typedef struct zr_launch {
 ZR_NODISCARD zr_status_t zr_launch_from_environment(const zr_log_t *log, zr_launch_t *launch_p,
                                                     bool *is_launched_p);
 
+/* ---- ranks that share something already, such as another library's communication ------------ */
+
+enum { ZR_PLACE_ADDRESSES = 8, ZR_PLACE_NETWORK_BYTES = 128 };
+
+/** The place where rank 0 listens, for the other ranks: bytes that it sends them by any means. */
+typedef struct zr_place {
+    int32_t port;                         /* 0: rank 0 cannot be reached */
+    int32_t n_addresses;                  /* at least one, where there is a port */
+    char network[ZR_PLACE_NETWORK_BYTES]; /* of its machine; "": unknown */
+    char addresses[ZR_PLACE_ADDRESSES][ZR_ADDRESS_BYTES];
+} zr_place_t;
+
+/**
+ * Rank 0: listen for the others.
+ *
+ * @param launch   host: the name or address by which others reach this machine. Where it leads
+ *                 to none of this machine's addresses, or is "", each of them is told. port: 0
+ *                 takes a free one. Its host, port and socket are set
+ * @param place_p  filled; its port stays 0 on failure
+ * @return ZR_OK; ZR_ERR_COMM, logged
+ *
+ * Ownership: the socket is the caller's, also behind zr_comm_create_processes and its like, which
+ * use a copy: close it with zr_launch_drop once they have returned.
+ */
+ZR_NODISCARD zr_status_t zr_launch_listen(const zr_log_t *log, zr_launch_t *launch,
+                                          zr_place_t *place_p);
+
+/**
+ * Another rank: connect to rank 0, at the first of its addresses that answers.
+ *
+ * @param place   as rank 0 has sent it; it is checked
+ * @param launch  its host, port and socket are set; the socket is owned as above
+ * @return ZR_OK; ZR_ERR_COMM, logged
+ */
+ZR_NODISCARD zr_status_t zr_launch_connect(const zr_log_t *log, const zr_place_t *place,
+                                           int timeout_ms, zr_launch_t *launch);
+
+/** Close the socket, if there is one. */
+void zr_launch_drop(zr_launch_t *launch);
+
 /**
  * Read a secret from a file: 16 to 4096 bytes, without the trailing newline.
  *
@@ -65,5 +108,10 @@ ZR_NODISCARD zr_status_t zr_launch_from_environment(const zr_log_t *log, zr_laun
  */
 ZR_NODISCARD zr_status_t zr_secret_read(const zr_log_t *log, const char *path,
                                         zr_secret_t *secret_p);
+
+/** Take the secret that the environment has, or had when it was first asked: it is removed there.
+ * Errors as zr_secret_read. */
+ZR_NODISCARD zr_status_t zr_secret_take_from_environment(const zr_log_t *log,
+                                                         zr_secret_t *secret_p);
 
 ZR_END_C

@@ -119,9 +119,9 @@ bool zr_peer_check_header(const zr_link_header_t *said, size_t size_bytes, char 
                   size_bytes);
 }
 
-bool zr_peer_check_mpi_place(const zr_mpi_place_t *said, char *why) {
+bool zr_peer_check_place(const zr_place_t *said, char *why) {
     if (!check_range("port", said->port, 1, UINT16_MAX, why) ||
-        !check_range("number of addresses", said->n_addresses, 1, ZR_MPI_PLACE_ADDRESSES, why) ||
+        !check_range("number of addresses", said->n_addresses, 1, ZR_PLACE_ADDRESSES, why) ||
         !check_text("the name of a network", said->network, sizeof(said->network), why))
         return false;
     for (int i = 0; i < said->n_addresses; i++)

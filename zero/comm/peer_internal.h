@@ -65,16 +65,6 @@ typedef struct zr_link_header {
     uint64_t magic, size_bytes;
 } zr_link_header_t;
 
-enum { ZR_MPI_PLACE_ADDRESSES = 8, ZR_MPI_NETWORK_BYTES = 128 };
-
-/** Where rank 0 listens, which ranks learn through MPI. */
-typedef struct zr_mpi_place {
-    int32_t port;                       /* 0: it cannot be reached */
-    int32_t n_addresses;                /* at least one, where there is a port */
-    char network[ZR_MPI_NETWORK_BYTES]; /* of its machine; "" where that is not known */
-    char addresses[ZR_MPI_PLACE_ADDRESSES][ZR_ADDRESS_BYTES];
-} zr_mpi_place_t;
-
 /* ---- checks: false, and what is wrong, in words, in why[ZR_PEER_WHY_BYTES] ------------------- */
 
 enum { ZR_PEER_WHY_BYTES = 160 };
@@ -106,7 +96,7 @@ bool zr_peer_check_tensors(const zr_peer_tensors_t *said, const zr_peer_call_t *
 bool zr_peer_check_header(const zr_link_header_t *said, size_t size_bytes, char *why);
 
 /** Of a place with a port. */
-bool zr_peer_check_mpi_place(const zr_mpi_place_t *said, char *why);
+bool zr_peer_check_place(const zr_place_t *said, char *why);
 
 /** A frame's kind and length, before its data is received.
  * @param n_ranks  of the first communicator; of a frame to the coordinator ignored */

@@ -31,11 +31,6 @@ typedef struct zr_seal {
     uint64_t n_sent, n_received; /* frames */
 } zr_seal_t;
 
-/** The secret that the environment has, or had when it was first asked: it is removed there. Errors
- * as zr_secret_read. */
-ZR_NODISCARD zr_status_t zr_secret_take_from_environment(const zr_log_t *log,
-                                                         zr_secret_t *secret_p);
-
 /**
  * Sign bytes: who does not know the secret cannot make the signature, a BLAKE2b keyed with it.
  *

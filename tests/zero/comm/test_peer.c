@@ -80,28 +80,28 @@ TEST(frames) {
 }
 
 TEST(place_told_through_mpi) {
-    const zr_mpi_place_t right = {
+    const zr_place_t right = {
         .port = 65535, .n_addresses = 8, .network = "host", .addresses = {"10.0.0.7", "localhost"}};
-    zr_mpi_place_t place = right;
+    zr_place_t place = right;
     static const int ports[] = {0, -1, 65536}, counts[] = {0, -1, 9, 50000000};
-    assert_true(zr_peer_check_mpi_place(&place, why));
+    assert_true(zr_peer_check_place(&place, why));
     for (size_t i = 0; i < N_OF(ports); i++) {
         place.port = ports[i];
-        assert_false(zr_peer_check_mpi_place(&place, why));
+        assert_false(zr_peer_check_place(&place, why));
         assert_memory_equal(why, "port ", 5);
     }
     for (size_t i = 0; i < N_OF(counts); i++) {
         place = right;
         place.n_addresses = counts[i];
-        assert_false(zr_peer_check_mpi_place(&place, why));
+        assert_false(zr_peer_check_place(&place, why));
         assert_memory_equal(why, "number of addresses ", 20);
     }
     place = right;
     memset(place.network, '!', sizeof(place.network));
-    assert_false(zr_peer_check_mpi_place(&place, why));
+    assert_false(zr_peer_check_place(&place, why));
     assert_string_equal(why, "the name of a network without a terminating zero in 128 bytes");
     place = right;
     memset(place.addresses[7], '1', sizeof(place.addresses[7]));
-    assert_false(zr_peer_check_mpi_place(&place, why));
+    assert_false(zr_peer_check_place(&place, why));
     assert_string_equal(why, "an address without a terminating zero in 64 bytes");
 }

@@ -286,3 +286,9 @@ void zr_coordinator_stop(zr_coordinator_t **coordinator_pp) {
     pthread_mutex_destroy(&coordinator->lock);
     free_coordinator(coordinator);
 }
+
+void zr_coordinator_forget(zr_coordinator_t *coordinator) {
+    for (int rank = 0; rank < coordinator->options.n_ranks; rank++)
+        if (coordinator->ranks[rank].socket >= 0)
+            close(coordinator->ranks[rank].socket);
+}

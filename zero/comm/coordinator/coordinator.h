@@ -40,3 +40,6 @@ ZR_NODISCARD zr_status_t zr_coordinator_start(const zr_coordinator_options_t *op
  * remains elsewhere ends with the loss of its connection.
  */
 void zr_coordinator_stop(zr_coordinator_t **coordinator);
+
+/** Close the connections' descriptors in a fork of rank 0's process, and nothing else. */
+void zr_coordinator_forget(zr_coordinator_t *coordinator);

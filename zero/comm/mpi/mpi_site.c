@@ -2,6 +2,8 @@
 #include "zero/comm/mpi/mpi_site.h"
 
 #include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -72,41 +74,38 @@ static zr_status_t find_module(const zr_log_t *log, const zr_mpi_module_t **modu
 
 /* ---- meeting --------------------------------------------------------------------------------- */
 
+/* Rank 0 listens where MASTER_ADDR and MASTER_PORT say, as far as they are set. */
+static zr_status_t listen_for_ranks(const zr_log_t *log, zr_launch_t *launch, zr_place_t *place) {
+    const char *port = getenv("MASTER_PORT"), *host = getenv("MASTER_ADDR");
+    launch->port = port != NULL ? atoi(port) : 0;
+    snprintf(launch->host, sizeof(launch->host), "%s", host != NULL ? host : "");
+    return zr_launch_listen(log, launch, place);
+}
+
 /* Behind MPI's beginning: all learn where rank 0 is, and meet there. */
 static zr_status_t meet(const zr_mpi_module_t *module, const zr_launch_t *given,
                         const zr_log_t *log, int start_ms, int timeout_ms,
                         zr_control_t **control_p) {
     zr_launch_t launch = *given;
-    zr_mpi_place_t own = {0};
-    char error[ZR_MPI_ERROR_BYTES] = "", why[ZR_PEER_WHY_BYTES];
-    int socket = -1;
-    zr_mpi_place_t *all = calloc((size_t)launch.n_ranks, sizeof(*all));
+    zr_place_t own = {0};
+    char error[ZR_MPI_ERROR_BYTES] = "";
+    zr_place_t *all = calloc((size_t)launch.n_ranks, sizeof(*all));
     if (all == NULL)
         return zr_fail(log, ZR_ERR_MEMORY, "no memory for the addresses of %d ranks",
                        launch.n_ranks);
-    zr_status_t status = launch.rank == 0 ? zr_mpi_place_listen(log, given, &own, &socket)
-                                          : ZR_OK; /* the others wait */
+    zr_status_t status =
+        launch.rank == 0 ? listen_for_ranks(log, &launch, &own) : ZR_OK; /* the others wait */
     if (!module->gather(&own, sizeof(own), all, start_ms, error) && status == ZR_OK)
         status = zr_fail(log, ZR_ERR_COMM, "MPI: %s", error);
     if (status == ZR_OK && all[0].port == 0)
         status =
             zr_fail(log, ZR_ERR_COMM, "the other ranks cannot reach rank 0: see rank 0's message");
-    if (status == ZR_OK && !zr_peer_check_mpi_place(&all[0], why))
-        status = zr_fail(
-            log, ZR_ERR_COMM,
-            "rank 0 sent something else than its address through MPI: %s; is it the same program?",
-            why);
-    if (status == ZR_OK) {
-        launch.port = all[0].port;
-        snprintf(launch.host, sizeof(launch.host), "%s", all[0].addresses[0]);
-    }
     if (status == ZR_OK && launch.rank != 0)
-        status = zr_mpi_place_connect(log, &all[0], start_ms, &launch, &socket);
+        status = zr_launch_connect(log, &all[0], start_ms, &launch);
     free(all);
     if (status == ZR_OK)
-        return zr_control_create_tcp(&launch, socket, log, timeout_ms, control_p);
-    if (socket >= 0)
-        close(socket);
+        return zr_control_create_tcp(&launch, launch.socket, log, timeout_ms, control_p);
+    zr_launch_drop(&launch);
     return status;
 }
 
@@ -148,6 +147,16 @@ static zr_status_t open_site(const zr_launch_t *launch, const zr_log_t *log, int
     return ZR_OK;
 }
 
+/* Meet where the caller has brought the ranks together; its socket stays its own. */
+static zr_status_t meet_at_socket(const zr_launch_t *launch, const zr_log_t *log, int timeout_ms,
+                                  zr_control_t **control_p) {
+    int socket = fcntl(launch->socket, F_DUPFD_CLOEXEC, 0);
+    if (socket < 0)
+        return zr_fail(log, ZR_ERR_COMM, "launch: socket %d of rank %d: %s", launch->socket,
+                       launch->rank, strerror(errno));
+    return zr_control_create_tcp(launch, socket, log, timeout_ms, control_p);
+}
+
 zr_status_t zr_mpi_site_find_ranks(const zr_launch_t *launch, const zr_log_t *log, int timeout_ms,
                                    zr_mpi_site_t **site_p, zr_control_t **control_p) {
     *site_p = NULL;
@@ -156,6 +165,8 @@ zr_status_t zr_mpi_site_find_ranks(const zr_launch_t *launch, const zr_log_t *lo
             return ZR_OK;
         return zr_fail(log, ZR_ERR_MEMORY, "communicator: no memory for the state of a rank");
     }
+    if (launch->has_socket)
+        return meet_at_socket(launch, log, timeout_ms, control_p);
     if (launch->by_mpi)
         return open_site(launch, log, timeout_ms, site_p, control_p);
     return zr_control_create_tcp(launch, -1, log, timeout_ms, control_p);

@@ -50,27 +50,3 @@ void zr_mpi_kill_for_lateness(zr_control_t *control, const zr_mpi_transfer_t *tr
  */
 ZR_NODISCARD zr_status_t zr_mpi_site_wait(zr_mpi_site_t *site, zr_control_t *control,
                                           zr_mpi_transfer_t *transfers, size_t n_transfers);
-
-/* ---- place.c: where rank 0 listens, which the others learn through MPI, and the way there --- */
-
-/**
- * Rank 0: listen at a port that is free, or at MASTER_PORT where that is set.
- *
- * @param launch      whether at one address only; otherwise the one that leads to MASTER_ADDR where
- *                    that is set, else all of them
- * @param place       zeros; what the others are to be told, also on failure
- * @param listener_p  close it, if it is not -1, also on failure
- * @return ZR_OK; ZR_ERR_COMM, logged
- */
-ZR_NODISCARD zr_status_t zr_mpi_place_listen(const zr_log_t *log, const zr_launch_t *launch,
-                                             zr_mpi_place_t *place, int *listener_p);
-
-/**
- * Another rank: try the addresses in turn, until one answers.
- *
- * @param place   checked
- * @param launch  its host becomes the address that was tried last
- * @return ZR_OK; ZR_ERR_COMM, logged
- */
-ZR_NODISCARD zr_status_t zr_mpi_place_connect(const zr_log_t *log, const zr_mpi_place_t *place,
-                                              int timeout_ms, zr_launch_t *launch, int *socket_p);
