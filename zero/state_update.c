@@ -85,7 +85,7 @@ static zr_status_t send_params(zr_state_t *state, const piece_work_t *work) {
  * `params`. What the host updates is there when this returns: its streams are synchronous. */
 static zr_status_t update_run(const zr_state_t *state, const piece_work_t *work,
                               const zr_segment_t *run, void *params) {
-    const zr_group_t *group = &state->model->groups[run->group];
+    const zr_unit_group_t *group = &state->model->groups[run->group];
     size_t in_piece = run->first - work->first;
     zr_update_t args = work->update->args;
     args.n_elems = run->n_elems;
@@ -99,8 +99,10 @@ static zr_status_t update_run(const zr_state_t *state, const piece_work_t *work,
     }
     args.grad = zr_base_at(state->base, work->grads, in_piece);
     args.param = params;
-    args.lr = (float)(work->update->lr * group->lr_scale);
-    args.weight_decay = (float)group->weight_decay;
+    args.lr = (float)(work->update->lr * group->shared.lr_scale);
+    args.weight_decay = (float)group->shared.weight_decay;
+    for (size_t i = 0; i < state->rule->n_hypers; i++)
+        args.hyper[i] = (float)group->hyper[i];
     args.rounding[0] = (uint32_t)work->unit->index * 0x9e3779b9u;
     args.rounding[1] = (uint32_t)args.step * 0x85ebca6bu;
     args.first = run->first;
