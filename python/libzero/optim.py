@@ -56,6 +56,12 @@ class _Offloaded(torch.optim.Optimizer):
 
     def __init__(self, params: Any, defaults: dict[str, Any], offload: str, options: dict[str, Any]) -> None:
         super().__init__(params, defaults)
+        self._open(offload, options)
+
+    def _open(self, offload: str, options: dict[str, Any]) -> None:
+        """Let the library have the state, which begins here."""
+        options = _options.from_torch(options)
+        self._made = (offload, options)
         self._index = {id(p): i for i, p in enumerate(self._trained())}  # in the library
         self._params = list(self._trained())
         if not self._params:
@@ -155,6 +161,21 @@ class _Offloaded(torch.optim.Optimizer):
             raise StateError("libzero.optim: the optimizer is closed")
 
     # ---- state ----
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies, by copy.deepcopy or pickle: they have a state of their own."""
+        self._check_open()
+        states = [self._state_of(i) if steps else {} for i, steps in enumerate(self._steps)]
+        own = {"made": self._made, "states": states}
+        return {"defaults": self.defaults, "param_groups": self.param_groups, "state": {}, **own}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        made, states = state.get("made"), state.get("states", [])
+        super().__setstate__({k: v for k, v in state.items() if k not in ("made", "states")})
+        if made is not None:
+            self._open(*made)
+            for i, values in enumerate(states):
+                self._set_state(i, values)
 
     def memory(self) -> dict[str, int]:
         """Bytes of host memory that the library holds for it: now, and at the peak."""
