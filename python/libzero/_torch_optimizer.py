@@ -31,17 +31,24 @@ _HYPERS: dict[str, dict[str, tuple[str, int | None]]] = {
 }
 
 
-class _NoState(defaultdict[Any, Any]):
-    """What an optimizer has as its state: nothing, and says so."""
+class NoState(defaultdict[Any, Any]):
+    """An optimizer's `state` when the library has it: empty. Other use raises, with the reason."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__()
+        self._reason = reason
 
     def _refuse(self, *_: Any, **__: Any) -> Any:
-        raise StateError(
-            "optimizer.state belongs to the engine, and cannot be read or changed here: "
-            "engine.save_checkpoint() saves it; "
-            "to begin with a new one, close the engine and initialize again"
-        )
+        raise StateError(f"optimizer.state cannot be read or changed here: {self._reason}")
 
     __missing__ = __setitem__ = __delitem__ = clear = pop = popitem = setdefault = update = _refuse
+
+
+def _no_state() -> NoState:
+    return NoState(
+        "it belongs to the engine, and engine.save_checkpoint() saves it; to begin with a new one, "
+        "close the engine and initialize again"
+    )
 
 
 class Followed(torch.optim.Optimizer):
@@ -93,7 +100,7 @@ class Followed(torch.optim.Optimizer):
         for i, group in enumerate(state_dict["param_groups"]):
             numbers_of(self, group, i)
         super().load_state_dict(dict(state_dict))
-        self.state = _NoState()
+        self.state = _no_state()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise UnsupportedError(
@@ -315,7 +322,7 @@ class Rates:
         if not isinstance(optimizer, Followed):
             optimizer.__class__ = _CLASSES[type(optimizer)]  # type: ignore[assignment]
         optimizer.__dict__.pop("step", None)  # that of a scheduler, which calls the former class's
-        optimizer.state = _NoState()
+        optimizer.state = _no_state()
         optimizer._of = self._engine  # type: ignore[attr-defined]
 
     def _now(self) -> list[Numbers]:
@@ -427,7 +434,7 @@ class Rates:
 
     def _check_groups(self) -> None:
         groups = self.optimizer.param_groups
-        if type(self.optimizer.state) is not _NoState:
+        if type(self.optimizer.state) is not NoState:
             raise UnsupportedError(
                 "optimizer.state was replaced, but the engine has its own: "
                 "engine.load_checkpoint() loads that"

@@ -155,7 +155,8 @@ def read_groups(model: nn.Module, groups: Iterable[Any] | None, kind: str) -> li
                 )
         for p in group["params"]:
             if id(p) not in known or id(p) in seen:
-                raise ArgumentError("model_parameters: a tensor is not a parameter of the model, or is in two groups")
+                where = "model_parameters" if kind else "optimizer"
+                raise ArgumentError(f"{where}: a tensor is not a parameter of the model, or is in two groups")
             seen.add(id(p))
         result.append(group)
     missing = [n for n, p in model.named_parameters() if p.requires_grad and id(p) not in seen]

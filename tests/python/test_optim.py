@@ -292,7 +292,10 @@ class Refused(unittest.TestCase):
     def test_later(self):
         p, q = (torch.nn.Parameter(torch.zeros(4)) for _ in range(2))
         q.requires_grad_(False)
-        optimizer = optim.AdamW([p, q])
+        optimizer = optim.AdamW([p, q], lr=torch.tensor(0.1), weight_decay=torch.tensor(0.0))
+        for use in (lambda: optimizer.state[p], optimizer.state.clear):
+            with self.assertRaisesRegex(libzero.StateError, "optimizer.state cannot be .*load_state_dict"):
+                use()
         with self.assertRaisesRegex(libzero.UnsupportedError, "cannot be added"):
             optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(4))]})
         q.grad = torch.ones(4)

@@ -340,8 +340,8 @@ class Object(Case):
                 "has no 'betas'",
                 lambda o: o.load_state_dict(SGD(plain.parameters(), 0.1).state_dict()),
             ),
-            ("state belongs to the engine", lambda o: o.state[o.param_groups[0]["params"][0]]),
-            ("state belongs to the engine", lambda o: o.state.clear()),
+            ("it belongs to the engine", lambda o: o.state[o.param_groups[0]["params"][0]]),
+            ("it belongs to the engine", lambda o: o.state.clear()),
             ("state was replaced", lambda o: setattr(o, "state", {})),
             (
                 "groups cannot be added",
