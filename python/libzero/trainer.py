@@ -237,7 +237,8 @@ class HFTrainer(Trainer):
             self.push_to_hub(commit_message="Model save")
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        groups = [{k: v for k, v in g.items() if isinstance(v, (int, float))} for g in self.optimizer.param_groups]
+        kept = (int, float, tuple)  # betas are a tuple, as schedulers leave them
+        groups = [{k: v for k, v in g.items() if isinstance(v, kept)} for g in self.optimizer.param_groups]
         self.engine.save_checkpoint(os.path.join(output_dir, _FOLDER), client_state={"groups": groups})
         if self.args.should_save:
             torch.save(self.lr_scheduler.state_dict(), os.path.join(output_dir, _SCHEDULER))
@@ -247,7 +248,7 @@ class HFTrainer(Trainer):
             return
         _, state = self.engine.load_checkpoint(os.path.join(checkpoint, _FOLDER))
         for group, saved in zip(self.optimizer.param_groups, state["groups"], strict=True):
-            group.update(saved)
+            group.update({k: tuple(v) if isinstance(v, list) else v for k, v in saved.items()})
         self.lr_scheduler.load_state_dict(torch.load(os.path.join(checkpoint, _SCHEDULER), weights_only=True))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:

@@ -206,6 +206,23 @@ class Use(Case):
         with self.assertRaisesRegex(libzero.ArgumentError, "warmup_num_steps is 7, the training arguments say 1"):
             trainer.train()
 
+    def test_go_on_with_betas(self):
+        """Those that a scheduler has moved are of the checkpoint."""
+        arguments = {"max_steps": 6, "save_strategy": "steps", "save_steps": 3, "eval_strategy": "no"}
+
+        def start(folder, checkpoint=None):
+            model = make()
+            optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+            scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=6)
+            trainer = trainer_of(libzero.HFTrainer, model, folder, arguments, optimizers=(optimizer, scheduler))
+            trainer.train(resume_from_checkpoint=checkpoint)
+            weights = trainer.engine.weights_xxh3()
+            trainer.engine.close()
+            return weights
+
+        whole = start(self.folder)
+        self.assertEqual(start(self.folder + "-again", os.path.join(self.folder, "checkpoint-3")), whole)
+
     def test_go_on(self):
         """From a checkpoint, at another stage, as if nothing had been; one of the plain Trainer's is refused."""
         arguments = {"save_strategy": "steps", "save_steps": 2, "save_total_limit": 2}
