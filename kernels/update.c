@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "kernels/device_backend.h"
 #include "kernels/kernel_checks_internal.h"
@@ -58,6 +59,18 @@ zr_status_t zr_update_rule_check(const zr_update_rule_t *rule, const zr_log_t *l
                        "needed",
                        rule->name, rule->operations_per_elem);
     return ZR_OK;
+}
+
+bool zr_hyper_allows(const zr_hyper_t *hyper, double value) {
+    double rounded = (double)(float)value;
+    return is_in_range(hyper, rounded) && !(hyper->is_positive && rounded == hyper->least);
+}
+
+size_t zr_update_rule_hyper(const zr_update_rule_t *rule, const char *name) {
+    size_t i = 0;
+    while (i < rule->n_hypers && strcmp(rule->hypers[i].name, name) != 0)
+        i++;
+    return i;
 }
 
 const char *zr_state_form_name(zr_state_form_t form) {

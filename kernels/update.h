@@ -131,6 +131,11 @@ zr_update_rule_t zr_update_rule_split(const zr_update_rule_t *rule, zr_dtype_t p
 /** ZR_OK, or ZR_ERR_ARGUMENT if a rule is invalid, logged with the reason. */
 ZR_NODISCARD zr_status_t zr_update_rule_check(const zr_update_rule_t *rule, const zr_log_t *log);
 
+/** Index of a rule's hyperparameter; n_hypers: it has none of this name. */
+size_t zr_update_rule_hyper(const zr_update_rule_t *rule, const char *name);
+/** Whether a value, rounded to fp32, is in a hyperparameter's range. */
+bool zr_hyper_allows(const zr_hyper_t *hyper, double value);
+
 /** Whether a device has a kernel for a rule. */
 bool zr_update_runs_on(const zr_device_t *device, const zr_update_rule_t *rule);
 

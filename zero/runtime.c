@@ -183,6 +183,36 @@ zr_status_t zr_runtime_change_group(zr_runtime_t *runtime, int group, double wei
     return zr_units_change_group(&runtime->model, &runtime->base, group, weight_decay, lr_scale);
 }
 
+static const char *hyper_name(const zr_update_rule_t *rule, double index) {
+    return (size_t)index < rule->n_hypers ? rule->hypers[(size_t)index].name : "an unknown one";
+}
+
+static zr_status_t agree_on_hyper(zr_runtime_t *runtime, int number, size_t index, double value) {
+    const zr_base_t *base = &runtime->base;
+    const zr_update_rule_t *rule = &zr_config_optimizer(&base->config)->rule;
+    const double values[3] = {number, (double)index, value}, *all = NULL;
+    ZR_TRY(zr_exchange_values(&runtime->exchange, values, 3, &all));
+    for (int rank = 1; rank < base->n_ranks; rank++) {
+        const double *of_rank = all + (size_t)rank * 3;
+        if (memcmp(all, of_rank, sizeof(values)) != 0)
+            return zr_fail(&base->log, ZR_ERR_COMM,
+                           "rank %d gives parameter group %g %s %g; rank 0 gives group %g %s %g",
+                           rank, of_rank[0], hyper_name(rule, of_rank[1]), of_rank[2], all[0],
+                           hyper_name(rule, all[1]), all[2]);
+    }
+    return ZR_OK;
+}
+
+zr_status_t zr_runtime_change_hyper(zr_runtime_t *runtime, int group, const char *name,
+                                    double value) {
+    ZR_TRY(zr_rt_check_ready(runtime, "zr_runtime_change_hyper"));
+    if (name == NULL)
+        return zr_fail(&runtime->base.log, ZR_ERR_ARGUMENT, "zr_runtime_change_hyper: no name");
+    size_t index = zr_update_rule_hyper(&zr_config_optimizer(&runtime->base.config)->rule, name);
+    ZR_TRY(zr_rt_note(runtime, agree_on_hyper(runtime, group, index, value)));
+    return zr_units_change_hyper(&runtime->model, &runtime->base, group, name, value);
+}
+
 zr_status_t zr_runtime_add_unit(zr_runtime_t *runtime, const char *name, zr_unit_t **unit_p) {
     ZR_TRY(check_building(runtime, "zr_runtime_add_unit"));
     ZR_TRY(

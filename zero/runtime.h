@@ -76,6 +76,19 @@ ZR_NODISCARD zr_status_t zr_runtime_add_group(zr_runtime_t *runtime, const zr_gr
 ZR_NODISCARD zr_status_t zr_runtime_change_group(zr_runtime_t *runtime, int group,
                                                  double weight_decay, double lr_scale);
 
+/**
+ * Change one of the optimizer's hyperparameters for a group, from the next update on. All groups
+ * start with the configuration's. All ranks call it, after commit. Not saved in checkpoints.
+ *
+ * @param group  its number; 0 is the default group
+ * @param name   as in the optimizer's rule: "beta1", "momentum"; borrowed
+ * @param value  in the hyperparameter's range when rounded to fp32; a switch is 0 or 1
+ * @return ZR_OK; ZR_ERR_ARGUMENT, also when the optimizer has no such hyperparameter; ZR_ERR_STATE
+ *         before commit; ZR_ERR_COMM when ranks differ in it
+ */
+ZR_NODISCARD zr_status_t zr_runtime_change_hyper(zr_runtime_t *runtime, int group, const char *name,
+                                                 double value);
+
 /** Add a unit: parameters that are gathered, reduced and released together. */
 ZR_NODISCARD zr_status_t zr_runtime_add_unit(zr_runtime_t *runtime, const char *name,
                                              zr_unit_t **unit_p);

@@ -86,7 +86,7 @@ static zr_status_t send_params(zr_state_t *state, const piece_work_t *work) {
  * `params`. What the host updates is there when this returns: its streams are synchronous. */
 static zr_status_t update_run(const zr_state_t *state, const piece_work_t *work,
                               const zr_segment_t *run, void *params) {
-    const zr_group_t *group = &state->model->groups[run->group];
+    const zr_unit_group_t *group = &state->model->groups[run->group];
     size_t in_piece = run->first - work->first;
     zr_update_t args = work->update->args;
     args.n_elems = run->n_elems;
@@ -100,8 +100,10 @@ static zr_status_t update_run(const zr_state_t *state, const piece_work_t *work,
     }
     args.grad = zr_base_at(state->base, work->grads, in_piece);
     args.param = params;
-    args.lr = (float)(work->update->lr * group->lr_scale);
-    args.weight_decay = (float)group->weight_decay;
+    args.lr = (float)(work->update->lr * group->shared.lr_scale);
+    args.weight_decay = (float)group->shared.weight_decay;
+    for (size_t i = 0; i < state->rule->n_hypers; i++)
+        args.hyper[i] = (float)group->hyper[i];
     if (work->apart != NULL) {
         args.is_left_out = work->apart->is_left_out;
         args.step -= (int)work->apart->n_left_out;

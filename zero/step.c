@@ -7,16 +7,13 @@
 
 #include <math.h>
 
-/* What all elements share; the rate and the decay are of each group. */
+/* Values that all elements share; the rate, the decay and the hyperparameters are of each group. */
 static zr_update_t update_args(const zr_runtime_t *runtime, double grad_scale) {
     const zr_base_t *base = &runtime->base;
-    zr_update_t args = {.grad_dtype = base->config.dtype,
-                        .param_dtype = base->config.dtype,
-                        .grad_scale = (float)grad_scale,
-                        .step = (int)base->progress.n_updates + 1};
-    for (size_t i = 0; i < runtime->state.rule->n_hypers; i++)
-        args.hyper[i] = (float)zr_config_hyper(&base->config, i);
-    return args;
+    return (zr_update_t){.grad_dtype = base->config.dtype,
+                         .param_dtype = base->config.dtype,
+                         .grad_scale = (float)grad_scale,
+                         .step = (int)base->progress.n_updates + 1};
 }
 
 /* Stages 1 and 2: every rank has updated its slice of the full parameters. */

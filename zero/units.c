@@ -43,26 +43,55 @@ zr_status_t zr_units_add_group(zr_units_t *model, const zr_base_t *base, const z
         return zr_fail(&base->log, ZR_ERR_ARGUMENT,
                        "a parameter group needs a name and an output pointer for its number");
     ZR_TRY(check_factors(base, group));
-    zr_group_t copy = *group;
-    copy.name = zr_heap_text(base->heap, group->name);
-    if (copy.name == NULL || !zr_heap_make_room(base->heap, &model->groups, (size_t)model->n_groups,
-                                                &model->groups_capacity, sizeof(copy)))
+    zr_unit_group_t copy = {.shared = *group};
+    for (size_t i = 0; i < zr_config_optimizer(&base->config)->rule.n_hypers; i++)
+        copy.hyper[i] = zr_config_hyper(&base->config, i);
+    copy.shared.name = zr_heap_text(base->heap, group->name);
+    if (copy.shared.name == NULL ||
+        !zr_heap_make_room(base->heap, &model->groups, (size_t)model->n_groups,
+                           &model->groups_capacity, sizeof(copy)))
         return zr_base_no_memory(base, "a parameter group");
     model->groups[model->n_groups] = copy;
     *group_p = model->n_groups++;
     return ZR_OK;
 }
 
-zr_status_t zr_units_change_group(zr_units_t *model, const zr_base_t *base, int number,
-                                  double weight_decay, double lr_scale) {
+static zr_status_t check_group(const zr_units_t *model, const zr_base_t *base, int number) {
     if (number < 0 || number >= model->n_groups)
         return zr_fail(&base->log, ZR_ERR_ARGUMENT,
                        "parameter group %d cannot change; there are groups 0 to %d", number,
                        model->n_groups - 1);
-    zr_group_t changed = {
-        .name = model->groups[number].name, .weight_decay = weight_decay, .lr_scale = lr_scale};
+    return ZR_OK;
+}
+
+zr_status_t zr_units_change_group(zr_units_t *model, const zr_base_t *base, int number,
+                                  double weight_decay, double lr_scale) {
+    ZR_TRY(check_group(model, base, number));
+    zr_group_t *shared = &model->groups[number].shared;
+    zr_group_t changed = {.name = shared->name, .weight_decay = weight_decay, .lr_scale = lr_scale};
     ZR_TRY(check_factors(base, &changed));
-    model->groups[number] = changed;
+    *shared = changed;
+    return ZR_OK;
+}
+
+zr_status_t zr_units_change_hyper(zr_units_t *model, const zr_base_t *base, int number,
+                                  const char *name, double value) {
+    const zr_update_rule_t *rule = &zr_config_optimizer(&base->config)->rule;
+    ZR_TRY(check_group(model, base, number));
+    zr_unit_group_t *group = &model->groups[number];
+    size_t index = zr_update_rule_hyper(rule, name);
+    if (index == rule->n_hypers)
+        return zr_fail(&base->log, ZR_ERR_ARGUMENT,
+                       "parameter group \"%s\": the optimizer %s has no %s", group->shared.name,
+                       rule->name, name);
+    const zr_hyper_t *hyper = &rule->hypers[index];
+    if (!zr_hyper_allows(hyper, value))
+        return zr_fail(&base->log, ZR_ERR_ARGUMENT,
+                       "parameter group \"%s\": %s is %g; it must be %s %g and less than %g",
+                       group->shared.name, name, value,
+                       hyper->is_positive ? "greater than" : "at least", hyper->least,
+                       hyper->below);
+    group->hyper[index] = value;
     return ZR_OK;
 }
 
@@ -325,7 +354,7 @@ static void hash_model(const zr_units_t *model, const zr_config_t *config, XXH3_
                            own->rule.n_hypers * sizeof(config->own_hyper[0]));
     }
     for (int i = 0; i < model->n_groups; i++) {
-        const zr_group_t *group = &model->groups[i];
+        const zr_group_t *group = &model->groups[i].shared;
         double numbers[] = {group->weight_decay, group->lr_scale};
         hash_text(state, group->name);
         XXH3_64bits_update(state, numbers, sizeof(numbers));

@@ -95,8 +95,15 @@ struct zr_unit {
                                summed, and where they are kept */
 };
 
+/** A parameter group and its values of the optimizer's hyperparameters, in the order of the rule.
+ */
+typedef struct zr_unit_group {
+    zr_group_t shared;
+    double hyper[ZR_MAX_HYPERS];
+} zr_unit_group_t;
+
 typedef struct zr_units {
-    zr_group_t *groups;
+    zr_unit_group_t *groups;
     int n_groups;
     size_t groups_capacity;
     zr_unit_t **units;
@@ -114,6 +121,8 @@ ZR_NODISCARD zr_status_t zr_units_add_group(zr_units_t *model, const zr_base_t *
                                             const zr_group_t *group, int *group_p);
 zr_status_t zr_units_change_group(zr_units_t *model, const zr_base_t *base, int number,
                                   double weight_decay, double lr_scale);
+zr_status_t zr_units_change_hyper(zr_units_t *model, const zr_base_t *base, int number,
+                                  const char *name, double value);
 /** Its `runtime` is the caller's to set. */
 ZR_NODISCARD zr_status_t zr_units_add(zr_units_t *model, const zr_base_t *base, const char *name,
                                       zr_unit_t **unit_p);

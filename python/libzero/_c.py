@@ -486,6 +486,7 @@ _signatures = {
     "zr_runtime_destroy": (None, [POINTER(c_void_p)]),
     "zr_runtime_add_group": (c_int, [c_void_p, POINTER(Group), POINTER(c_int)]),
     "zr_runtime_change_group": (c_int, [c_void_p, c_int, c_double, c_double]),
+    "zr_runtime_change_hyper": (c_int, [c_void_p, c_int, c_char_p, c_double]),
     "zr_runtime_add_unit": (c_int, [c_void_p, c_char_p, POINTER(c_void_p)]),
     "zr_unit_add_param": (c_int, [c_void_p, POINTER(ParamDesc), POINTER(c_void_p)]),
     "zr_runtime_add_extents": (c_int, [c_void_p, POINTER(ExtentsDesc), POINTER(Extents)]),

@@ -22,6 +22,28 @@ _REFUSED = {
 }
 
 
+#: Keywords of torch.optim's optimizers with the only value that the update has, and the way out.
+FIXED = {
+    "amsgrad": (False, "leave it out"),
+    "maximize": (False, "minimize the negative loss"),
+    "differentiable": (False, "leave it out"),
+    "dampening": (0, "leave it out"),
+}
+
+#: Keywords of theirs that say how torch computes, with equal results.
+HARMLESS = ("foreach", "fused", "capturable", "decoupled_weight_decay")
+
+#: PyTorch's defaults, of the package's options; libzero.optim's for Lion.
+_USUAL = {
+    "adamw": {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.0},
+    "lion": {"lr": 1e-4, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.0},
+    "sgd": {"lr": 1e-3, "momentum": 0.0, "weight_decay": 0.0},
+}
+
+#: DeepSpeed's, where a file has `optimizer` (0.19.8), and of files.
+_USUAL_OF_FILES = {"adamw": {}, "lion": {"lr": 1e-3}, "sgd": {}}
+_CLIP_OF_FILES = 1.0
+
 #: Options of the drives, which not only state and parameters may be on.
 _OF_DRIVES = ("block_size", "files_per_path", "nvme_capacity", "nvme_path", "nvme_verify", "queue_depth", "submit_batch")
 
@@ -60,9 +82,7 @@ def _set(config: _c.Config, keyword: str, value: Any) -> None:
         raise _c.UnsupportedError(f"{keyword}='auto' is not supported from Python yet: zero-plan finds a value")
     if row.what["type"] in ("int", "count", "bytes") and isinstance(value, float) and value.is_integer():
         value = int(value)
-    check(
-        lib.zr_option_set(row.option, keyword.encode(), _text(value).encode(), byref(_c.LOG), byref(config))
-    )
+    put(config, keyword, value)
 
 
 def _check_meaning(config: _c.Config, keyword: str, value: Any) -> None:
@@ -113,6 +133,15 @@ def _parse(text: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def section_of(source: Any, name: str) -> dict[str, Any]:
+    """A section of a configuration; {}: it has none."""
+    if source is None:
+        return {}
+    found = source if isinstance(source, dict) else _parse(pathlib.Path(source).read_text())
+    section = found.get(name)
+    return section if isinstance(section, dict) else {}
+
+
 def _automatic(found: dict[str, Any], prefix: str = "") -> Iterator[str]:
     """Keys of a file whose value is "auto"."""
     for key, value in found.items():
@@ -140,6 +169,60 @@ def size_of(keyword: str, value: Any) -> int:
     return int(get(config, "host_memory"))
 
 
+def pair(value: Any, keyword: str) -> tuple[float, float]:
+    """Two numbers."""
+    try:
+        first, second = value
+        return float(first), float(second)
+    except (TypeError, ValueError):
+        message = f"{keyword} is {value!r}, must be two numbers, such as (0.9, 0.999)"
+        raise _c.ArgumentError(message) from None
+
+
+def from_torch(keywords: dict[str, Any]) -> dict[str, Any]:
+    """Keywords as torch.optim's optimizers have them become the library's."""
+    result = dict(keywords)
+    for keyword, (value, way_out) in FIXED.items():
+        given = result.pop(keyword, None)
+        if given is not None and given != value:
+            message = f"{keyword}={given!r} is not supported, only {value}: {way_out}"
+            raise _c.UnsupportedError(message)
+    for keyword in HARMLESS:
+        given = result.pop(keyword, None)
+        if keyword == "decoupled_weight_decay" and given is False:
+            raise _c.UnsupportedError(
+                "decoupled_weight_decay=False is not supported: weight decay is AdamW's"
+            )
+    for keyword, own in (("betas", ("beta1", "beta2")), ("eps", ("epsilon",))):
+        given = result.pop(keyword, None)
+        if given is None:
+            continue
+        both = [name for name in own if result.get(name) is not None]
+        if both:
+            raise _c.ArgumentError(f"{keyword} and {both[0]} say the same: remove one of the two")
+        result.update(zip(own, pair(given, keyword) if len(own) == 2 else (given,)))
+    for keyword in {k for usual in _USUAL.values() for k in usual}:
+        if hasattr(result.get(keyword), "item"):  # a tensor
+            result[keyword] = result[keyword].item()
+    return result
+
+
+def _set_usual(config: _c.Config, found: dict[str, Any], keywords: dict[str, Any]) -> None:
+    """Defaults of what nobody gives: PyTorch's, or DeepSpeed's for a file's."""
+    kind = get(config, "optimizer")
+    section = found.get("optimizer") or {}
+    given = {**section, **(section.get("params") or {})}
+    usual: dict[str, float] = {**_USUAL[kind], **(_USUAL_OF_FILES[kind] if section else {})}
+    for keyword, value in usual.items():
+        key, _, index = rows()[keyword].what["key"].removeprefix("optimizer.params.").partition("[")
+        told = given.get(key, "auto")
+        told = told[int(index[:-1])] if index and isinstance(told, list) else told
+        if keywords.get(keyword) is None and told in ("auto", None):
+            put(config, keyword, value)
+    if found and keywords.get("clip") is None and found.get("gradient_clipping", "auto") == "auto":
+        put(config, "clip", _CLIP_OF_FILES)
+
+
 def configure(
     source: Any, keywords: dict[str, Any], n_ranks: int, uses_drives: bool = False, notes: list[str] | None = None
 ) -> _c.Config:
@@ -158,6 +241,7 @@ def configure(
             raise TypeError(f"libzero: unknown option {keyword!r}{meant}")
         if value is not None:
             _set(config, keyword, value)
+    _set_usual(config, found, keywords)
     for keyword, value in keywords.items():
         if value is not None and not (uses_drives and keyword in _OF_DRIVES):
             _check_meaning(config, keyword, value)
@@ -172,6 +256,12 @@ def configure(
     return config
 
 
+def put(config: _c.Config, keyword: str, value: Any) -> None:
+    """Set an option to what it may be."""
+    option, text = rows()[keyword].option, _text(value).encode()
+    check(lib.zr_option_set(option, keyword.encode(), text, byref(_c.LOG), byref(config)))
+
+
 def get(config: _c.Config, keyword: str) -> str:
     """What an option is, as the library writes it; "": nothing."""
     return lib.zr_option_text(rows()[keyword].option, byref(config)).text.decode()
@@ -182,7 +272,7 @@ def describe() -> str:
     lines = []
     for keyword, row in rows().items():
         allowed = f" ({', '.join(row.what['choices'])})" if row.what["choices"] else ""
-        default = row.what["default"] or None
+        default = _USUAL["adamw"].get(keyword, row.what["default"] or None)
         lines.append(f"{keyword} = {default}{allowed}\n    {row.what['help'] or ''}")
         if row.what["key"]:
             lines[-1] += f"\n    DeepSpeed: {row.what['key']}"

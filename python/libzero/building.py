@@ -32,7 +32,7 @@ class Building:
             self._share_initial_values(rank)
         else:
             check(lib.zr_runtime_restore(self._runtime, checkpoint))
-        group_of = self._add_groups()
+        group_of = self._rates.add_groups(self._runtime)
         fills: list[Any] = []  # until commit has returned
         self._units: list[Unit] = []
         self._n_filled = 0  # units of which the library has all values
@@ -42,6 +42,7 @@ class Building:
         self._trained = [p for p in self._params.values() if not p.is_frozen and p.tensor.numel()]
         extents = self._add_activations() if self._stash_bytes else None
         check(lib.zr_runtime_commit(self._runtime))
+        self._rates.begin(self.global_steps - self.skipped_steps)
         if extents is not None:
             self._stash = Stash(lib.zr_runtime_store(self._runtime), extents.first, self._stash_bytes)
         self._weights = None  # its files are closed; what a checkpoint has comes next
@@ -82,22 +83,6 @@ class Building:
                 check(lib.zr_comm_broadcast(rank.comm, byref(message), data.data_ptr(), size, 0,
                                             lib.zr_runtime_stream(self._runtime)))
             tensor.data.copy_(data)
-
-    def _add_groups(self) -> dict[int, int]:
-        group_of: dict[int, int] = {}
-        self._numbers: list[int] = []
-        self._rates = _torch_optimizer.rates_of(self.optimizer) if self.optimizer is not None else []
-        for i, group in enumerate(self._groups):
-            decay = group.get("weight_decay", float(self._get("weight_decay")))
-            lr = float(self._get("lr"))
-            scale = group["lr"] / lr if "lr" in group else 1.0
-            if self._rates:
-                decay, scale = self._rates[i]
-            number = ctypes.c_int()
-            check(lib.zr_runtime_add_group(self._runtime, byref(_c.Group(f"group {i}".encode(), decay, scale)), byref(number)))
-            self._numbers.append(number.value)
-            group_of.update((id(p), number.value) for p in group["params"])
-        return group_of
 
     def _add_unit(self, plan: UnitPlan, group_of: dict[int, int], fills: list[Any]) -> Unit:
         unit, owner = Unit(plan.name), owner_of(self)
@@ -163,26 +148,29 @@ def _slices_of(tensor: nn.Parameter) -> Any:
     return slice_of
 
 
-def read_groups(model: nn.Module, groups: Iterable[Any] | None, is_optimizer: bool) -> list[dict[str, Any]]:
-    """model_parameters as dictionaries; what is in none is of the library's own group, 0."""
+def read_groups(model: nn.Module, groups: Iterable[Any] | None, kind: str) -> list[dict[str, Any]]:
+    """model_parameters as dictionaries. kind: the library's optimizer; "": they are torch's own."""
     if groups is None:
-        return []
+        return [{"params": list(model.parameters())}]
     groups = list(groups)
-    if groups and not isinstance(groups[0], Mapping):
+    if not groups or not isinstance(groups[0], Mapping):
         groups = [{"params": groups}]
     known = {id(p) for p in model.parameters()}
     seen: set[int] = set()
     result = []
     for group in groups:
-        group = dict(group)
-        params = group["params"] if not isinstance(group.get("params"), torch.Tensor) else [group["params"]]
-        group["params"] = list(params)
+        group = {**group, "params": _torch_optimizer.as_list(group["params"])}
+        allowed = _torch_optimizer.group_keys(kind) if kind else group
         for key in group:
-            if key not in ("params", "weight_decay", "lr", "name") and not is_optimizer:
-                raise UnsupportedError(f"model_parameters: a group's {key!r} is not supported; groups have params, weight_decay and lr")
+            if key not in allowed:
+                raise UnsupportedError(
+                    f"model_parameters: a group's {key!r} is not supported; groups have "
+                    + ", ".join(allowed)
+                )
         for p in group["params"]:
             if id(p) not in known or id(p) in seen:
-                raise ArgumentError("model_parameters: a tensor is not a parameter of the model, or is in two groups")
+                where = "model_parameters" if kind else "optimizer"
+                raise ArgumentError(f"{where}: a tensor is not a parameter of the model, or is in two groups")
             seen.add(id(p))
         result.append(group)
     missing = [n for n, p in model.named_parameters() if p.requires_grad and id(p) not in seen]

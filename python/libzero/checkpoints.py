@@ -79,6 +79,7 @@ class Checkpoints:
             self._saved_model = state.get("model", self._saved_model)
             self._load(checkpoint)
             self._report.step, self._report.n_skipped = info.step, info.step - info.n_updates
+            self._rates.show(info.n_updates)
         finally:
             lib.zr_checkpoint_close(byref(checkpoint))
         for p in self._trained:

@@ -43,12 +43,13 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
 
     model: an nn.Module on the CPU, in fp32 (or bf16 where the configuration says so). It is used in place: its
         parameters become the library's memory.
-    config: DeepSpeed's JSON, a file or a dictionary; None: the defaults
+    config: DeepSpeed's JSON, a file or a dictionary, with DeepSpeed's defaults; None: PyTorch's defaults
     optimizer: the name of an optimizer of the library; or a torch AdamW or SGD without state, whose kind, hyperparameters
-        and groups are used. Its learning rates and weight decays are read in each step, so PyTorch's schedulers work on it
-    lr_scheduler: a scheduler of that optimizer, or a function that creates one: step() steps it
-    model_parameters: parameter groups as in torch.optim: dictionaries with `params`, and `weight_decay` and
-        `lr` where they differ. Parameters in no group have the configuration's values. None: one group
+        and groups are used. It is `engine.optimizer`, which is a torch.optim.Optimizer in any case: values of its groups (lr,
+        betas, weight_decay, ...) are read in each step, so PyTorch's schedulers work on it. Its step() is the engine's
+    lr_scheduler: a scheduler of that optimizer, or a function of engine.optimizer that creates one: step() steps it
+    model_parameters: parameters or parameter groups as in torch.optim: dictionaries with `params`, and `lr`, `betas`,
+        `weight_decay` and the like where they differ. None: one group of all parameters
     pretrained: a Hugging Face folder with safetensors, or a safetensors file: values of all parameters; each rank
         reads the part that it keeps. The model may have been built in libzero.init(), without values
     offload_activations: "nvme": tensors that autograd saves for backward are kept on the drives of nvme_path, up to
@@ -57,7 +58,8 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
         elements of module lists
     checkpoint_sign: "write": checkpoints are signed with the ranks' secret; "require": and only signed ones are loaded
     comm_secret: a file with the secret, at least 16 bytes; None: the value of the variable ZR_COMM_SECRET
-    Other keywords are options; libzero.options() lists them; they override the configuration.
+    Other keywords are options, which libzero.options() lists, or those of torch.optim's optimizers (betas=, eps=, ...); they
+        override the configuration.
 
     Only the thread that created it may use it.
     """
@@ -85,11 +87,11 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
             raise UnsupportedError("model: a module of torch.compile is not supported yet; give the original module")
         if isinstance(config, Mapping):
             config = dict(config)
-        self.optimizer, self.lr_scheduler = None, None
+        keywords = _options.from_torch(keywords)
         if isinstance(optimizer, str):
-            keywords["optimizer"] = optimizer
+            keywords["optimizer"] = optimizer.lower()
         elif optimizer is not None:
-            self._take_optimizer(optimizer, model_parameters, keywords)
+            self._take_optimizer(optimizer, config, model_parameters, keywords)
             model_parameters = optimizer.param_groups
         _c.keep_less_of_what_is_freed()
         self._signs, self._secret = checkpoint_sign, read_secret(checkpoint_sign, comm_secret)
@@ -105,7 +107,6 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
         self.module = model
         self.stage = int(self._get("stage"))
         self.dtype = _DTYPES[self._get("dtype")]
-        self._take_scheduler(lr_scheduler)
         self._n_micro_batches = int(self._get("grad_accum"))
         # Whether parameters come and go.
         is_offloaded = self._get("offload_params") != "none"
@@ -122,7 +123,8 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
         self._frozen = {id(p) for p in model.parameters() if not p.requires_grad}
         self._places = [(m, n, p) for m in model.modules() for n, p in m._parameters.items() if p is not None]
         self._updates_in_backward = self._get("update_at") == "backward"
-        self._groups = read_groups(model, model_parameters, self.optimizer is not None)
+        self._report = _c.StepReport()
+        self._take_rates(optimizer, model_parameters, lr_scheduler)
         self._saved_names = saved_names(model)  # of parameters, in checkpoints
         self._saved_model: dict[str, Any] | None = None  # what they say of the model, once it was asked for
         plans, self._needs = plan_units(model, list(units) if units is not None else None)
@@ -138,7 +140,6 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
         self._n_done = 0  # micro-batches of this step
         self._knows_order = False  # in which backward completes units
         self._n_gradients = 0  # of the first backward so far
-        self._report = _c.StepReport()
         self._kept: list[Unit] = []
         self._held_by_use: list[Unit] = []
         self._shared_hooks: list[Any] = []  # of this backward
@@ -217,29 +218,32 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
 
     # ---- beginning ----
 
-    def _take_optimizer(self, optimizer: Any, model_parameters: Any, keywords: dict[str, Any]) -> None:
+    @staticmethod
+    def _take_optimizer(optimizer: Any, config: Any, model_parameters: Any, keywords: dict[str, Any]) -> None:
         """One of torch's says what to do. It does nothing itself."""
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise ArgumentError(f"optimizer is {type(optimizer).__name__}, must be a torch.optim.Optimizer or a name")
-        own = {**_torch_optimizer.options_of(optimizer), "lr": 1.0, "weight_decay": None, "schedule": None}
+        if _torch_optimizer.is_in_use(optimizer):
+            raise StateError("optimizer belongs to an engine that is open: close() that, or give another optimizer")
+        own = {**_torch_optimizer.options_of(optimizer), "weight_decay": None, "schedule": None}
         twice = [k for k in own if keywords.get(k) is not None]
         if model_parameters is not None:
             twice.append("model_parameters")
         if twice:
             raise ArgumentError(f"{twice[0]} is set by the optimizer that was given; remove one of the two")
+        _torch_optimizer.check_section(own["optimizer"], config)
         keywords.update(own)
-        self.optimizer = optimizer
 
-    def _take_scheduler(self, scheduler: Any) -> None:
-        if self.optimizer is not None and self._get("schedule") != "constant":
-            raise ArgumentError("the configuration has a scheduler, and the optimizer has its own learning rates: remove one of the two")
-        if scheduler is None:
-            return
-        if self.optimizer is None:
-            raise ArgumentError("lr_scheduler requires a torch optimizer, whose learning rates it sets; or set the configuration's scheduler")
-        self.lr_scheduler = scheduler if hasattr(scheduler, "step") else scheduler(self.optimizer)
-        if getattr(self.lr_scheduler, "optimizer", self.optimizer) is not self.optimizer:
-            raise ArgumentError("lr_scheduler belongs to another optimizer than the one that was given")
+    def _take_rates(self, optimizer: Any, model_parameters: Any, lr_scheduler: Any) -> None:
+        """The optimizer, as torch has it, and its scheduler."""
+        is_given = isinstance(optimizer, torch.optim.Optimizer)
+        if (is_given or lr_scheduler is not None) and self._get("schedule") != "constant":
+            other = "lr_scheduler is given" if lr_scheduler is not None else "the optimizer has its own learning rates"
+            raise ArgumentError(f"the configuration has a scheduler, and {other}: remove one of the two")
+        groups = read_groups(self.module, model_parameters, "" if is_given else self._get("optimizer"))
+        self.optimizer = optimizer if is_given else _torch_optimizer.make(self._config, groups)
+        self.lr_scheduler = None if lr_scheduler is None else _torch_optimizer.check_scheduler(lr_scheduler, self.optimizer)
+        self._rates = _torch_optimizer.Rates(self, self.optimizer, self._config)
 
     # ---- what it is ----
 
@@ -262,10 +266,8 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
         return float(self._get("clip"))
 
     def get_lr(self) -> list[float]:
-        """The learning rate of the next step, of each group of a torch optimizer, or one."""
-        if self.optimizer is not None:
-            return [lr for _, lr in _torch_optimizer.rates_of(self.optimizer)]
-        return [lib.zr_config_lr(byref(self._config), self.global_steps - self.skipped_steps)]
+        """The learning rates of the next step, of each group."""
+        return [float(group["lr"]) for group in self.optimizer.param_groups]
 
     def get_global_grad_norm(self) -> float:
         """Norm of the last step's averaged gradients, before clipping."""
@@ -372,8 +374,6 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
             return
         if self._n_done == 0:
             self._follow_changes()
-            if self._updates_in_backward and self.optimizer is not None:
-                self._follow_rates()
         is_extra = self._n_done >= self._n_micro_batches
         if is_extra and self._n_micro_batches > 1:
             raise StateError(
@@ -436,6 +436,7 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
         if loss.grad_fn is None:
             raise ArgumentError("loss depends on no parameter: it has no grad_fn (was it made under torch.no_grad()?)")
         if self._syncs:
+            self._rates.begin_backward()
             self._begin("backward")
         if self._n_done and not self._has_unsynced:
             self._take_shown()
@@ -514,8 +515,7 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
         self._follow_gradients()
         if not self._updates_in_backward:
             self._leave_out()
-        if self.optimizer is not None:
-            self._follow_rates()
+        self._rates.begin_step()
         n_before, n_skipped = self._report.step, self._report.n_skipped
         try:
             check(lib.zr_runtime_step(self._runtime, byref(self._report)))
@@ -534,8 +534,7 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
             p.accept()
         if self._moves:
             _c.give_back_what_is_free()
-        if self.optimizer is not None:
-            self.optimizer._opt_called = True  # else schedulers warn that it was not called
+        self._rates.end_step(self.global_steps - self.skipped_steps)
         if self.lr_scheduler is not None and has_updated:
             self.lr_scheduler.step()
         self._n_skipped = 0 if has_updated else self._n_skipped + 1
@@ -548,15 +547,6 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
                 "skipped for that: nothing is trained. Look for NaN or infinity in the loss and the inputs, or lower the learning rate; "
                 "drop such batches by zero_grad() instead of step()")
 
-    def _follow_rates(self) -> None:
-        """Values that schedulers or the script have set in the optimizer's groups."""
-        rates = _torch_optimizer.rates_of(self.optimizer)
-        if len(rates) != len(self._rates):
-            raise UnsupportedError("optimizer: a group was added after the engine was made")
-        for number, before, (decay, lr) in zip(self._numbers, self._rates, rates):
-            if before != (decay, lr):
-                check(lib.zr_runtime_change_group(self._runtime, number, decay, lr))
-        self._rates = rates
 
     # ---- the module's ----
 
@@ -614,17 +604,11 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
             self._close(keeps_values=True)
 
     def _begin_fork(self) -> None:
-        """Leave drives to the parent. A fork has no copy of memory that ranks share: what reads
-        parameters is refused there."""
+        """Leave drives to the parent. A fork has no copy of memory that ranks share: reading parameters is refused there."""
         lib.zr_runtime_destroy(byref(self._runtime))
-        if self.world_size == 1:
-            return
-        for p in self._params.values():
-            p.tensor.data = p.absent
-        own = {id(module) for module in self.module.modules()}
-        nn.modules.module.register_module_forward_pre_hook(
-            lambda module, _: self._check("forward") if id(module) in own else None
-        )
+        for p in self._params.values() if self.world_size > 1 else ():
+            if p.tensor.numel():
+                set_data(p, p.absent, is_absent=True)
 
     def _close_stash(self) -> None:
         stash, self._stash = self._stash, None

@@ -301,12 +301,12 @@ class Hooks:
 
     def use(self, func: Callable[..., Any], args: Any, kwargs: Any, params: list[Param]) -> Any:
         """Call a function with absent parameters, or their shadows, among its arguments."""
+        self._check("a use of a parameter")
         here = [self.look_up(p) for p in params]
         if all(here):
             return self._call(func, args, kwargs, params)[0]
         if self._gathers:  # the other ranks may not do the same
             raise absence(params, func)
-        self._check("a use of a parameter")
         held: list[Unit] = []
         try:
             for unit in dict.fromkeys(p.unit for p in params):

@@ -17,6 +17,7 @@ import torch
 
 from . import _c, _options
 from ._c import ArgumentError, StateError, UnsupportedError, byref, c_size_t, c_void_p, check, lib
+from ._torch_optimizer import NoState
 
 __all__ = ["SGD", "AdamW", "Lion"]
 
@@ -56,6 +57,13 @@ class _Offloaded(torch.optim.Optimizer):
 
     def __init__(self, params: Any, defaults: dict[str, Any], offload: str, options: dict[str, Any]) -> None:
         super().__init__(params, defaults)
+        self._open(offload, options)
+
+    def _open(self, offload: str, options: dict[str, Any]) -> None:
+        """Let the library have the state, which begins here."""
+        options = _options.from_torch(options)
+        self._made = (offload, options)
+        self.state = NoState("state_dict() has it, and load_state_dict() changes it")
         self._index = {id(p): i for i, p in enumerate(self._trained())}  # in the library
         self._params = list(self._trained())
         if not self._params:
@@ -143,11 +151,11 @@ class _Offloaded(torch.optim.Optimizer):
             grad_dtype=_DTYPES[grad.dtype],
             grad_scale=1.0,
             lr=float(group["lr"]),
-            weight_decay=group["weight_decay"],
+            weight_decay=float(group["weight_decay"]),
             step=self._steps[index] + 1,
         )
         for i, value in enumerate(self._hyper(group)):
-            update.hyper[i] = value
+            update.hyper[i] = float(value)
         return _c.TensorUpdate(index, update)
 
     def _check_open(self) -> None:
@@ -155,6 +163,21 @@ class _Offloaded(torch.optim.Optimizer):
             raise StateError("libzero.optim: the optimizer is closed")
 
     # ---- state ----
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies, by copy.deepcopy or pickle: they have a state of their own."""
+        self._check_open()
+        states = [self._state_of(i) if steps else {} for i, steps in enumerate(self._steps)]
+        own = {"made": self._made, "states": states}
+        return {"defaults": self.defaults, "param_groups": self.param_groups, "state": {}, **own}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        made, states = state.get("made"), state.get("states", [])
+        super().__setstate__({k: v for k, v in state.items() if k not in ("made", "states")})
+        if made is not None:
+            self._open(*made)
+            for i, values in enumerate(states):
+                self._set_state(i, values)
 
     def memory(self) -> dict[str, int]:
         """Bytes of host memory that the library holds for it: now, and at the peak."""
@@ -200,7 +223,9 @@ class _Offloaded(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state_dict of this class or of torch.optim's."""
         self._check_open()
+        empty = self.state
         super().load_state_dict({**state_dict, "state": {}})
+        self.state = empty
         ids = [i for group in state_dict["param_groups"] for i in group["params"]]
         params = [p for group in self.param_groups for p in group["params"]]
         for number, p in zip(ids, params):

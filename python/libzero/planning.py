@@ -338,7 +338,7 @@ def _of_other(module: nn.Module, model: nn.Module, keywords: dict[str, Any]) -> 
     if isinstance(keywords.get("optimizer"), torch.optim.Optimizer):
         optimizer = keywords.pop("optimizer")
         keywords.update(_torch_optimizer.options_of(optimizer))
-        groups = [{k: g[k] for k in ("params", "lr", "weight_decay")} for g in optimizer.param_groups]
+        groups = _torch_optimizer.groups_of(optimizer)
     if groups is not None:
         same = dict(zip(map(id, model.parameters()), module.parameters(), strict=True))
         groups = list(groups)

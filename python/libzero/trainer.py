@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,10 +38,19 @@ _OF_ARGUMENTS = {
     "beta1": "adam_beta1",
     "beta2": "adam_beta2",
     "epsilon": "adam_epsilon",
+    "betas": "adam_beta1 and adam_beta2",
+    "eps": "adam_epsilon",
     "weight_decay": "weight_decay",
     "optimizer": "optim",
     "schedule": "lr_scheduler_type",
     "warmup": "warmup_steps",
+}
+
+#: DeepSpeed's schedulers, and lr_scheduler_types that are like them; "linear" is the default.
+_SCHEDULES = {
+    "WarmupLR": ("constant_with_warmup", "linear"),
+    "WarmupDecayLR": ("linear",),
+    "WarmupCosineLR": ("cosine", "linear"),
 }
 
 #: What initialize() takes that is no option of the library's.
@@ -115,8 +124,10 @@ class HFTrainer(Trainer):
 
     libzero_config: DeepSpeed's JSON, a file or a dictionary; a dictionary may have options of libzero.initialize
         as well, such as {"stage": 3, "offload_optimizer": "cpu"}, `units` and `checkpoint_sign` among them. What
-        TrainingArguments say (batch sizes, accumulation, clipping, optimizer, schedule) is taken from there: the configuration
-        may say the same, or "auto". None: that of HFTrainingArguments, else the defaults
+        TrainingArguments say (batch sizes, accumulation, clipping, optimizer) is taken from there:
+        the configuration may say the same, or "auto". Its `scheduler`, if it has one, is the
+        schedule, as with DeepSpeed; "auto" is filled from the arguments. None: that of
+        HFTrainingArguments, else the defaults
     Other arguments are Trainer's. `engine` is there as soon as train() has begun.
 
     With another Trainer: class Mine(libzero.HFTrainer, Seq2SeqTrainer).
@@ -138,6 +149,7 @@ class HFTrainer(Trainer):
             raise ArgumentError("libzero_config is given here and in the training arguments: remove one of the two")
         _check_arguments(args)
         self._engine_config, self._engine_keywords = _read_config(said if self._given_config is None else self._given_config, args)
+        self._schedule = self._engine_keywords.pop("scheduler", None)
         super().create_accelerator_and_postprocess()
         self.accelerator.__class__ = _Accelerator
         self.accelerator.trainer = self
@@ -169,6 +181,23 @@ class HFTrainer(Trainer):
             model, self._engine_config, optimizer=optimizer, clip=self.args.max_grad_norm or 0,
             grad_accum=self.args.gradient_accumulation_steps, **self._engine_keywords)
         return _Optimizer(optimizer, self.engine)
+
+    def create_scheduler(
+        self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
+    ) -> Any:
+        """That of the configuration, if it has one, else as the Trainer does."""
+        if self._schedule is None:
+            return super().create_scheduler(num_training_steps, optimizer)
+        if self.lr_scheduler is not None:
+            raise ArgumentError(
+                "libzero_config has a scheduler, and one is given in optimizers=: remove one of the two"
+            )
+        rate = _rate_of(self._schedule, self.args, num_training_steps)
+        lr = self.args.learning_rate or 1.0
+        optimizer = self.optimizer if optimizer is None else optimizer
+        self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: rate(n) / lr)
+        self._created_lr_scheduler = True
+        return self.lr_scheduler
 
     # ---- training and evaluation ----
 
@@ -206,7 +235,8 @@ class HFTrainer(Trainer):
             self.push_to_hub(commit_message="Model save")
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        groups = [{k: v for k, v in g.items() if isinstance(v, (int, float))} for g in self.optimizer.param_groups]
+        kept = (int, float, tuple)  # betas are a tuple, as schedulers leave them
+        groups = [{k: v for k, v in g.items() if isinstance(v, kept)} for g in self.optimizer.param_groups]
         self.engine.save_checkpoint(os.path.join(output_dir, _FOLDER), client_state={"groups": groups})
         if self.args.should_save:
             torch.save(self.lr_scheduler.state_dict(), os.path.join(output_dir, _SCHEDULER))
@@ -216,7 +246,7 @@ class HFTrainer(Trainer):
             return
         _, state = self.engine.load_checkpoint(os.path.join(checkpoint, _FOLDER))
         for group, saved in zip(self.optimizer.param_groups, state["groups"], strict=True):
-            group.update(saved)
+            group.update({k: tuple(v) if isinstance(v, list) else v for k, v in saved.items()})
         self.lr_scheduler.load_state_dict(torch.load(os.path.join(checkpoint, _SCHEDULER), weights_only=True))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
@@ -265,7 +295,8 @@ def _read_config(source: Any, args: TrainingArguments) -> tuple[dict[str, Any] |
         config = _options._parse(text)
     keywords = {}
     for key in list(config):
-        if key in _OF_ENGINE or (key in _options.rows() and not isinstance(config[key], dict) and not _is_deepspeed(key)):
+        is_option = key in _options.rows() and not isinstance(config[key], dict)
+        if key in ("betas", "eps", *_OF_ENGINE) or (is_option and not _is_deepspeed(key)):
             keywords[key] = config.pop(key)
             if key in _OF_ARGUMENTS:
                 raise ArgumentError(f"libzero_config: {key} is set by the training arguments ({_OF_ARGUMENTS[key]}): remove it here")
@@ -300,16 +331,80 @@ def _settle(config: dict[str, Any], keywords: dict[str, Any], args: TrainingArgu
         config["gradient_clipping"] = args.max_grad_norm  # absent, it would be DeepSpeed's default
     optimizer = config.pop("optimizer", None)
     if optimizer is not None:
-        left = {k: v for k, v in (optimizer.get("params") or {}).items() if v != "auto"}
-        if left:
-            raise ArgumentError(f"libzero_config: optimizer.params.{next(iter(left))} is not supported: the optimizer is the training arguments' optim")
+        _check_optimizer(optimizer)
         kind = str(optimizer.get("type", "AdamW")).lower()
         keywords["optimizer type"] = "adamw" if kind == "adam" else kind
     scheduler = config.pop("scheduler", None) or {}
-    for name, value in (scheduler.get("params") or {}).items():
-        if value != "auto":
-            raise ArgumentError(f"libzero_config: scheduler.params.{name} is {value}: the schedule is the training arguments' lr_scheduler_type; "
-                                'remove `scheduler`, or write "auto"')
+    if scheduler:
+        keywords["scheduler"] = scheduler
+        _check_schedule(scheduler, args)
     precision = config.get("bf16")
     if isinstance(precision, dict) and precision.get("enabled") == "auto":
         precision["enabled"] = bool(args.bf16)
+
+
+def _check_optimizer(section: dict[str, Any]) -> None:
+    """Refuse what the training arguments' optimizer does not do; what changes nothing passes."""
+    left = {k: v for k, v in (section.get("params") or {}).items() if v != "auto"}
+    keys = {row.what["key"] for row in _options.rows().values()}
+    for key in left:
+        if f"optimizer.params.{key}" in keys:
+            raise ArgumentError(
+                f"libzero_config: optimizer.params.{key} is not supported: the optimizer is the "
+                "training arguments' optim"
+            )
+    if left:
+        kind = section.get("type", "AdamW")
+        _options.configure({"optimizer": {"type": kind, "params": left}}, {}, 1)
+
+
+def _check_schedule(scheduler: dict[str, Any], args: TrainingArguments) -> None:
+    """Refuse a scheduler that is not DeepSpeed's, or differs from the arguments'."""
+    kind = scheduler.get("type")
+    asked = str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type))
+    if kind not in _SCHEDULES:
+        raise ArgumentError(
+            f"libzero_config: scheduler.type is {kind}, must be one of {', '.join(_SCHEDULES)}; or "
+            f"remove `scheduler`: the schedule is then lr_scheduler_type, {asked}"
+        )
+    like = _SCHEDULES[kind][0]
+    if asked not in _SCHEDULES[kind]:
+        raise ArgumentError(
+            f"libzero_config: scheduler.type is {kind}, and lr_scheduler_type of the training "
+            f"arguments is {asked}: remove `scheduler`, or set lr_scheduler_type to {like}"
+        )
+    if args.lr_scheduler_kwargs:
+        raise ArgumentError(
+            "lr_scheduler_kwargs of the training arguments has no effect with scheduler.type "
+            f"{kind} of libzero_config: remove one of the two"
+        )
+    if asked != like:
+        _c.logger.warning("schedule: %s of libzero_config, not lr_scheduler_type %s", kind, asked)
+    _rate_of(scheduler, args, args.max_steps if args.max_steps > 0 else None)
+
+
+def _rate_of(
+    scheduler: dict[str, Any], args: TrainingArguments, n_steps: int | None
+) -> Callable[[int], float]:
+    """The rate of an update, from 0, as DeepSpeed's engine has it: its scheduler begins after the
+    first update, which has the lowest rate. n_steps: all updates; None: not known yet."""
+    params = dict(scheduler.get("params") or {})
+    said = {"warmup_max_lr": args.learning_rate}
+    if n_steps is not None:
+        said.update(warmup_num_steps=args.get_warmup_steps(n_steps), total_num_steps=n_steps)
+    for key, value in said.items():
+        if params.get(key, value) not in ("auto", value):
+            raise ArgumentError(
+                f"libzero_config: scheduler.params.{key} is {params[key]}, the training arguments "
+                f'say {value}: make them equal, or "auto"'
+            )
+    filled = {"warmup_min_lr": 0, "warmup_num_steps": 1, "total_num_steps": 1, **said}
+    params = {k: filled.get(k, v) if v == "auto" else v for k, v in params.items()}
+    if scheduler["type"] != "WarmupLR":
+        params.setdefault("total_num_steps", filled["total_num_steps"])
+    optimizer = {"type": "AdamW", "params": {"lr": args.learning_rate}}
+    source = {"optimizer": optimizer, "scheduler": {**scheduler, "params": params}}
+    config = _options.configure(source, {}, 1)
+    is_cosine = scheduler["type"] == "WarmupCosineLR"
+    lowest = 0.0 if is_cosine else float(params.get("warmup_min_lr", 0))
+    return lambda n: _c.lib.zr_config_lr(_c.byref(config), n - 1) if n else lowest

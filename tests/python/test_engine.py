@@ -548,7 +548,7 @@ class Behaviour(unittest.TestCase):
             (lambda: with_torch(torch.optim.AdamW, own={"config": {"scheduler": {"type": "WarmupLR"}}}), "scheduler"),
             (lambda: libzero.initialize(models.make("mlp"), units=["layers.9"]), "layers.9"),
             (lambda: libzero.initialize(models.make("mlp"), units=["layers", "layers.0"]), "part of 'layers'"),
-            (lambda: libzero.initialize(models.make("mlp"), model_parameters=[{"params": [], "betas": 1}]), "betas"),
+            (lambda: libzero.initialize(models.make("mlp"), model_parameters=[{"params": [], "beta": 1}]), "beta"),
             (lambda: libzero.initialize(models.make("mlp"), model_parameters=[{"params": []}]), "layers.0.weight"),
             (lambda: libzero.initialize(torch.nn.ReLU()), "no parameters"),
             (lambda: libzero.initialize(on_cuda()), r"parameter weight is on cuda:0: .* move the model with .cpu\(\)"),

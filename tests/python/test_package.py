@@ -123,7 +123,7 @@ class Options(unittest.TestCase):
             for keyword, text in [("stage", str(zero["stage"])), ("lr", "2e-05"), ("dtype", "fp32"), ("train_batch_size", "2")]:
                 self.assertEqual(_options.get(config, keyword), text)
             self.assertEqual(sum("has no effect" in note for note in notes), n_without)
-            for words in ("lr 2e-05", "beta2 0.95", "dtype fp32", "fp16.enabled false", "micro_batch 1", "grad_accum 1", "clip 0"):
+            for words in ("lr 2e-05", "beta2 0.999", "dtype fp32", "fp16.enabled false", "micro_batch 1", "grad_accum 1", "clip 1"):
                 self.assertIn(words, notes[-1])
             self.assertIn(f"train_batch_size {_options.get(config, 'train_batch_size')}", notes[-1])
 

@@ -138,8 +138,8 @@ class Use(Case):
                 "reduce_bucket_size": "auto", "stage3_prefetch_bucket_size": "auto", "stage3_gather_16bit_weights_on_model_save": True},
             "bf16": {"enabled": "auto"}, "gradient_clipping": "auto", "gradient_accumulation_steps": 3,
             "train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto",
-            "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": "auto", "eps": 1e-5, "weight_decay": "auto"}},
-            "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": "auto"}}}
+            "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": "auto", "eps": 1e-5, "weight_decay": "auto",
+                                                      "torch_adam": True, "adam_w_mode": True, "bias_correction": True}}}
         file = os.path.join(os.environ["ZR_TEST_FOLDER"], f"config-{N_RANKS}-{RANK}.json")
         with open(file, "w") as f:
             json.dump(config, f)
@@ -157,11 +157,17 @@ class Use(Case):
         for config, words in [
             ({"gradient_clipping": 2.0}, "gradient_clipping is 2.0, the training arguments say 0.5"),
             ({"optimizer": {"type": "AdamW", "params": {"betas": [0.1, 0.2]}}}, r"optimizer.params.betas is \[0.1, 0.2\]"),
-            ({"optimizer": {"type": "AdamW", "params": {"bias_correction": True}}}, "bias_correction"),
-            ({"scheduler": {"params": {"warmup_num_steps": 7}}}, "warmup_num_steps is 7"),
+            ({"optimizer": {"type": "AdamW", "params": {"bias_correction": False}}}, "bias_correction"),
+            ({"optimizer": {"type": "SGD", "params": {"momentum": 0.9}}}, "params.momentum is not supported"),
+            ({"scheduler": {"params": {"warmup_num_steps": 7}}}, "scheduler.type is None"),
+            ({"scheduler": {"type": "OneCycle"}}, "scheduler.type is OneCycle, must be one of WarmupLR, WarmupDecayLR, WarmupCosineLR"),
+            ({"scheduler": {"type": "WarmupLR"}}, "lr_scheduler_type of the training arguments is cosine"),
+            ({"scheduler": {"type": "WarmupCosineLR", "params": {"warmup_max_lr": 1}}}, "warmup_max_lr is 1, the training arguments say 0.01"),
+            ({"scheduler": {"type": "WarmupCosineLR", "params": {"warmup_ratio": 1}}}, "warmup_ratio"),
             ({"clip": 2.0}, "clip is set by the training arguments"),
+            ({"betas": [0.9, 0.9]}, "betas is set by the training arguments"),
         ]:
-            with self.assertRaisesRegex(libzero.ArgumentError, words):
+            with self.assertRaisesRegex(libzero.Error, words):
                 trainer_of(libzero.HFTrainer, make(), self.folder, libzero_config=config)
         for config, words in [({"optimizer": {"type": "Lion"}}, "type is lion"), ({"staage": 3}, "staage"), ({"zero_optimization": {"stage": 7}}, "stage")]:
             trainer = trainer_of(libzero.HFTrainer, make(), self.folder, libzero_config=config)
@@ -174,6 +180,48 @@ class Use(Case):
         trainer = trainer_of(libzero.HFTrainer, make(), self.folder, {"optim": "adafactor"})
         with self.assertRaisesRegex(libzero.UnsupportedError, "Adafactor"):
             trainer.train()
+
+    def test_schedules_of_deepspeed(self):
+        """The rates of each update, as DeepSpeed has them: the first two are the lowest."""
+        auto = {"warmup_num_steps": "auto"}
+        for kind, asked, params, rates in [
+            ("WarmupLR", "linear", {**auto, "warmup_min_lr": "auto", "warmup_max_lr": "auto"}, [0, 0, 1e-2, 1e-2, 1e-2, 1e-2]),
+            ("WarmupLR", "constant_with_warmup", {**auto, "warmup_type": "linear", "warmup_min_lr": 2e-3},
+             [2e-3, 2e-3, 6e-3, 1e-2, 1e-2, 1e-2]),
+            ("WarmupDecayLR", "linear", {**auto, "warmup_max_lr": "auto", "total_num_steps": "auto"}, [0, 0, 1e-2, 1e-2, 7.5e-3, 5e-3]),
+            ("WarmupCosineLR", "cosine", {**auto, "total_num_steps": "auto", "cos_min_ratio": 0.5},
+             [0, 0, 1e-2, 1e-2 * (0.5 + 0.25 * (1 + 0.5**0.5)), 7.5e-3, 1e-2 * (0.5 + 0.25 * (1 - 0.5**0.5))]),
+        ]:
+            arguments = {"max_steps": 6, "warmup_steps": 2, "lr_scheduler_type": asked, "eval_strategy": "no"}
+            trainer = trainer_of(libzero.HFTrainer, make(), self.folder, arguments,
+                                 libzero_config={"scheduler": {"type": kind, "params": params}})
+            trainer.train()
+            seen = [log["learning_rate"] for log in trainer.state.log_history if "learning_rate" in log]
+            for found, rate in zip(seen, rates, strict=True):
+                self.assertAlmostEqual(found, rate, 9, (kind, seen))
+            self.assertAlmostEqual(trainer.engine.get_lr()[0], trainer.lr_scheduler.get_last_lr()[0], 12)
+            trainer.engine.close()
+        config = {"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 7}}}
+        trainer = trainer_of(libzero.HFTrainer, make(), self.folder, {"lr_scheduler_type": "linear"}, libzero_config=config)
+        with self.assertRaisesRegex(libzero.ArgumentError, "warmup_num_steps is 7, the training arguments say 1"):
+            trainer.train()
+
+    def test_go_on_with_betas(self):
+        """Those that a scheduler has moved are of the checkpoint."""
+        arguments = {"max_steps": 6, "save_strategy": "steps", "save_steps": 3, "eval_strategy": "no"}
+
+        def start(folder, checkpoint=None):
+            model = make()
+            optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+            scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=6)
+            trainer = trainer_of(libzero.HFTrainer, model, folder, arguments, optimizers=(optimizer, scheduler))
+            trainer.train(resume_from_checkpoint=checkpoint)
+            weights = trainer.engine.weights_xxh3()
+            trainer.engine.close()
+            return weights
+
+        whole = start(self.folder)
+        self.assertEqual(start(self.folder + "-again", os.path.join(self.folder, "checkpoint-3")), whole)
 
     def test_go_on(self):
         """From a checkpoint, at another stage, as if nothing had been; one of the plain Trainer's is refused."""

@@ -112,6 +112,67 @@ TEST(groups_change) {
     }
 }
 
+/* Two groups of SGD, each with its own momentum, that changes at the third step. */
+static zr_status_t train_with_momentum(zr_rank_t *rank) {
+    seen_t *seen = rank->context;
+    zr_unit_t *unit;
+    zr_param_t *params[2];
+    int group;
+    float values[2][4];
+    const zr_group_t second = {"second", 0, 1};
+    ZR_TRY(zr_runtime_add_group(rank->runtime, &second, &group));
+    ZR_TRY(zr_runtime_add_unit(rank->runtime, "u", &unit));
+    for (int p = 0; p < 2; p++) {
+        zr_param_desc_t desc = {.name = p == 0 ? "a" : "b",
+                                .n_dims = 1,
+                                .dims = {N},
+                                .group = p == 0 ? 0 : group,
+                                .fill = fill};
+        ZR_TRY(zr_unit_add_param(unit, &desc, &params[p]));
+    }
+    if (zr_runtime_change_hyper(rank->runtime, group, "momentum", 0.5) != ZR_ERR_STATE)
+        return ZR_ERR_STATE;
+    ZR_TRY(zr_runtime_commit(rank->runtime));
+    ZR_TRY(zr_runtime_change_hyper(rank->runtime, group, "momentum",
+                                   rank->rank == seen->stray ? 0.25 : 0.5));
+    for (int i = 0; i < 3; i++) {
+        if (i == 2)
+            ZR_TRY(zr_runtime_change_hyper(rank->runtime, group, "momentum", 0.25));
+        if (zr_runtime_change_hyper(rank->runtime, group, "momentum", 1) != ZR_ERR_ARGUMENT ||
+            zr_runtime_change_hyper(rank->runtime, 0, "beta1", 0.5) != ZR_ERR_ARGUMENT ||
+            zr_runtime_change_hyper(rank->runtime, 2, "momentum", 0.5) != ZR_ERR_ARGUMENT)
+            return ZR_ERR_STATE;
+        ZR_TRY(step(rank->runtime, unit, params));
+        ZR_TRY(look(params, values, i));
+    }
+    if (rank->rank == 0)
+        memcpy(seen->values, values, sizeof(values));
+    return ZR_OK;
+}
+
+TEST(hyperparameters_of_a_group_change) {
+    /* The running sums are 1, 1 and 1 without momentum; 1, 0.5 + 1 and 0.25 * 1.5 + 1 with it. */
+    const float expected[2][3] = {{0.5F, 0, -0.5F}, {0.5F, -0.25F, -0.9375F}};
+    for (int stage = 0; stage <= 3; stage++) {
+        seen_t seen = {.stray = -1};
+        zr_config_t config = config_of(stage);
+        config.adamw.weight_decay = 0;
+        zr_run_options_t options = zr_run_options_default();
+        options.log.sink = ignore;
+        assert_ok(zr_run_ranks(&config, 2, train_with_momentum, &seen, &options));
+        for (int p = 0; p < 2; p++)
+            for (int i = 0; i < 3; i++)
+                assert_true(seen.values[p][i] == expected[p][i]);
+    }
+    seen_t seen = {.stray = 1};
+    zr_config_t config = config_of(1);
+    zr_run_options_t options = zr_run_options_default();
+    options.log.sink = ignore;
+    assert_int_equal(zr_run_ranks(&config, 2, train_with_momentum, &seen, &options), ZR_ERR_COMM);
+    assert_has(zr_last_error(),
+               "rank 1 gives parameter group 1 momentum 0.25; rank 0 gives group 1");
+}
+
 TEST(ranks_that_differ_are_named) {
     seen_t seen = {.stray = 1};
     zr_config_t config = config_of(1);
