@@ -26,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from typing import NamedTuple
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "python"))
 from processes import free_port
@@ -37,10 +38,9 @@ SIZES = ("1MiB", "4MiB", "64MiB", "1GiB")
 class Option:
     """How an option is drawn."""
 
-    def __init__(self, chance, value, when=None, changes=False, is_lossy=False):
+    def __init__(self, chance, value, when=None, changes=False):
         self.chance, self.value, self.when = chance, value, when or (lambda o: True)
         self.changes = changes  # the result; else other values of it end in the same bits
-        self.is_lossy = is_lossy  # sums or encodings for which equal bits are not promised
 
 
 def one_of(*values):
@@ -58,6 +58,11 @@ def has(name, *values):
 
 def n(o, name, default=1):
     return int(o.get(name, default))
+
+
+def encodes_between_groups(o):
+    is_split = n(o, "shard-group-size", 9) < n(o, "ranks")
+    return is_split and o.get("reduce-encoding", "none") != "none"
 
 
 def any_nvme(o):
@@ -255,15 +260,9 @@ OPTIONS = {
     "micro-batch": Option(0.3, one_of(1, 2, 3), changes=True),
     "grad-accum": Option(0.4, one_of(1, 2, 3), changes=True),
     "shard-group-size": Option(0.25, divisors, many, changes=True),
-    "gather-encoding": Option(
-        0.1, one_of("none", "bf16", "8bit"), many, changes=True, is_lossy=True
-    ),
-    "reduce-encoding": Option(
-        0.1, one_of("none", "bf16", "8bit", "4bit"), many, changes=True, is_lossy=True
-    ),
-    "error-feedback": Option(
-        0.3, one_of("on", "off"), has("reduce-encoding", "bf16", "8bit", "4bit"), changes=True
-    ),
+    "gather-encoding": Option(0.1, one_of("none", "bf16", "8bit"), many, changes=True),
+    "reduce-encoding": Option(0.1, one_of("none", "bf16", "8bit", "4bit"), many, changes=True),
+    "error-feedback": Option(0.5, one_of("on", "off"), encodes_between_groups, changes=True),
     "reduce": Option(
         1,
         one_of("every-micro-batch"),
@@ -271,11 +270,7 @@ OPTIONS = {
         changes=True,
     ),
     "outer-every": Option(
-        0.2,
-        one_of(0, 1, 2),
-        lambda o: n(o, "shard-group-size", 9) < n(o, "ranks"),
-        changes=True,
-        is_lossy=True,
+        0.2, one_of(0, 1, 2), lambda o: n(o, "shard-group-size", 9) < n(o, "ranks"), changes=True
     ),
     "outer-lr": Option(0.5, one_of(0.5, 1), has("outer-every", "1", "2"), changes=True),
     "outer-momentum": Option(0.5, one_of(0, 0.9), has("outer-every", "1", "2"), changes=True),
@@ -286,7 +281,6 @@ OPTIONS = {
         one_of("fp32", "bf16", "8bit"),
         lambda o: o.get("optimizer") != "sgd" or "momentum" in o,
         changes=True,
-        is_lossy=True,
     ),
     "lr": Option(0.3, one_of(1e-3, 0.01), changes=True),
     "beta1": Option(0.1, one_of(0.5, 0.9), lambda o: o.get("optimizer") != "sgd", changes=True),
@@ -402,13 +396,57 @@ PLANNED = (
     ("planned_metadata_bytes", "metadata_bytes"),
 )
 
-#: Findings that are not mended yet: what they say, and why.
-KNOWN = {
-    r"checkpoints do not support": "an error of --lora-base with --checkpoint-dir names neither",
-    r"^planned_pinned_bytes": "pinned bytes of ranks that save are not planned",
-    r"^planned_metadata_bytes: peak": "tables of a save are not planned to the byte",
-    r"^there is no plan": "--val-data with --offload-params nvme has no plan",
-}
+
+#: Options without which no run is compared with another.
+NEEDED = ("model", "data", "steps", "threads", "device", "json")
+
+
+class Known(NamedTuple):
+    """A finding that is not mended yet."""
+
+    reason: str
+    said: str
+    options: tuple = ()  # all of them are given, some with a value: "stage=auto"
+
+    def is_this(self, wrong, options):
+        given = {*options, *(f"{k}={v}" for k, v in options.items())}
+        return re.search(self.said, wrong) and given.issuperset(self.options)
+
+
+KNOWN = (
+    Known(
+        "an error of --lora-base with --checkpoint-dir names neither", "checkpoints do not support"
+    ),
+    Known("pinned bytes of ranks that save are not planned", "^planned_pinned_bytes"),
+    Known(
+        "tables of a save are not planned to the byte",
+        "^planned_metadata_bytes",
+        ("checkpoint-dir",),
+    ),
+    Known(
+        "tables of --gather-encoding with --update-at backward are not planned to the byte",
+        "^planned_metadata_bytes",
+        ("gather-encoding", "update-at"),
+    ),
+    Known(
+        "tables of io settings with --update-at backward are not planned to the byte",
+        "^planned_metadata_bytes",
+        ("io-settings", "update-at"),
+    ),
+    Known("--val-data with --offload-params nvme has no plan", "^there is no plan", ("val-data",)),
+    Known("--stage auto drops --gather-encoding", "other bits", ("gather-encoding", "stage=auto")),
+    Known("encoded gradients have other bits at stage 0", "other bits", ("reduce-encoding",)),
+    Known(
+        "encoded gathers have other bits with frozen weights",
+        "other bits",
+        ("gather-encoding", "freeze"),
+    ),
+    Known(
+        "encoded gathers have other bits with frozen weights",
+        "other bits",
+        ("gather-encoding", "lora"),
+    ),
+)
 
 
 def options_of(program):
@@ -519,47 +557,56 @@ def differing(planned, measured, where=""):
     return [] if planned == measured else [f"{where[1:]} {planned} != {measured}"]
 
 
+def check_refusal(output, errors):
+    """Exit code 2: an error names an option, a key or a file of options."""
+    said = [line for line in errors.splitlines() if "error" in line]
+    if output:
+        return ["exit code 2, and output"], None
+    if not said or not re.search(r"--[a-z]|[a-z_]+\.[a-z_]+|config\.json", " ".join(said)):
+        return [f"exit code 2 without an option's name: {' '.join(said) or errors[-600:]}"], None
+    return [], {"result": "refused", "message": said[-1]}
+
+
+def check_failure(options, result):
+    """Exit code 1: a budget does not suffice, and no plan has said that it would."""
+    is_short = {"device-memory", "host-memory", "memory", "nvme-capacity"} & set(options)
+    if result.get("error") != "ZR_ERR_BUDGET" or not is_short or "--" not in result["message"]:
+        return [f"exit code 1: {result.get('error')}: {result.get('message')}"]
+    if result.get("planned_fits") is True:
+        return [f"planned to fit, and failed: {result['message']}"]
+    return []
+
+
+def check_success(options, result):
+    wrong = []
+    if result["result"] not in ("trained", "evaluated"):
+        wrong.append(f"exit code 0, and result {result['result']}")
+    if options.get("plan-check") != "off":
+        if result.get("planned_fits") is False:
+            wrong.append("planned not to fit, and it ran")
+        if "planned_peak_bytes" not in result:
+            wrong.append("there is no plan")
+    has_ended = result.get("evaluation", {}).get("ended_run", False)  # by --patience, early
+    for planned, measured in PLANNED:
+        other = differing(result[planned], result[measured]) if planned in result else []
+        if other and not has_ended:
+            wrong.append(f"{planned}: {'; '.join(other[:4])}")
+    return wrong
+
+
 def check(options, code, output, errors):
-    """What is wrong with a run, or None; and its result."""
+    """What is wrong with a run; and its result."""
     if code == "hang":
-        return "hang", None
+        return ["hang"], None
     if code not in (0, 1, 2):
-        return f"exit code {code}: {errors[-600:]}", None
+        return [f"exit code {code}: {errors[-600:]}"], None
     if code == 2:
-        said = [line for line in errors.splitlines() if "error" in line]
-        if output:
-            return "exit code 2, and output", None
-        if not said or not re.search(r"--[a-z]|[a-z_]+\.[a-z_]+|config\.json", " ".join(said)):
-            return f"exit code 2 without an option's name: {' '.join(said) or errors[-600:]}", None
-        return None, {"result": "refused", "message": said[-1]}
+        return check_refusal(output, errors)
     try:
         result = json.loads(output, parse_constant=no_constant)
     except ValueError as error:
-        return f"{error}: {output[:200]} {errors[-300:]}", None
-    if code == 1:
-        is_short = any(
-            k in options for k in ("device-memory", "host-memory", "memory", "nvme-capacity")
-        )
-        if result.get("error") == "ZR_ERR_BUDGET" and is_short and "--" in result["message"]:
-            if result.get("planned_fits") is True:
-                return f"planned to fit, and failed: {result['message']}", result
-            return None, result
-        return f"exit code 1: {result.get('error')}: {result.get('message')}", result
-    if result["result"] not in ("trained", "evaluated"):
-        return f"exit code 0, and result {result['result']}", result
-    if result.get("planned_fits") is False and options.get("plan-check") != "off":
-        return "planned not to fit, and it ran", result
-    if "planned_peak_bytes" not in result and options.get("plan-check") != "off":
-        return "there is no plan", result
-    has_ended = result.get("evaluation", {}).get(
-        "ended_run", False
-    )  # by --patience, before steps that were planned
-    for planned, measured in PLANNED:
-        if planned in result and not has_ended:
-            other = differing(result[planned], result[measured])
-            if other:
-                return f"{planned}: {'; '.join(other[:4])}", result
-    return None, result
+        return [f"{error}: {output[:200]} {errors[-300:]}"], None
+    return (check_failure if code else check_success)(options, result), result
 
 
 class Composition:
@@ -575,18 +622,48 @@ class Composition:
         code, output, errors = start(self.program, options)
         self.n_runs += 1
         wrong, result = check(options, code, output, errors)
-        if wrong is not None:
-            self.say(wrong, options)
+        for text in wrong:
+            self.say(text, self.says(text) if not keeps_files else None, options)
         if result is not None and result["result"] == "refused":
             self.refused.append(result["message"])
-        return result if wrong is None and code == 0 else None
+        return result if code == 0 else None
 
-    def say(self, wrong, *runs):
-        known = next((reason for words, reason in KNOWN.items() if re.search(words, wrong)), None)
-        if known is not None:
-            self.known.append(known)
-            return
+    def says(self, text):
+        """Whether a run has the same finding, up to its numbers."""
+
+        def fails(runs):
+            FILES.renew()
+            found, _ = check(runs[0], *start(self.program, runs[0]))
+            return any(re.split(r"\d", t)[0] == re.split(r"\d", text)[0] for t in found)
+
+        return fails
+
+    def differ(self, runs):
+        """Whether two runs end in different bits."""
+        hashes = []
+        for options in runs:
+            FILES.renew()
+            code, output, _ = start(self.program, options)
+            hashes.append(json.loads(output).get("weights_xxh3") if code == 0 else None)
+        return None not in hashes and hashes[0] != hashes[1]
+
+    @staticmethod
+    def shrink(runs, fails):
+        """The same with as few options as fail in the same way."""
+        for name in [k for k in {**runs[0], **runs[-1]} if k not in NEEDED]:
+            fewer = [{k: v for k, v in options.items() if k != name} for options in runs]
+            if fails(fewer):
+                runs = fewer
+        return runs
+
+    def say(self, wrong, fails, *runs):
+        for known in KNOWN:
+            if any(known.is_this(wrong, options) for options in runs):
+                self.known.append(known.reason)
+                return
         self.found.append(wrong)
+        if fails is not None:
+            runs = self.shrink(runs, fails)
         lines = "\n".join(shlex.join([self.program, *words(options)]) for options in runs)
         files = "".join(
             f"\n# {options[k]}: {open(options[k]).read()}"
@@ -600,13 +677,10 @@ class Composition:
             with open(os.environ["ZR_FUZZ_FOUND"], "a") as file:
                 print(text, file=file)
 
-    def compare(self, what, first, second, options, other):
-        if first["weights_xxh3"] != second["weights_xxh3"]:
-            self.say(
-                f"{what}: other bits, {first['weights_xxh3']} and {second['weights_xxh3']}",
-                options,
-                other,
-            )
+    def compare(self, what, first, second, options, other, fails=None):
+        hashes = first["weights_xxh3"], second["weights_xxh3"]
+        if hashes[0] != hashes[1]:
+            self.say(f"{what}: other bits, {hashes[0]} and {hashes[1]}", fails, options, other)
 
     def try_all(self):
         dice = random.Random(self.seed)
@@ -614,22 +688,29 @@ class Composition:
         result = self.run(options)
         if result is None or result["result"] != "trained":
             return
-        is_lossy = any(
-            self.table[k].is_lossy and v not in ("none", "fp32", "0") for k, v in options.items()
-        )
-        if not is_lossy and "patience" not in options:
-            other = draw(self.table, dice, fixed=options)
-            second = self.run(other)
-            if second is not None and second["result"] == "trained":
-                self.compare("another placement", result, second, options, other)
-        if (
-            dice.random() < 0.3
-            and "patience" not in options
-            and not {"keep-best", "checkpoint-keep"} & set(options)
-        ):
-            self.try_resume(options, result, is_lossy)
+        if "patience" in options:  # another number of steps
+            return
+        other = draw(self.table, dice, fixed=options)
+        second = self.run(other)
+        if second is not None and second["result"] == "trained":
+            self.compare("another placement", result, second, options, other, self.differ)
+        if dice.random() < 0.3 and not {"keep-best", "checkpoint-keep"} & set(options):
+            self.try_resume(options, result)
+        if dice.random() < 0.2:
+            self.try_budgets(options, result)
 
-    def try_resume(self, options, result, is_lossy):
+    def try_budgets(self, options, result):
+        """What a run has reserved is enough for it."""
+        budgets = {
+            f"{tier}-memory": str(result["peak_bytes"][tier]["reserved"])
+            for tier in ("device", "host")
+        }
+        limited = {**options, **budgets}
+        again = self.run(limited)
+        if again is not None:
+            self.compare("within budgets", result, again, options, limited)
+
+    def try_resume(self, options, result):
         """Saved in each step, without its last checkpoint, and resumed."""
         saving = {
             k: v
@@ -656,13 +737,8 @@ def main():
     program = os.path.abspath(sys.argv[1])
     first, count = int(os.environ.get("ZR_FUZZ_SEED", 1)), int(os.environ.get("ZR_FUZZ_COUNT", 120))
     table = table_of(program)
-    began, n_runs, n_found, refused, known = (
-        time.monotonic(),
-        0,
-        0,
-        collections.Counter(),
-        collections.Counter(),
-    )
+    began, n_runs, n_found = time.monotonic(), 0, 0
+    refused, known = collections.Counter(), collections.Counter()
     try:
         for seed in range(first, first + count):
             composition = Composition(program, table, seed)
@@ -675,7 +751,7 @@ def main():
     seconds = time.monotonic() - began
     print(f"{count} compositions from seed {first}, {n_runs} runs in {seconds:.0f} s")
     print(f"  {n_found} findings, {sum(refused.values())} refused")
-    for reason in KNOWN.values():
+    for reason in dict.fromkeys(k.reason for k in KNOWN):
         print(f"  {known[reason]} known: {reason}")
     for message, times in refused.most_common(40):
         print(f"  {times} {message}")

@@ -31,7 +31,8 @@ class Loop:
         torch.manual_seed(self.program.seed)
         inner = self.space["Model"]()
         if self.program.keywords.get("peft"):
-            config = peft.LoraConfig(r=2, target_modules=["front"], init_lora_weights=False)
+            linear = [n for n, m in inner.named_modules() if type(m) is torch.nn.Linear]
+            config = peft.LoraConfig(r=2, target_modules=linear[::2], init_lora_weights=False)
             self.module = peft.get_peft_model(inner, config)
             inner = self.module.base_model.model
         else:
@@ -203,16 +204,16 @@ class Plain(Loop):
     backward_without_sync = backward
 
     def step(self):
-        gradients = [p.grad for p in self.module.parameters() if p.grad is not None]
-        is_finite = all(g.isfinite().all() for g in gradients)
+        trained = [p for group in self.optimizer.param_groups for p in group["params"]]
+        is_finite = all(p.grad.isfinite().all() for p in trained if p.grad is not None)
         if self.program.keywords.get("clip") and is_finite:
-            torch.nn.utils.clip_grad_norm_(self.module.parameters(), self.program.keywords["clip"])
+            torch.nn.utils.clip_grad_norm_(trained, self.program.keywords["clip"])
         if is_finite:
             self.optimizer.step()
-        self.optimizer.zero_grad()
+        self.zero_grad()
 
     def zero_grad(self):
-        self.optimizer.zero_grad()
+        self.module.zero_grad()
 
     def gathered(self, _params):
         return torch.enable_grad()

@@ -8,7 +8,7 @@ A seed makes a program (fuzz_programs.py). A failure prints the smallest program
 same way, and the features that it needs.
 
 ZR_FUZZ_SEED     of the first program; the others follow. Default 1
-ZR_FUZZ_COUNT    number of programs. Default 60, about a minute
+ZR_FUZZ_COUNT    number of programs. Default 100, about a minute
 ZR_FUZZ_WITHOUT  features, blocks and steps that are left out, with commas: gru,block2,step0
 ZR_FUZZ_WITH     features that are drawn although the tables call them broken; "all": each of them
 ZR_FUZZ_FOUND    a folder in which each finding's program is kept
@@ -265,7 +265,7 @@ def report(program, kind, text, placements, allowed):
 
 
 def main():
-    first, count = int(os.environ.get("ZR_FUZZ_SEED", 1)), int(os.environ.get("ZR_FUZZ_COUNT", 60))
+    first, count = int(os.environ.get("ZR_FUZZ_SEED", 1)), int(os.environ.get("ZR_FUZZ_COUNT", 100))
     without = frozenset(filter(None, os.environ.get("ZR_FUZZ_WITHOUT", "").split(",")))
     allowed = frozenset(filter(None, os.environ.get("ZR_FUZZ_WITH", "").split(",")))
     unknown = {

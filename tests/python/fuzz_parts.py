@@ -286,14 +286,15 @@ class Walk(nn.Module):
 
 
 class Lora(nn.Module):
-    """A frozen matrix with a trained correction of rank 2."""
+    """A frozen norm and a frozen matrix, with a trained correction of rank 2."""
 
     def __init__(self):
         super().__init__()
-        self.base = nn.Linear(N_CHANNELS, N_CHANNELS)
-        self.base.requires_grad_(False)
+        self.norm, self.base = nn.LayerNorm(N_CHANNELS), nn.Linear(N_CHANNELS, N_CHANNELS)
+        self.requires_grad_(False)
         self.a = nn.Parameter(0.3 * torch.randn(2, N_CHANNELS))
         self.b = nn.Parameter(0.1 * torch.randn(N_CHANNELS, 2))
 
     def forward(self, x):
+        x = self.norm(x)
         return self.base(x) + x @ self.a.t() @ self.b.t()

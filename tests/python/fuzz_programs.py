@@ -22,6 +22,7 @@ class Kind(NamedTuple):
     refusal: str = ""  # an error that may refuse it; "": it has to work
     broken: str = ""  # why it is not drawn yet
     is_alone: bool = False  # ranks together do not compute what one computes
+    weight: int = 1
 
 
 class Feature(NamedTuple):
@@ -40,14 +41,17 @@ KINDS = {
         "nn.Sequential(nn.Linear(8, 12), nn.ReLU(inplace=True), nn.Dropout(0.0), nn.Linear(12, 8))"
     ),
     "conv": Kind("nn.Conv1d(8, 8, 3, padding=1)", "{m}(x.transpose(1, 2)).transpose(1, 2)"),
-    "layer_norm": Kind("nn.LayerNorm(8)"),
+    "layer_norm": Kind("nn.LayerNorm(8)", weight=3),
     "rms_norm": Kind("nn.RMSNorm(8)"),
     "batch_norm": Kind(
         "nn.BatchNorm1d(8)", "{m}(x.transpose(1, 2)).transpose(1, 2)", is_alone=True
     ),
     "group_norm": Kind("nn.GroupNorm(2, 8)", "{m}(x.transpose(1, 2)).transpose(1, 2)"),
-    "attention": Kind("nn.MultiheadAttention(8, 2, batch_first=True)", "{m}(x, x, x)[0]"),
-    "encoder": Kind("nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)"),
+    "attention": Kind("nn.MultiheadAttention(8, 2, batch_first=True)", "{m}(x, x, x)[0]", weight=2),
+    "encoder": Kind(
+        # silu: with others PyTorch computes evaluations without calling the layers in it
+        "nn.TransformerEncoderLayer(8, 2, 16, 0.0, F.silu, batch_first=True)", weight=4
+    ),
     "gru": Kind("nn.GRU(8, 8, batch_first=True)", "{m}(x)[0]"),
     "lstm": Kind("nn.LSTM(8, 8, 2, batch_first=True)", "{m}(x)[0]"),
     "walk": Kind("Walk()"),
@@ -87,12 +91,15 @@ KINDS = {
     ),
     "stacked": Kind("Stacked()"),
     "running": Kind("Running()"),
-    "table": Kind("Table()", "{m}(x, tokens)"),
+    "table": Kind(
+        "Table()", "{m}(x, tokens)", broken="an embedding in a checkpoint is an error of PyTorch's"
+    ),
     "weight_norm": Kind("parametrizations.weight_norm(nn.Linear(8, 8))"),
     "old_weight_norm": Kind("nn.utils.weight_norm(nn.Linear(8, 8))"),
     "spectral_norm": Kind("parametrizations.spectral_norm(nn.Linear(8, 8))", is_alone=True),
     "orthogonal": Kind("parametrizations.orthogonal(nn.Linear(8, 8))"),
-    "lora": Kind("Lora()"),
+    "pre_norm": Kind("nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8))", weight=3),
+    "lora": Kind("Lora()", weight=3),
     "nested_checkpoint": Kind(
         "Pair()",
         "checkpoint(lambda x: {m}.down(checkpoint({m}.up, x, use_reentrant=False)), x, "
@@ -109,8 +116,9 @@ FEATURES = {
     "tied": Feature(0.1),
     "twice": Feature(0.1),
     "switched": Feature(0.1, broken="what is not used is decayed"),
-    "checkpoint": Feature(0.15),
+    "checkpoint": Feature(0.15, broken="frozen weights are read while they are absent"),
     "checkpoint_reentrant": Feature(0.1),
+    "checkpoint_all": Feature(0.15, broken="frozen weights are read while they are absent"),
     "saved_hooks": Feature(0.07),
     "block_autocast": Feature(0.04),
     "tensor_hook": Feature(0.07, broken="hooks get a part, or None"),
@@ -124,7 +132,7 @@ FEATURES = {
     "unused": Feature(0.15, broken="decayed"),
     "root_parameter": Feature(0.2),
     "autocast": Feature(0.1),
-    "peft": Feature(0.1),
+    "peft": Feature(0.15),
     "dict_output": Feature(0.15),
     "tuple_output": Feature(0.1),
     "dataclass_output": Feature(0.1),
@@ -136,7 +144,7 @@ FEATURES = {
     "torch_optimizer": Feature(0.5),
     "sgd": Feature(0.15),
     "groups": Feature(0.15),
-    "bf16": Feature(0.05),
+    "bf16": Feature(0.05, broken="buffers of floating point stay fp32"),
     "named_units": Feature(0.1, broken="* matches dots"),
     "two_ranks": Feature(0.2),
     "accumulate": Feature(0.3),
@@ -231,7 +239,8 @@ class Draw:
         return True
 
     def kind(self, *place):
-        name = self.dice("kind", *place).choice(list(KINDS))
+        weights = [row.weight for row in KINDS.values()]
+        name = self.dice("kind", *place).choices(list(KINDS), weights)[0]
         if not self._may(name, KINDS[name]):
             return "linear"
         self.used.add(name)
@@ -271,7 +280,7 @@ def write_block(draw, i, kinds, lines):
     module, body = f"self.{name}", []
     for _ in range(2 if draw.has("twice", i) else 1):
         value = use.format(m=module)
-        if draw.has("checkpoint", i):
+        if draw.is_checkpointed or draw.has("checkpoint", i):
             value = f"checkpoint(lambda x: {value}, x, use_reentrant=False)"
         elif draw.has("checkpoint_reentrant", i):
             value = f"checkpoint(lambda x: {value}, x, use_reentrant=True)"
@@ -288,6 +297,7 @@ def write_block(draw, i, kinds, lines):
         body = ["with own_saved_hooks():", *("    " + b for b in body)]
     if draw.has("switched", i):
         body = [f'if "{name}" not in self.skipped:', *("    " + b for b in body)]
+        draw.switched.append(name)
     forward += body
     if draw.has("frozen", i):
         after.append(f"model.{name}.requires_grad_(False)")
@@ -325,6 +335,7 @@ def write_module(draw):
     ]
     forward = ["x = self.front(self.embed(tokens) + noise.to(self.front.weight.dtype))"]
     after, kinds = [], {}
+    draw.is_checkpointed, draw.switched = draw.has("checkpoint_all"), []
     for i in range(draw.dice("blocks").randint(1, 5)):
         if not draw.keeps(f"block{i}"):
             continue
@@ -422,8 +433,8 @@ def write_loop(draw, blocks, accum):
             lines.append(f't.turn("{block_of("freeze", s)}")')
         if draw.has("unfreeze_first", s):
             lines.append(f't.turn("{block_of("unfreeze_first", s)}", True)')
-        if draw.has("switched", s) and blocks:
-            lines.append(f't.skip("{draw.dice("switched", "block", s).choice(blocks)}")')
+        if draw.switched and draw.dice("skip", s).random() < 0.4:
+            lines.append(f't.skip("{draw.dice("skipped", s).choice(draw.switched)}")')
         if draw.has("zero_grad", s):
             lines.append("t.zero_grad()")
         if draw.has("dropped_forward", s):
