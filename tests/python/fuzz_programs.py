@@ -50,7 +50,8 @@ KINDS = {
     "attention": Kind("nn.MultiheadAttention(8, 2, batch_first=True)", "{m}(x, x, x)[0]", weight=2),
     "encoder": Kind(
         # silu: with others PyTorch computes evaluations without calling the layers in it
-        "nn.TransformerEncoderLayer(8, 2, 16, 0.0, F.silu, batch_first=True)", weight=4
+        "nn.TransformerEncoderLayer(8, 2, 16, 0.0, F.silu, batch_first=True)",
+        weight=4,
     ),
     "gru": Kind("nn.GRU(8, 8, batch_first=True)", "{m}(x)[0]"),
     "lstm": Kind("nn.LSTM(8, 8, 2, batch_first=True)", "{m}(x)[0]"),
@@ -116,9 +117,13 @@ FEATURES = {
     "tied": Feature(0.1),
     "twice": Feature(0.1),
     "switched": Feature(0.1, broken="what is not used is decayed"),
-    "checkpoint": Feature(0.15, broken="frozen weights are read while they are absent"),
+    "checkpoint": Feature(
+        0.15, refusal="or update at the end", broken="frozen weights are read while they are absent"
+    ),
     "checkpoint_reentrant": Feature(0.1),
-    "checkpoint_all": Feature(0.15, broken="frozen weights are read while they are absent"),
+    "checkpoint_all": Feature(
+        0.15, refusal="or update at the end", broken="frozen weights are read while they are absent"
+    ),
     "saved_hooks": Feature(0.07),
     "block_autocast": Feature(0.04),
     "tensor_hook": Feature(0.07, broken="hooks get a part, or None"),
@@ -132,7 +137,7 @@ FEATURES = {
     "unused": Feature(0.15, broken="decayed"),
     "root_parameter": Feature(0.2),
     "autocast": Feature(0.1),
-    "peft": Feature(0.15),
+    "peft": Feature(0.15, broken="adapters that the loss does not use are decayed"),
     "dict_output": Feature(0.15),
     "tuple_output": Feature(0.1),
     "dataclass_output": Feature(0.1),
