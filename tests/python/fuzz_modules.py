@@ -39,7 +39,7 @@ except ImportError as error:
 os.environ["LIBZERO_POISON"] = "1"  # memory that is given back is overwritten
 sys.path.insert(0, os.path.dirname(__file__))
 from fuzz_loops import Ours, Plain
-from fuzz_programs import FEATURES, KINDS, load, read, write
+from fuzz_programs import ROWS, load, read, write
 from processes import fork_ranks
 
 import libzero
@@ -197,8 +197,7 @@ def run(program):
 
 
 def allowed_refusals(program):
-    rows = {**KINDS, **FEATURES}
-    return [rows[n].refusal for n in program.used if n in rows and rows[n].refusal]
+    return [ROWS[n].refusal for n in program.used if n in ROWS and ROWS[n].refusal]
 
 
 def findings_of(program, found):
@@ -264,58 +263,67 @@ def report(program, kind, text, placements, allowed):
     return kind, tuple(needs)
 
 
+class Tally:
+    """What was seen of all programs."""
+
+    def __init__(self, allowed):
+        self.allowed, self.began = allowed, time.monotonic()
+        self.counts, self.refused = collections.Counter(), collections.Counter()
+        self.known = collections.Counter()  # findings, by kind and by what they need
+
+    def add(self, program):
+        plain, found = run(program)
+        self.counts["programs"] += 1
+        if "text" in plain:
+            self.refused["PyTorch: " + plain["text"].splitlines()[0][:100]] += 1
+            return
+        for what, tolerance in zip(("losses", "weights"), plain["tolerances"]):
+            exactness = "to 1e-5" if tolerance == TOLERANCE else "less exactly"
+            exactness = exactness if tolerance <= WORST_TOLERANCE else "by hash alone"
+            self.counts[f"{what} {exactness}"] += 1
+        self.counts["placements"] += len(found)
+        findings, refused = findings_of(program, found)
+        self.refused.update(text.splitlines()[0][:100] for text in refused)
+        for kind, (text, placements) in {f[0]: f[1:] for f in reversed(findings)}.items():
+            cause = cause_of(program, kind, placements, self.allowed, self.known)
+            self.known[cause or report(program, kind, text, placements, self.allowed)] += 1
+
+    def __str__(self):
+        seconds = time.monotonic() - self.began
+        lines = [f"{n} {what}" for what, n in self.counts.items()]
+        lines += [f"{n} refused: {text}" for text, n in self.refused.most_common()]
+        lines += [
+            f"{n} findings: {kind}, needs {' '.join(needs)}"
+            for (kind, needs), n in self.known.most_common()
+        ]
+        return "\n  ".join([f"in {seconds:.0f} s", *lines])
+
+
+def names_in(variable):
+    """Features, blocks and steps that a variable lists."""
+    names = frozenset(filter(None, os.environ.get(variable, "").split(",")))
+    for name in names - set(ROWS):
+        if not re.fullmatch(r"all|(step|block)\d+", name):
+            sys.exit(f"{variable}: there is no feature {name}")
+    return names
+
+
 def main():
     first, count = int(os.environ.get("ZR_FUZZ_SEED", 1)), int(os.environ.get("ZR_FUZZ_COUNT", 100))
-    without = frozenset(filter(None, os.environ.get("ZR_FUZZ_WITHOUT", "").split(",")))
-    allowed = frozenset(filter(None, os.environ.get("ZR_FUZZ_WITH", "").split(",")))
-    unknown = {
-        n
-        for n in without | allowed
-        if n not in KINDS and n not in FEATURES and not re.fullmatch(r"all|(step|block)\d+", n)
-    }
-    if unknown:
-        sys.exit(f"there is no feature {', '.join(sorted(unknown))}")
+    without, allowed = names_in("ZR_FUZZ_WITHOUT"), names_in("ZR_FUZZ_WITH")
     warm_up()
     if sys.argv[1:]:
         sys.exit(run_files(sys.argv[1:]))
-    began, counts, refusals, known = (
-        time.monotonic(),
-        collections.Counter(),
-        collections.Counter(),
-        collections.Counter(),
-    )
+    tally = Tally(allowed)
     for seed in range(first, first + count):
-        program = write(seed, without, allowed)
-        plain, found = run(program)
-        if "text" in plain:
-            counts["plain PyTorch refuses"] += 1
-            refusals["PyTorch: " + plain["text"].splitlines()[0][:100]] += 1
-            continue
-        for what, tolerance in zip(("losses", "weights"), plain["tolerances"]):
-            exactness = "to 1e-5" if tolerance == TOLERANCE else "less exactly"
-            counts[f"{what} {exactness if tolerance <= WORST_TOLERANCE else 'by hash alone'}"] += 1
-        counts["placements"] += len(found)
-        findings, refused = findings_of(program, found)
-        refusals.update(text.splitlines()[0][:100] for text in refused)
-        seen = set()
-        for kind, text, placements in findings:
-            if kind not in seen:
-                seen.add(kind)
-                cause = cause_of(program, kind, placements, allowed, known)
-                known[cause or report(program, kind, text, placements, allowed)] += 1
-    print(f"{count} programs from seed {first} in {time.monotonic() - began:.0f} s: {dict(counts)}")
-    for text, n in refusals.most_common():
-        print(f"  {n} refused: {text}")
-    for (kind, needs), n in known.most_common():
-        print(f"  {n} findings: {kind}, needs {' '.join(needs)}")
-    broken = {
-        n: row.broken
-        for n, row in {**KINDS, **FEATURES}.items()
-        if row.broken and not allowed & {n, "all"}
-    }
-    for name, reason in broken.items():
-        print(f"  not drawn: {name}: {reason}")
-    sys.exit(1 if known else 0)
+        tally.add(write(seed, without, allowed))
+        if (seed - first) % 100 == 99:
+            print(f"to seed {seed}, {tally}", flush=True)
+    print(f"seeds {first} to {first + count - 1}, {tally}")
+    for name, row in ROWS.items():
+        if row.broken and not allowed & {name, "all"}:
+            print(f"  not drawn: {name}: {row.broken}")
+    sys.exit(1 if tally.known else 0)
 
 
 def run_files(paths):

@@ -188,6 +188,8 @@ FEATURES = {
     "deep_copy": Feature(0.04, broken="the module cannot be copied"),
 }
 
+ROWS = {**KINDS, **FEATURES}
+
 NVME = {"nvme_capacity": "64MiB"}
 PLACEMENTS = [
     {"stage": 0},
@@ -272,7 +274,7 @@ class Program(NamedTuple):
 
     def command(self):
         without = f" ZR_FUZZ_WITHOUT={','.join(sorted(self.without))}" if self.without else ""
-        allowed = sorted(n for n in self.used if {**KINDS, **FEATURES}.get(n, Feature(0)).broken)
+        allowed = sorted(n for n in self.used if n in ROWS and ROWS[n].broken)
         more = f" ZR_FUZZ_WITH={','.join(allowed)}" if allowed else ""
         variables = f"ZR_FUZZ_SEED={self.seed} ZR_FUZZ_COUNT=1{without}{more}"
         return f"{variables} python tests/python/fuzz_modules.py"
@@ -403,7 +405,7 @@ def write_module(draw):
 
 
 def write_loop(draw, blocks, accum):
-    """The source of train(t): what is called is below, Loop."""
+    """The source of train(t), which calls a Loop of fuzz_loops.py."""
     lines, at = [], 0
     is_saved = False
 
