@@ -30,7 +30,7 @@ class Loop:
     def open(self):
         torch.manual_seed(self.program.seed)
         inner = self.space["Model"]()
-        if self.program.keywords.get("peft"):
+        if self.program.keywords["peft"]:
             linear = [n for n, m in inner.named_modules() if type(m) is torch.nn.Linear]
             config = peft.LoraConfig(r=2, target_modules=linear[::2], init_lora_weights=False)
             self.module = peft.get_peft_model(inner, config)

@@ -188,6 +188,8 @@ FEATURES = {
     "deep_copy": Feature(0.04, broken="the module cannot be copied"),
 }
 
+if not HAS_PEFT:
+    FEATURES["peft"] = FEATURES["peft"]._replace(broken="peft is not installed")
 ROWS = {**KINDS, **FEATURES}
 
 NVME = {"nvme_capacity": "64MiB"}
@@ -503,8 +505,7 @@ def write(seed, without=frozenset(), allowed=frozenset(), placements=None):
     module, blocks = write_module(draw)
     if blocks and draw.has("named_units"):
         keywords["units"] = ["b*"]
-    if HAS_PEFT:
-        keywords["peft"] = draw.has("peft")
+    keywords["peft"] = draw.has("peft")
     keywords["groups"] = draw.has("groups")
     loop = write_loop(draw, blocks, accum)
     keywords["torch_optimizer"] = draw.has("torch_optimizer") or keywords["groups"]
