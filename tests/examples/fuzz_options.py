@@ -429,9 +429,9 @@ KNOWN = (
         ("gather-encoding", "update-at"),
     ),
     Known(
-        "tables of io settings with --update-at backward are not planned to the byte",
+        "tables of --update-at backward with state on drives are not planned to the byte",
         "^planned_metadata_bytes",
-        ("io-settings", "update-at"),
+        ("nvme-path", "update-at"),
     ),
     Known("--val-data with --offload-params nvme has no plan", "^there is no plan", ("val-data",)),
     Known("--stage auto drops --gather-encoding", "other bits", ("gather-encoding", "stage=auto")),
