@@ -215,6 +215,8 @@ class Plain(Loop):
     def zero_grad(self):
         self.module.zero_grad()
 
+    drop_step = zero_grad
+
     def gathered(self, _params):
         return torch.enable_grad()
 
@@ -296,6 +298,9 @@ class Ours(Loop):
 
     def zero_grad(self):
         self.engine.zero_grad()
+
+    def drop_step(self):
+        self.engine.drop_step()
 
     def gathered(self, params):
         return self.engine.gathered(params)

@@ -11,6 +11,8 @@ import re
 from typing import NamedTuple
 
 ABSENT = "gathered"  # what an error says of a parameter that is not there
+GRAD = r"one rank `grad`"  # of a gradient that is not
+ACCUM = "grad_accum.* says how many"  # of more micro-batches than were declared
 HAS_PEFT = importlib.util.find_spec("peft") is not None
 
 
@@ -32,6 +34,7 @@ class Feature(NamedTuple):
     refusal: str = ""
     broken: str = ""
     is_alone: bool = False
+    works_at: tuple = ()  # stages at which one rank is not refused
 
 
 KINDS = {
@@ -160,7 +163,9 @@ FEATURES = {
     "dropped_forward": Feature(0.07),
     "two_forwards": Feature(0.1),
     "no_sync": Feature(0.07),
-    "retain_graph": Feature(0.05, broken="more backwards than grad_accum are refused"),
+    "retain_graph": Feature(
+        0.05, refusal=ACCUM, broken="more backwards than grad_accum are refused"
+    ),
     "penalty": Feature(0.05, broken="autograd.grad outside of engine.backward gathers nothing"),
     "regulariser": Feature(0.05, refusal=ABSENT, broken="NaN at stage 3"),
     "freeze": Feature(0.07, broken="moments and decay go on"),
@@ -170,19 +175,29 @@ FEATURES = {
     ),
     "gathered_read": Feature(0.1),
     "gathered_write": Feature(0.1),
-    "write_by_hand": Feature(0.04, refusal="gathered", broken="lost, or an error of PyTorch's"),
+    "write_by_hand": Feature(
+        0.04, refusal=ABSENT, broken="lost, or an error of PyTorch's", works_at=(0, 1, 2)
+    ),
     "load_state_dict": Feature(0.1),
     "save_and_load": Feature(0.1),
     "reopen": Feature(0.05),
     "torch_clip": Feature(
-        0.05, refusal=r"\.grad\b|clip_grad", broken="p.grad is None after backward"
+        0.05, refusal=GRAD, broken="p.grad is None after backward", works_at=(0,)
     ),
-    "edit_gradients": Feature(0.05, refusal=r"\.grad\b", broken="p.grad is None after backward"),
-    "read_gradients": Feature(0.05, refusal=r"\.grad\b", broken="p.grad is None after backward"),
-    "no_gradient": Feature(0.04, refusal=r"\.grad\b", broken="p.grad is None after backward"),
+    "edit_gradients": Feature(
+        0.05, refusal=GRAD, broken="p.grad is None after backward", works_at=(0,)
+    ),
+    "read_gradients": Feature(
+        0.05, refusal=GRAD, broken="p.grad is None after backward", works_at=(0,)
+    ),
+    "no_gradient": Feature(
+        0.04, refusal=GRAD, broken="p.grad is None after backward", works_at=(0,)
+    ),
     "zero_grad": Feature(0.2),
     "drop_gradients": Feature(0.04, broken="zero_grad() drops nothing"),
-    "other_accumulation": Feature(0.05, broken="more backwards than grad_accum are refused"),
+    "other_accumulation": Feature(
+        0.05, refusal=ACCUM, broken="more backwards than grad_accum are refused"
+    ),
     "nan": Feature(0.05),
     "averaged_model": Feature(0.04, broken="the module cannot be copied"),
     "deep_copy": Feature(0.04, broken="the module cannot be copied"),
@@ -448,8 +463,9 @@ def write_loop(draw, blocks, accum):
             lines.append("t.zero_grad()")
         if draw.has("dropped_forward", s):
             lines.append(f"t.forward({90 + s})")
-        if draw.has("drop_gradients", s):
-            lines += [f"t.backward(t.forward({80 + s}))", "t.zero_grad()"]
+        if draw.has("drop_gradients", s):  # of several micro-batches zero_grad() drops all or none
+            drop = "t.zero_grad()" if accum == 1 else "t.drop_step()"
+            lines += [f"t.backward(t.forward({80 + s}))", drop]
         for m in range(accum + (1 if draw.has("other_accumulation", s) else 0)):
             if draw.has("evaluate", s, m):
                 lines.append(f't.evaluate({60 + at}, "eval")')
