@@ -326,9 +326,12 @@ class Ours(Loop):
     def reopen(self):
         saved = self.engine.save_checkpoint(self.folder + "-reopened")
         frozen = [not p.requires_grad for p in self.module.parameters()]
+        rates = [group["lr"] for group in self.optimizer.param_groups] if self.optimizer else []
         self.engine.close()
         self.open()
         self.engine.load_checkpoint(saved)
+        for i, rate in enumerate(rates):
+            self.optimizer.param_groups[i]["lr"] = rate
         for p, was in zip(self.module.parameters(), frozen):
             p.requires_grad_(not was)
 

@@ -237,9 +237,16 @@ def shrink(program, kind, placements, allowed):
     return smallest
 
 
-def cause_of(program, kind, placements, allowed, known):
+def without_numbers(text):
+    """The beginning of a finding that other programs share; of differences there is none."""
+    return "" if text.startswith(("weights", "values", "other bits")) else re.split(r"\d", text)[0]
+
+
+def cause_of(program, kind, text, placements, allowed, known):
     """A finding that is known already, without which this one is not there."""
     for cause in known:
+        if cause[0] == kind and cause[2] and cause[2] == without_numbers(text):
+            return cause
         if cause[0] == kind and cause[1] and set(cause[1]) <= program.used:
             other = write(program.seed, program.without | {cause[1][0]}, allowed, placements)
             if not any(k == kind for k, _, _ in findings_of(other, run(other)[1])[0]):
@@ -264,7 +271,7 @@ def report(program, kind, text, placements, allowed):
         ) as file:
             lines = "\n".join(f"# {line}" for line in what.splitlines())
             file.write(f"{lines}\n# {smallest.command()}\n{smallest}\n")
-    return kind, tuple(needs)
+    return kind, tuple(needs), without_numbers(text)
 
 
 class Tally:
@@ -289,7 +296,7 @@ class Tally:
         findings, refused = findings_of(program, found)
         self.refused.update(text.splitlines()[0][:100] for text in refused)
         for kind, (text, placements) in {f[0]: f[1:] for f in reversed(findings)}.items():
-            cause = cause_of(program, kind, placements, self.allowed, self.known)
+            cause = cause_of(program, kind, text, placements, self.allowed, self.known)
             self.known[cause or report(program, kind, text, placements, self.allowed)] += 1
 
     def __str__(self):
@@ -298,7 +305,7 @@ class Tally:
         lines += [f"{n} refused: {text}" for text, n in self.refused.most_common()]
         lines += [
             f"{n} findings: {kind}, needs {' '.join(needs)}"
-            for (kind, needs), n in self.known.most_common()
+            for (kind, needs, _), n in self.known.most_common()
         ]
         return "\n  ".join([f"in {seconds:.0f} s", *lines])
 

@@ -511,9 +511,10 @@ def write(seed, without=frozenset(), allowed=frozenset(), placements=None):
     if draw.has("sgd"):
         keywords = {"optimizer": "sgd", "lr": HYPER["lr"], "momentum": 0.9}
     keywords["weight_decay"] = 0.1 if draw.has("decay") else 0.0
+    keywords["reduce"] = "every-micro-batch"  # else stages add several backwards in another order
     accum = draw.dice("accumulation").choice((2, 3)) if draw.has("accumulate") else 1
     if accum > 1:
-        keywords.update(grad_accum=accum, reduce="every-micro-batch")
+        keywords["grad_accum"] = accum
     if draw.has("clip"):
         keywords["clip"] = 0.5
     if draw.has("bf16"):
