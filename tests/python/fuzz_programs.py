@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 ABSENT = "gathered"  # what an error says of a parameter that is not there
 GRAD = r"one rank `grad`"  # of a gradient that is not
-ACCUM = "grad_accum.* says how many"  # of more micro-batches than were declared
+ACCUM = "grad_accum.* says how many|declare how many the step has"  # of more micro-batches than were declared
 HAS_PEFT = importlib.util.find_spec("peft") is not None
 
 
