@@ -70,6 +70,9 @@ if(TARGET zero-train)
   target_compile_definitions(test_zero_train_documents PRIVATE
     ZERO_TRAIN="$<TARGET_FILE:zero-train>" ZERO_PLAN="$<TARGET_FILE:zero-plan>")
   add_dependencies(test_zero_train_documents zero-train zero-plan)
+  add_test(NAME fuzz_options
+           COMMAND python3 ${CMAKE_CURRENT_SOURCE_DIR}/examples/fuzz_options.py $<TARGET_FILE:zero-train>)
+  zr_test_properties(fuzz_options NO_SANITIZERS)
   zr_add_python_test(test_make_documents_live examples/test_make_documents.py
                      $<TARGET_FILE:zero-train>)
   zr_add_test(examples/test_zero_train_evaluate.c NO_SANITIZERS)

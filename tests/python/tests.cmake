@@ -12,6 +12,8 @@ if(ZR_HAS_SHARED)
     zr_add_python_test(test_python_${name}_live python/test_${name}.py)
     set_property(TEST test_python_${name}_live PROPERTY ENVIRONMENT ${ZR_PYTHON_ENVIRONMENT})
   endforeach()
+  zr_add_python_test(fuzz_modules_live python/fuzz_modules.py)
+  set_property(TEST fuzz_modules_live PROPERTY ENVIRONMENT ${ZR_PYTHON_ENVIRONMENT})
   add_test(NAME test_python_package_live
            COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/python/test_package.sh ${CMAKE_SOURCE_DIR}
                    $<TARGET_FILE:python_layouts>)
