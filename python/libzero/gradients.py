@@ -41,11 +41,15 @@ class Gradients:
                 unit.n_awaited = -1  # its frozen parameters are used until the end
         for key, uses in shared.items():
             param = self._params.get(key)
-            is_taken = param is not None and not param.tensor._backward_hooks and key not in self._tables  # which want it whole
-            if is_whole and is_taken:
+            if is_whole and param is not None and not self._is_wanted_whole(param):
                 self._take_apart(param, uses)
         self._n_reduced = 0
         self._reduce_complete()
+
+    def _is_wanted_whole(self, param: Param) -> bool:
+        """Others than the engine see its gradient, or have saved what it is made of."""
+        tensor = param.tensor
+        return bool(tensor._backward_hooks) or len(tensor._post_accumulate_grad_hooks) > 1 or id(tensor) in self._tables
 
     def _come_last(self) -> None:
         """Hooks of the script see gradients before they go to the library."""
