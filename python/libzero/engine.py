@@ -413,6 +413,8 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
     def drop_step(self) -> None:
         """Drop what was computed since the last step(): all gradients, and a micro-batch that was begun. All ranks call it."""
         self._check("drop_step")
+        if self._updates_in_backward and self._n_done >= self._n_micro_batches:
+            raise UnsupportedError("drop_step: backward has updated parameters already (update_at='backward'): set update_at='end'")
         self._give_all_back()
         self._end_lingering(is_forced=True)
         check(lib.zr_runtime_drop_step(self._runtime))

@@ -107,9 +107,7 @@ class _Accelerator(Accelerator):
         return super().prepare(*objects, **keywords)
 
     def backward(self, loss: torch.Tensor, **_: Any) -> None:
-        engine = self.trainer.engine
-        n = engine.gradient_accumulation_steps()  # of these the engine takes the mean, the Trainer the sum
-        engine.backward(loss * n if n > 1 else loss)
+        self.trainer.engine.backward(loss, scale=False)  # the Trainer has divided it
 
     def clip_grad_norm_(self, parameters: Any, max_norm: float, norm_type: float = 2) -> torch.Tensor:
         return self.trainer.optimizer.clip(float(max_norm))
