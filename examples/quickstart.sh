@@ -93,9 +93,9 @@ for stage in 0 1 2 3; do
     table="$table
 $line"
     # What is live at the peak, and what is reserved alone: together they are what the budget limits.
-    jq -r "[\"$stage\", (.peak_bytes.device | (.at_peak.tags |
-        .parameters, .gradients, .optimizer_state, .gathered_parameters + .gradient_buckets,
-        .activations + .workspace + .staging + .data + .other), .reserved - .live) / 1048576] | @tsv" \
+    jq -r "[\"$stage\", ((.at_peak_bytes.device | .parameters, .gradients, .optimizer_state,
+        .gathered_parameters + .gradient_buckets, .activations + .workspace + .staging + .data + .other),
+        (.peak_bytes.device | .reserved - .live)) / 1048576] | @tsv" \
         "$work/$name.json" >>$work/peaks.txt
 done
 printf '%s\n' "$table" >$work/table.txt

@@ -211,11 +211,9 @@ static json_t *peak_object(const train_peak_t *peak, zr_tier_t tier) {
                        {"tags", tags_object(peak->by_tag, tier)});
 }
 
-/* With the parts of live as well. */
-static json_t *whole_peak_object(const train_peak_t *peak, zr_tier_t tier) {
-    json_t *object = peak_object(peak, tier);
-    json_put(&object, "at_peak", JSON_OBJECT({"tags", tags_object(peak->at_peak, tier)}));
-    return object;
+/* The parts of live. */
+static json_t *at_peak_object(const train_peak_t *peak, zr_tier_t tier) {
+    return tags_object(peak->at_peak, tier);
 }
 
 static json_t *peaks_object(const train_peak_t peaks[ZR_N_TIERS], bool has_drives,
@@ -410,11 +408,11 @@ static void put_matmul_choices(json_t **object_p, const train_options_t *options
 }
 
 static void put_memory(json_t **object_p, const train_result_t *result) {
+    bool has_drives = train_result_has_store(result);
     if (result->has_memory)
-        json_put(object_p, "peak_bytes",
-                 peaks_object(result->peak, train_result_has_store(result), whole_peak_object));
-    if (result->has_memory)
-        JSON_PUT(object_p, {"pinned_bytes", json_count(result->peak[ZR_TIER_HOST].pinned)},
+        JSON_PUT(object_p, {"peak_bytes", train_peaks_object(result->peak, has_drives)},
+                 {"at_peak_bytes", peaks_object(result->peak, has_drives, at_peak_object)},
+                 {"pinned_bytes", json_count(result->peak[ZR_TIER_HOST].pinned)},
                  {"metadata_bytes", train_metadata_object(&result->metadata)});
     if (result->planned.is_made)
         put_planned(object_p, &result->planned);

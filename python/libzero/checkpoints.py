@@ -96,12 +96,12 @@ class Checkpoints:
         for p in self._params.values():
             tensor = saved.pop(names[id(p.tensor)], None)
             if tensor is None:
-                raise ArgumentError(f"{path} has no parameter {names[id(p.tensor)]}: it is of another model")
+                raise ArgumentError(f"{path} has no parameter {names[id(p.tensor)]}: it is of a different model")
             shape = [tensor.dims[i] for i in range(tensor.n_dims)]
             if shape != library_dims(p.shape):
                 raise ArgumentError(f"{path}: parameter {names[id(p.tensor)]} has shape {shape}, the model's {list(p.shape)}")
         if saved:
-            raise ArgumentError(f"{path} has {len(saved)} parameters that the model lacks, such as {next(iter(saved))}: it is of another model")
+            raise ArgumentError(f"{path} has {len(saved)} parameters that the model lacks, such as {next(iter(saved))}: it is of a different model")
         own = self._get("optimizer")
         if any(t.has_moments for t in found) and self._trained and info.optimizer.decode().lower() != own.lower():
             raise ArgumentError(f"{path} has the state of optimizer {info.optimizer.decode()!r}, and this engine's is {own!r}")

@@ -511,7 +511,7 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
         if not self.is_gradient_accumulation_boundary():
             return False
         if self._has_unsynced:
-            raise StateError("step: gradients of no_sync were not reduced: the step's last backward has to be outside of it")
+            raise StateError("step: gradients of no_sync were not reduced: the step's last backward must be outside of it")
         self._end_lingering(is_forced=True)
         self._follow_changes()
         self._follow_gradients()

@@ -6,6 +6,7 @@
 #include <cuda_runtime_api.h>
 #include <sys/wait.h>
 
+#include "kernels/device_backend.h"
 #include "kernels/device_fixture.h"
 #include "tests/emu/emu.h"
 #include "tests/emu/emu_probe.h"
@@ -116,6 +117,7 @@ static int outcome_of(void (*run)(fixture_t *), fixture_t *f) {
         signal(SIGABRT, SIG_DFL);
         if (freopen("/dev/null", "w", stderr) == NULL)
             _exit(2);
+        f->device->owner = getpid(); /* devices refuse forks */
         run(f);
         _exit(0);
     }

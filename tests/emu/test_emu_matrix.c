@@ -4,6 +4,7 @@
  */
 #include <sys/wait.h>
 
+#include "kernels/device_backend.h"
 #include "tests/emu/emu.h"
 #include "tests/emu/emu_matrix_probe.h"
 #include "tests/kernels/device_fixture.h"
@@ -59,6 +60,7 @@ TEST_WITH(test_banks, setup, teardown) {
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
+        f->device->owner = getpid(); /* devices refuse forks */
         fixture_reset(f);
         zr_bf16_t *matrix = fixture_take(f, 512, 0);
         float *c = fixture_take(f, 1024, 0);

@@ -70,7 +70,7 @@ TEST(promised_fields) {
     double at_peak = 0;
     const char *tag;
     json_t *bytes;
-    json_object_foreach(field(device, "at_peak.tags"), tag, bytes) {
+    json_object_foreach(field(object, "at_peak_bytes.device"), tag, bytes) {
         at_peak += json_number_value(bytes);
         assert_true(json_number_value(bytes) <= number(field(device, "tags"), tag));
     }

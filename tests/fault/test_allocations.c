@@ -148,7 +148,7 @@ static int clean(void **state) {
 
 #define TINY(layers)                                                                               \
     "zero-train", "--model", "layers=" layers ",channels=8,heads=2,seq=8,vocab=128", "--data",     \
-        ".", "--ranks", "2", "--comm-timeout", "60", "--log", ".log"
+        "text", "--ranks", "2", "--comm-timeout", "60", "--log", ".log"
 
 TEST(stage_3_with_config) {
     static const char *const words[] = {TINY("10"),  "--config", "config.json", "--steps", "2",

@@ -571,7 +571,7 @@ class Lifetimes(unittest.TestCase):
         with libzero.initialize(net(), **HYPER) as engine:
             Loops.our_step(engine, 0)
             engine.save_checkpoint(folder)
-        others = [(nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 16), nn.Linear(16, 4)), {}, "of another model|no parameter"),
+        others = [(nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 16), nn.Linear(16, 4)), {}, "of a different model|no parameter"),
                   (nn.Sequential(nn.Linear(8, 17), nn.ReLU(), nn.Linear(17, 4)), {}, "0.weight has shape"),
                   (net(), {"optimizer": "lion", "beta2": 0.9, "epsilon": None}, "optimizer")]
         for model, options, words in others:
