@@ -22,6 +22,7 @@
 extern "C" {
 #include <cmocka.h>
 
+#include "kernels/device_backend.h"
 #include "tests/kernels/device_fixture.h"
 }
 
@@ -873,6 +874,7 @@ int signal_of(fixture_t *f, const char *kernel, unsigned n_blocks) {
         signal(SIGABRT, SIG_DFL);
         if (freopen("/dev/null", "w", stderr) == NULL)
             _exit(1);
+        f->device->owner = getpid(); /* devices refuse forks */
         run(f, kernel, n_blocks, 1, 0, out);
         _exit(0);
     }
