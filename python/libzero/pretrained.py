@@ -174,7 +174,10 @@ class _TorchFile:
         try:
             self._tensors = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
         except Exception as error:
-            raise FormatError(f"{path}: torch.load cannot read it: {error}") from None
+            # Its first sentence: the rest tells how to trust the file, with escape sequences.
+            cause = str(error).partition("\n")[0].partition(" This file")[0]
+            cause = "".join(c for c in cause if c.isprintable())
+            raise FormatError(f"{path}: torch.load cannot read it: {cause}") from None
         if not isinstance(self._tensors, dict):
             raise FormatError(f"{path}: it has {type(self._tensors).__name__}, not tensors by name")
         for name, tensor in self._tensors.items():
