@@ -53,6 +53,23 @@ bool zr_model_keys_read(const zr_architecture_t *architecture, const char *text,
 bool zr_model_refuse(char *error, size_t error_size, const char *format, ...) ZR_PRINTF(3, 4);
 zr_model_value_t zr_model_key_value(const zr_model_key_t *key, const zr_model_shape_t *shape);
 
+/** A value of a config.json for messages, shortened. */
+typedef struct zr_model_json_text {
+    char text[64];
+} zr_model_json_text_t;
+zr_model_json_text_t zr_model_json_show(const json_t *value);
+
+/**
+ * Refuse what is neither read nor known to change nothing.
+ *
+ * @param known  keys that the architecture reads; NULL behind the last
+ * @param type   the model type, for messages
+ * @return ZR_OK; ZR_ERR_UNSUPPORTED, logged with the key and its value
+ */
+ZR_NODISCARD zr_status_t zr_model_config_check(const json_t *root, const char *const *known,
+                                               const char *type, const char *where,
+                                               const zr_log_t *log);
+
 static inline void zr_model_set_layer(uint64_t *layers, size_t i) {
     layers[i / 64] |= (uint64_t)1 << (i % 64);
 }

@@ -205,28 +205,45 @@ zr_status_t adapter_take(adapter_part_t part, const zr_log_t *log, weights_t **w
 
 /* ---- the configuration ------------------------------------------------------------------- */
 
-/* Neither missing, null, false nor empty. */
-static bool is_set(const json_t *value) {
-    bool is_empty = (json_is_array(value) && json_array_size(value) == 0) ||
-                    (json_is_object(value) && json_object_size(value) == 0);
-    return value != NULL && !json_is_null(value) && !json_is_false(value) && !is_empty;
+/* Null, false or empty: what a switch of PEFT has that is not used. */
+static bool is_neutral(const json_t *value) {
+    return json_is_null(value) || json_is_false(value) ||
+           (json_is_array(value) && json_array_size(value) == 0) ||
+           (json_is_object(value) && json_object_size(value) == 0);
 }
 
-/* What PEFT has that is more than A and B, of one rank and alpha. */
+/* What is read, and what changes nothing of A and B: notes, and settings of switches that are off.
+ */
+static bool is_known(const char *key, const json_t *value) {
+    static const char *const known[] = {"auto_mapping",      "base_model_name_or_path",
+                                        "inference_mode",    "lora_alpha",
+                                        "lora_dropout",      "megatron_core",
+                                        "peft_type",         "peft_version",
+                                        "qalora_group_size", "r",
+                                        "revision",          "runtime_config",
+                                        "target_modules",    "task_type",
+                                        "use_rslora",        "fan_in_fan_out"};
+    const char *text = json_string_value(value);
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+        if (strcmp(key, known[i]) == 0)
+            return true;
+    if (strcmp(key, "bias") == 0)
+        return text != NULL && strcmp(text, "none") == 0;
+    if (strcmp(key, "init_lora_weights") == 0)
+        return json_is_true(value) ||
+               (text != NULL && (strcmp(text, "gaussian") == 0 || strcmp(text, "orthogonal") == 0));
+    return false;
+}
+
+/* A key whose value may mean more than A and B of one rank and alpha; NULL: there is none. */
 static const char *find_other(const json_t *config) {
-    static const char *const others[] = {
-        "modules_to_save",   "layers_to_transform", "layers_pattern", "exclude_modules",
-        "layer_replication", "target_parameters",   "rank_pattern",   "alpha_pattern",
-        "use_dora",          "lora_bias",           "use_qalora",     "trainable_token_indices",
-        "megatron_config",   "arrow_config",        "corda_config",   "loftq_config"};
-    const char *bias = json_string_value(json_object_get(config, "bias"));
-    const char *first = json_string_value(json_object_get(config, "init_lora_weights"));
-    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
-        if (is_set(json_object_get(config, others[i])))
-            return others[i];
-    if (bias != NULL && strcmp(bias, "none") != 0)
-        return "bias";
-    return first != NULL && strcmp(first, "gaussian") != 0 ? "init_lora_weights" : NULL;
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)config, key, value) {
+        if (!is_neutral(value) && !is_known(key, value))
+            return key;
+    }
+    return NULL;
 }
 
 /* A list of names, or the name for all of them. */
@@ -259,9 +276,11 @@ static zr_status_t read_lora(const json_t *config, const char *path, const zr_lo
         return zr_fail(log, ZR_ERR_UNSUPPORTED, "%s: peft_type is %.40s; supported: LORA", path,
                        type != NULL ? type : "missing");
     if (other != NULL)
-        return zr_fail(log, ZR_ERR_UNSUPPORTED,
-                       "%s: %s is set; supported: adapters of A and B of one rank and alpha", path,
-                       other);
+        return zr_fail(
+            log, ZR_ERR_UNSUPPORTED,
+            "%s: %s is set; supported: adapters of A and B of one rank and alpha (remove "
+            "the key if it changes nothing of them, or merge the adapter with PEFT)",
+            path, other);
     if (!read_targets(json_object_get(config, "target_modules"), targets, sizeof(targets)))
         return zr_fail(log, ZR_ERR_UNSUPPORTED,
                        "%s: target_modules is not a list of names of at most %d bytes together, "

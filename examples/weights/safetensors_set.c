@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "examples/weights/weights.h"
+
 #define STAGING_BYTES ((size_t)65536)
 
 typedef struct safetensors_set_file set_file_t;
@@ -45,6 +47,8 @@ static zr_status_t read_header(set_file_t *file, const zr_log_t *log) {
 /* Add a file whose tensors no other has. */
 static zr_status_t add_file(safetensors_set_t *set, const char *path, const zr_log_t *log) {
     set_file_t file = {.file = {.fd = -1}};
+    bool is_llmc;
+    ZR_TRY(weights_look_at(path, log, &is_llmc));
     ZR_TRY(in_file_open(path, log, &file.file));
     zr_status_t status = read_header(&file, log);
     for (size_t i = 0; status == ZR_OK && i < file.header.n_tensors; i++) {

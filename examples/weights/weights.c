@@ -11,21 +11,33 @@
 #include "examples/weights/llmc.h"
 #include "examples/weights/weights_hf.h"
 
-/* What a file begins with. A pickle of PyTorch is a zip archive; it would run what it has in it. */
-static zr_status_t look_at(const char *path, const zr_log_t *log, bool *is_llmc_p) {
+/* Files that are often given instead of weights, by what they begin with. A pickle of PyTorch is a
+   zip archive; it would run what it has in it. */
+static const struct {
+    const char *begin, *said;
+} others[] = {
+    {"PK\3\4",
+     "a file of PyTorch's own kind, which is not read; save the model as safetensors (with "
+     "save_pretrained)"},
+    {"GGUF", "quantised weights of llama.cpp (GGUF), which are not read; give the model that they "
+             "were made of, as safetensors"},
+    {"version https://git-lfs",
+     "a pointer of git-lfs, not the file itself; fetch it with git lfs pull"},
+};
+
+zr_status_t weights_look_at(const char *path, const zr_log_t *log, bool *is_llmc_p) {
     in_file_t file;
-    int32_t magic = 0;
+    char begin[32] = "";
+    int32_t magic;
     ZR_TRY(in_file_open(path, log, &file));
-    zr_status_t status = file.size_bytes < sizeof(magic)
-                             ? ZR_OK
-                             : in_file_read(&file, &magic, sizeof(magic), 0, log);
+    size_t n = file.size_bytes < sizeof(begin) ? (size_t)file.size_bytes : sizeof(begin);
+    zr_status_t status = in_file_read(&file, begin, n, 0, log);
     in_file_close(&file);
     ZR_TRY(status);
-    if (memcmp(&magic, "PK\3\4", sizeof(magic)) == 0)
-        return zr_fail(log, ZR_ERR_FORMAT,
-                       "%s: a file of PyTorch's own kind, which is not read; save the model as "
-                       "safetensors (with save_pretrained)",
-                       path);
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+        if (strncmp(begin, others[i].begin, strlen(others[i].begin)) == 0)
+            return zr_fail(log, ZR_ERR_FORMAT, "%s: %s", path, others[i].said);
+    memcpy(&magic, begin, sizeof(magic));
     *is_llmc_p = magic == LLMC_MAGIC;
     return ZR_OK;
 }
@@ -36,7 +48,7 @@ zr_status_t weights_open(const char *const *paths, size_t n_paths, const zr_mode
     for (size_t i = 0; i < n_paths; i++) {
         if (n_paths == 1 && files_is_folder(paths[i]))
             break;
-        ZR_TRY(look_at(paths[i], log, &is_llmc));
+        ZR_TRY(weights_look_at(paths[i], log, &is_llmc));
         if (is_llmc && n_paths > 1)
             return zr_fail(log, ZR_ERR_ARGUMENT,
                            "%s is a model file of llm.c, which is a whole model; name it alone",

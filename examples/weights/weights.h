@@ -73,6 +73,9 @@ static inline zr_status_t weights_read(weights_t *weights, const zr_model_tensor
 /** Elements of all tensors. */
 uint64_t weights_n_elems(const weights_t *weights);
 
+/** For backends: refuse a file that is known not to be weights by what it begins with: a pointer of
+ * git-lfs, a pickle, GGUF. ZR_ERR_FORMAT, ZR_ERR_ARGUMENT, ZR_ERR_IO, logged. */
+ZR_NODISCARD zr_status_t weights_look_at(const char *path, const zr_log_t *log, bool *is_llmc_p);
 /** For backends: list the tensors of the shape, which is set. */
 ZR_NODISCARD zr_status_t weights_list_tensors(weights_t *weights, const zr_log_t *log);
 /** For backends: what is not theirs. */

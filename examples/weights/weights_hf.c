@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "examples/common/files.h"
+#include "examples/weights/adapter.h"
 #include "examples/weights/carry.h"
 #include "examples/weights/hf_names.h"
 #include "examples/weights/safetensors_set.h"
@@ -60,8 +61,9 @@ static safetensors_place_t place_of(const hf_weights_t *hf, const char *name) {
 static zr_status_t open_folder(const char *path, const zr_log_t *log, safetensors_set_t *set) {
     char *file = in_file_beside(path, true, HF_WEIGHTS_NAME);
     char *index = in_file_beside(path, true, HF_INDEX_NAME);
+    char *adapter = in_file_beside(path, true, ADAPTER_CONFIG_NAME);
     zr_status_t status;
-    if (file == NULL || index == NULL)
+    if (file == NULL || index == NULL || adapter == NULL)
         status = zr_fail(log, ZR_ERR_MEMORY, "no memory to open %s", path);
     else if (access(file, F_OK) == 0 && access(index, F_OK) == 0)
         status = zr_fail(log, ZR_ERR_ARGUMENT,
@@ -71,6 +73,11 @@ static zr_status_t open_folder(const char *path, const zr_log_t *log, safetensor
         status = safetensors_set_open((const char *const *)&file, 1, log, set);
     else if (access(index, F_OK) == 0)
         status = safetensors_set_open_index(index, log, set);
+    else if (access(adapter, F_OK) == 0)
+        status = zr_fail(log, ZR_ERR_ARGUMENT,
+                         "%s is a folder of adapters; import the folder of the model that they are "
+                         "for, and give this one with --adapter %s",
+                         path, path);
     else
         status = zr_fail(log, ZR_ERR_ARGUMENT,
                          "%s has neither " HF_WEIGHTS_NAME " nor " HF_INDEX_NAME
@@ -78,6 +85,7 @@ static zr_status_t open_folder(const char *path, const zr_log_t *log, safetensor
                          path);
     free(file);
     free(index);
+    free(adapter);
     return status;
 }
 
@@ -224,8 +232,29 @@ static zr_status_t check_tensor(const hf_weights_t *hf, const zr_model_tensor_t 
                        dims_text(wanted->dims, wanted->n_dims).text);
     if (tensor->type->kind == ELEMENT_OTHER)
         return zr_fail(&hf->log, ZR_ERR_FORMAT,
-                       "%s: tensor \"%s\" is of dtype %s; F32, BF16 and F16 are read", path,
-                       tensor->name, tensor->type->name);
+                       "%s: tensor \"%s\" is of dtype %s%s; F32, BF16 and F16 are read", path,
+                       tensor->name, tensor->type->name,
+                       strncmp(tensor->type->name, "F8_", 3) == 0 ? " (quantised weights)" : "");
+    return ZR_OK;
+}
+
+/* Refuse the tensors of GPTQ, AWQ and bitsandbytes by what their names end with. */
+static zr_status_t check_quantized(const hf_weights_t *hf, const char *path) {
+    static const char *const endings[] = {
+        ".qweight",   ".qzeros",        ".absmax",          ".SCB",
+        ".quant_map", ".weight_packed", ".weight_scale_inv"};
+    for (size_t i = 0; i < hf->set.n_files; i++) {
+        const safetensors_header_t *header = &hf->set.files[i].header;
+        for (size_t k = 0; k < header->n_tensors * (sizeof(endings) / sizeof(endings[0])); k++) {
+            const char *name = header->tensors[k % header->n_tensors].name;
+            if (files_name_ends(name, endings[k / header->n_tensors]))
+                return zr_fail(
+                    &hf->log, ZR_ERR_UNSUPPORTED,
+                    "%s: tensor \"%s\" is of quantised weights, which are not supported; "
+                    "give the model that they were made of, in fp32, bf16 or fp16",
+                    path, name);
+        }
+    }
     return ZR_OK;
 }
 
@@ -247,6 +276,8 @@ static zr_status_t check_parameters(hf_weights_t *hf, const char *path) {
         ZR_TRY(check_tensor(hf, &tensors->all[i], place));
         hf->base.origin.kinds[i] = place.tensor->type->kind;
     }
+    if (n_missing > 0)
+        ZR_TRY(check_quantized(hf, path));
     if (n_missing > 0)
         return zr_fail(&hf->log, ZR_ERR_FORMAT,
                        "%s: %zu of the %s of a model with %s are missing, \"%s\" %s", path,

@@ -57,6 +57,58 @@ static void write_to_standard_error(zr_log_level_t level, int rank, const char *
         fprintf(stderr, "%s: %s\n", zr_log_level_name(level), message);
 }
 
+/* ---- what a terminal would obey ---------------------------------------------------------------
+ */
+
+/* Bytes of the character of UTF-8 at `text`, and its number; 0: there is none. */
+static size_t read_character(const unsigned char *text, uint32_t *number_p) {
+    static const uint32_t first_of[] = {0, 0, 0x80, 0x800, 0x10000};
+    size_t n = text[0] < 0x80 ? 1 : text[0] >= 0xF0 ? 4 : text[0] >= 0xE0 ? 3 : 2;
+    *number_p = n == 1 ? text[0] : text[0] & (0x7Fu >> n);
+    for (size_t i = 1; i < n; i++) {
+        if ((text[i] & 0xC0) != 0x80)
+            return 0;
+        *number_p = *number_p << 6 | (text[i] & 0x3Fu);
+    }
+    bool is_surrogate = *number_p >= 0xD800 && *number_p < 0xE000;
+    bool is_first = n == 1 || (text[0] >= 0xC0 && text[0] < 0xF8);
+    return is_first && *number_p >= first_of[n] && *number_p <= 0x10FFFF && !is_surrogate ? n : 0;
+}
+
+/* Controls, ends of lines, and what changes the direction of writing. */
+static bool is_control(uint32_t number) {
+    return number < 0x20 || (number >= 0x7F && number < 0xA0) || number == 0x200E ||
+           number == 0x200F || (number >= 0x2028 && number <= 0x202E) ||
+           (number >= 0x2066 && number <= 0x2069);
+}
+
+/* Names of files, and text of theirs, are parts of messages: they must not move a cursor, forge a
+   line or change a color. What does not fit is cut. */
+static void escape_controls(const char *text, char *escaped, size_t size) {
+    size_t used = 0, n;
+    for (; *text != '\0'; text += n > 0 ? n : 1) {
+        uint32_t number;
+        char shown[8];
+        n = read_character((const unsigned char *)text, &number);
+        size_t n_shown = n;
+        if (n == 0)
+            n_shown = (size_t)snprintf(shown, sizeof(shown), "\\x%02x", (unsigned char)*text);
+        else if (is_control(number))
+            n_shown = (size_t)snprintf(shown, sizeof(shown), number < 0x80 ? "\\x%02x" : "\\u%04x",
+                                       (unsigned)number);
+        else
+            memcpy(shown, text, n);
+        if (used + n_shown >= size)
+            break;
+        memcpy(escaped + used, shown, n_shown);
+        used += n_shown;
+    }
+    escaped[used] = '\0';
+}
+
+/* ---- messages ---------------------------------------------------------------------------------
+ */
+
 static void write_message(const zr_log_t *log, zr_log_level_t level, const char *format,
                           va_list arguments) ZR_PRINTF(3, 0);
 
@@ -68,15 +120,18 @@ static void write_message(const zr_log_t *log, zr_log_level_t level, const char 
     if (level > log->level && level != ZR_LOG_ERROR)
         return;
 
-    char message[ZR_LOG_MESSAGE_BYTES];
-    int length = vsnprintf(message, sizeof(message), format, arguments);
+    char formatted[ZR_LOG_MESSAGE_BYTES], message[ZR_LOG_MESSAGE_BYTES];
+    int length = vsnprintf(formatted, sizeof(formatted), format, arguments);
     if (length < 0) {
-        snprintf(message, sizeof(message), "(a message that cannot be formatted: \"%s\")", format);
-    } else if ((size_t)length >= sizeof(message)) {
+        snprintf(formatted, sizeof(formatted), "(a message that cannot be formatted: \"%s\")",
+                 format);
+    } else if ((size_t)length >= sizeof(formatted)) {
         char ending[48];
         int ending_length = snprintf(ending, sizeof(ending), "... (cut: %d bytes in all)", length);
-        memcpy(message + sizeof(message) - 1 - ending_length, ending, (size_t)ending_length + 1);
+        memcpy(formatted + sizeof(formatted) - 1 - ending_length, ending,
+               (size_t)ending_length + 1);
     }
+    escape_controls(formatted, message, sizeof(message));
 
     if (level == ZR_LOG_ERROR)
         zr_last_error_set(message);

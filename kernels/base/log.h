@@ -46,7 +46,9 @@ zr_log_t zr_log_default(void);
 zr_log_t zr_log_with_rank(const zr_log_t *log, int rank);
 
 /**
- * Write a message (messages longer than 4 KiB are truncated, with a mark).
+ * Write a message (messages longer than 4 KiB are truncated, with a mark). It is one line: control
+ * characters of its parts, which may be text of files, are shown as \x1b, and so are bytes that are
+ * not UTF-8.
  *
  * @param log     NULL means zr_log_default()
  * @param format  printf's

@@ -36,10 +36,18 @@ logger = logging.getLogger("libzero")
 # ---- errors ------------------------------------------------------------------------------------
 
 
+def printable(text: str) -> str:
+    """Text of others as a terminal may have it: controls but the ends of lines are shown as \\x1b."""
+    return "".join(c if c.isprintable() or c in "\n " else c.encode("unicode_escape").decode() for c in text)
+
+
 class Error(RuntimeError):
     """A call of the library failed. The text is the library's message."""
 
     status = 0
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class ArgumentError(Error, ValueError):

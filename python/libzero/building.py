@@ -14,6 +14,7 @@ from torch import nn
 from . import _c, _torch_optimizer
 from ._c import ArgumentError, UnsupportedError, byref, c_void_p, check, lib
 from .parameters import owner_of, register, set_data, set_grad, without_values
+from .pretrained import note_pretrained
 from .stash import MAX_TRANSFERS, UNIT_BYTES, Stash
 from .units import Param, Unit, UnitPlan, library_dims
 
@@ -36,12 +37,21 @@ class Building:
         fills: list[Any] = []  # until commit has returned
         self._units: list[Unit] = []
         self._n_filled = 0  # units of which the library has all values
+        self._fill_error: BaseException | None = None  # of reading them, which the library cannot be told
         for plan in plans:
             self._units.append(self._add_unit(plan, group_of, fills))
         self._params = {id(p.tensor): p for u in self._units for p in u.params}
         self._trained = [p for p in self._params.values() if not p.is_frozen and p.tensor.numel()]
         extents = self._add_activations() if self._stash_bytes else None
-        check(lib.zr_runtime_commit(self._runtime))
+        status = lib.zr_runtime_commit(self._runtime)
+        if self._fill_error is not None:  # values that could not be read are not trained
+            if self._weights is not None:
+                note_pretrained(self.module, self._weights.path)  # initialize may be called again
+            elif self._n_filled and hasattr(self._fill_error, "add_note"):
+                self._fill_error.add_note("the module's values are with the library in part, and lost: build the module again")
+            error, self._fill_error = self._fill_error, None
+            raise error
+        check(status)
         self._rates.begin(self.global_steps - self.skipped_steps)
         if extents is not None:
             self._stash = Stash(lib.zr_runtime_store(self._runtime), extents.first, self._stash_bytes)
@@ -110,12 +120,17 @@ class Building:
         before it is given back, so that no more than one is there twice."""
 
         def fill(_context: int, first: int, n_elems: int, values: Any) -> None:
-            for unit in self._units[self._n_filled : number]:
-                for p in unit.params:
-                    p.tensor.data = torch.full((), float("nan"), dtype=self.dtype).expand(p.shape)
-            self._n_filled = max(self._n_filled, number)
-            memory = (ctypes.c_float * n_elems).from_address(ctypes.addressof(values.contents))
-            torch.frombuffer(memory, dtype=torch.float32).copy_(values_of(first, n_elems))
+            if self._fill_error is not None:
+                return
+            try:
+                for unit in self._units[self._n_filled : number]:
+                    for p in unit.params:
+                        p.tensor.data = torch.full((), float("nan"), dtype=self.dtype).expand(p.shape)
+                self._n_filled = max(self._n_filled, number)
+                memory = (ctypes.c_float * n_elems).from_address(ctypes.addressof(values.contents))
+                torch.frombuffer(memory, dtype=torch.float32).copy_(values_of(first, n_elems))
+            except BaseException as error:  # Ctrl-C as well
+                self._fill_error = error
 
         return fill
 

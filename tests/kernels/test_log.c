@@ -76,6 +76,35 @@ TEST(test_long_message) {
     assert_string_equal(strstr(record.message, "... ("), "... (cut: 6000 bytes in all)");
 }
 
+/* Names of files may have anything in them. */
+TEST(controls_are_escaped) {
+    static const struct {
+        const char *text, *shown;
+    } cases[] = {
+        {"\033]0;title\007\033[31mred", "\\x1b]0;title\\x07\\x1b[31mred"},
+        {"a\nerror: b\r\tc\x7f", "a\\x0aerror: b\\x0d\\x09c\\x7f"},
+        {"gr\u00fc\u00df \u6a21\u578b \U0001F600", "gr\u00fc\u00df \u6a21\u578b \U0001F600"},
+        {"\xc2\x9b"
+         "2J \u202e \u2066 \u2028",
+         "\\u009b2J \\u202e \\u2066 \\u2028"},
+        /* not UTF-8: a continuation alone, one too few, overlong, a surrogate, too large */
+        {"\x9b \xe6\xa8 \xc0\x80 \xed\xa0\x80 \xf4\x90\x80\x80 \xff",
+         "\\x9b \\xe6\\xa8 \\xc0\\x80 \\xed\\xa0\\x80 \\xf4\\x90\\x80\\x80 \\xff"}};
+    record_t record = {0};
+    zr_log_t log = {.sink = keep, .context = &record, .level = ZR_LOG_ERROR, .rank = -1};
+    for (size_t i = 0; i < N_OF(cases); i++) {
+        zr_log_write(&log, ZR_LOG_ERROR, "%s", cases[i].text);
+        assert_string_equal(record.message, cases[i].shown);
+        assert_string_equal(zr_last_error(), cases[i].shown);
+    }
+    char text[4096];
+    memset(text, '\033', sizeof(text) - 1);
+    text[sizeof(text) - 1] = '\0';
+    zr_log_write(&log, ZR_LOG_ERROR, "%s", text); /* four times as long: cut at a whole one */
+    assert_int_equal(strlen(record.message), 4092);
+    assert_string_equal(record.message + 4088, "\\x1b");
+}
+
 TEST(test_level_names) {
     assert_string_equal(zr_log_level_name(ZR_LOG_ERROR), "error");
     assert_string_equal(zr_log_level_name(ZR_LOG_WARNING), "warning");

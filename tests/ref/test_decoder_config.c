@@ -117,7 +117,8 @@ TEST(switches) {
     assert_true(shape.windowed[0] == 8 && shape.window == 16);
 
     shape = read_good("{\"model_type\": \"qwen2\", " SIZES ", \"sliding_window\": 5, "
-                      "\"layer_types\": [\"full_attention\", \"sliding_attention\", "
+                      "\"use_sliding_window\": true, \"layer_types\": [\"full_attention\", "
+                      "\"sliding_attention\", "
                       "\"sliding_attention\", \"full_attention\"]}");
     assert_true(shape.has_qkv_bias && !shape.has_out_bias && shape.head_size == 8);
     assert_true(shape.windowed[0] == 6 && shape.window == 5);
@@ -139,6 +140,42 @@ TEST(switches) {
     assert_true(shape.has_qkv_bias && shape.has_out_bias && shape.has_mlp_bias && !shape.is_tied);
     assert_true(shape.rotary.scaling == ZR_NN_ROTARY_LINEAR && shape.rotary.factor == 2);
     assert_true(shape.rotary.theta == 5000);
+}
+
+/* What transformers has where a key is absent, or null. */
+#define BARE                                                                                       \
+    "\"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 30, "                  \
+    "\"num_attention_heads\": 32, \"vocab_size\": 100, \"max_position_embeddings\": 128"
+
+TEST(defaults) {
+    zr_decoder_shape_t shape = read_good("{\"model_type\": \"mistral\", " BARE "}");
+    assert_true(shape.windowed[0] == 0x3fffffff && shape.window == 4096 && shape.kv_heads == 8);
+    assert_true(shape.head_size == 2 && shape.rotary.theta == 10000 && !shape.is_tied);
+    shape = read_good("{\"model_type\": \"qwen2\", " BARE ", \"use_sliding_window\": true}");
+    assert_true(shape.windowed[0] == 0x30000000 && shape.window == 4096 && shape.kv_heads == 32);
+    shape = read_good("{\"model_type\": \"qwen3\", " BARE ", \"use_sliding_window\": true, "
+                      "\"max_window_layers\": 0}");
+    assert_true(shape.windowed[0] == 0x3fffffff && shape.head_size == 128);
+    shape = read_good("{\"model_type\": \"qwen2\", " BARE ", \"use_sliding_window\": true, "
+                      "\"sliding_window\": null}");
+    assert_true(shape.windowed[0] == 0 && shape.window == 0);
+    shape = read_good("{\"model_type\": \"smollm3\", " BARE ", \"use_sliding_window\": true, "
+                      "\"sliding_window\": 9, \"num_key_value_heads\": null}");
+    assert_true(shape.windowed[0] == 0x08888888 && shape.window == 9 && shape.kv_heads == 32);
+    shape = read_good("{\"model_type\": \"smollm3\", " BARE ", \"use_sliding_window\": true}");
+    assert_true(shape.windowed[0] == 0 && shape.kv_heads == 4 && shape.is_tied);
+    shape = read_good("{\"model_type\": \"llama\", " BARE ", \"head_dim\": null, "
+                      "\"rope_parameters\": {\"rope_theta\": 5}, \"rope_scaling\": "
+                      "{\"type\": \"llama3\", \"factor\": 2, \"low_freq_factor\": 1, "
+                      "\"high_freq_factor\": 4}, \"original_max_position_embeddings\": 16}");
+    assert_true(shape.rotary.scaling == ZR_NN_ROTARY_LLAMA3 && shape.rotary.theta == 10000);
+    assert_true(shape.rotary.original_max_position_embeddings == 16 && shape.kv_heads == 32);
+    /* Notes of tools. */
+    shape = read_good("{\"model_type\": \"llama\", " BARE ", \"max_length\": 4096, "
+                      "\"unsloth_fixed\": true, \"id2label\": {\"0\": \"a\"}, \"top_p\": 0.9, "
+                      "\"partial_rotary_factor\": 1.0, \"pruned_heads\": {}, "
+                      "\"hidden_dropout\": 0.0}");
+    assert_true(shape.channels == 64);
 }
 
 TEST(refused) {
@@ -166,7 +203,37 @@ TEST(refused) {
          "\"factor\": 2, \"beta\": 1}}",
          "beta of the positions is 1"},
         {"{\"model_type\": \"llama\", " SIZES ", \"quantization_config\": {\"bits\": 4}}",
-         "quantization_config is {\"bits\":4}, and not supported for the model type llama"},
+         "quantization_config is {\"bits\":4}: quantised weights (of no named method)"},
+        {"{\"model_type\": \"qwen3\", " SIZES ", \"quantization_config\": "
+         "{\"quant_method\": \"gptq\"}}",
+         "quantised weights (gptq)"},
+        {"{\"model_type\": \"llama\", " SIZES ", \"unheard_of\": 0.5}",
+         "unheard_of is 0.5, and not supported for the model type llama; remove"},
+        {"{\"model_type\": \"llama\", " SIZES ", \"use_sliding_window\": true}",
+         "use_sliding_window is true, and the model type llama has no windows"},
+        {"{\"model_type\": \"qwen2\", " SIZES ", \"sliding_window\": 5, \"layer_types\": "
+         "[\"full_attention\", \"sliding_attention\", \"full_attention\", \"full_attention\"]}",
+         "layer_types has sliding_attention, and there is no window: use_sliding_window is not"},
+        {"{\"model_type\": \"mistral\", " SIZES ", \"layer_types\": [\"full_attention\", "
+         "\"sliding_attention\", \"full_attention\", \"full_attention\"]}",
+         "in the model type mistral all layers have the window"},
+        {"{\"model_type\": \"qwen2\", " SIZES ", \"rope_theta\": null}", "rope_theta is null"},
+        {"{\"model_type\": \"llama\", " SIZES ", \"rope_scaling\": {\"type\": \"linear\"}}",
+         "factor is missing"},
+        {"{\"model_type\": \"llama\", " SIZES ", \"rope_scaling\": {\"rope_type\": 1}}",
+         "positions of the type 1; supported"},
+        {"{\"model_type\": \"llama\", " SIZES ", \"partial_rotary_factor\": 0.5}",
+         "partial_rotary_factor is not 1"},
+        {"{\"model_type\": \"smollm3\", " SIZES ", \"no_rope_layers\": [true, 1, 1, 1]}",
+         "no_rope_layers has true; allowed: 1, and 0"},
+        {"{\"model_type\": \"llama\", " SIZES ", \"no_rope_layers\": [1, 0, 1, 1]}",
+         "no_rope_layers has 0; allowed: 1, and 0"},
+        {"{\"model_type\": \"gpt2\", \"n_layer\": 1, \"n_embd\": 4, \"n_head\": 2, "
+         "\"n_positions\": 3, \"vocab_size\": 7, \"rotary_dim\": 2}",
+         "rotary_dim is 2, and not supported for the model type gpt2"},
+        {"{\"model_type\": \"gpt2\", \"n_layer\": 1, \"n_embd\": 4, \"n_head\": 2, "
+         "\"n_positions\": 3, \"vocab_size\": 7, \"hidden_size\": 8}",
+         "\"hidden_size\" and \"n_embd\" differ"},
         {"{\"model_type\": \"llama\", " SIZES ", \"layer_types\": [\"full_attention\"]}",
          "layer_types has 1 layer, and num_hidden_layers is 4"},
         {"{\"model_type\": \"qwen2\", " SIZES ", \"layer_types\": [\"linear_attention\", "

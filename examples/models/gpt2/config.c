@@ -65,6 +65,51 @@ static zr_status_t check_function(const json_t *config, const zr_gpt_shape_t *sh
     return ZR_OK;
 }
 
+/* Names that all models of Hugging Face have for the same; the later one in a file counts there. */
+static zr_status_t check_aliases(const json_t *config, const char *where, const zr_log_t *log) {
+    static const char *const aliases[][2] = {{"hidden_size", "n_embd"},
+                                             {"max_position_embeddings", "n_positions"},
+                                             {"num_attention_heads", "n_head"},
+                                             {"num_hidden_layers", "n_layer"}};
+    for (size_t i = 0; i < N_ELEMS(aliases); i++) {
+        const json_t *alias = json_object_get(config, aliases[i][0]);
+        if (alias != NULL && !json_equal(alias, json_object_get(config, aliases[i][1])))
+            return zr_fail(log, ZR_ERR_FORMAT, "%s: \"%s\" and \"%s\" differ; remove one of them",
+                           where, aliases[i][0], aliases[i][1]);
+    }
+    return ZR_OK;
+}
+
+static const char *const known[] = {"activation_function",
+                                    "add_cross_attention",
+                                    "attn_pdrop",
+                                    "embd_pdrop",
+                                    "hidden_size",
+                                    "layer_norm_epsilon",
+                                    "max_position_embeddings",
+                                    "n_ctx",
+                                    "n_embd",
+                                    "n_head",
+                                    "n_inner",
+                                    "n_layer",
+                                    "n_positions",
+                                    "n_special",
+                                    "num_attention_heads",
+                                    "num_hidden_layers",
+                                    "predict_special_tokens",
+                                    "reorder_and_upcast_attn", /* its sums are in fp32 here */
+                                    "resid_pdrop",
+                                    "scale_attn_by_inverse_layer_idx",
+                                    "scale_attn_weights",
+                                    "summary_activation", /* of heads for other tasks */
+                                    "summary_first_dropout",
+                                    "summary_proj_to_labels",
+                                    "summary_type",
+                                    "summary_use_proj",
+                                    "tie_word_embeddings",
+                                    "vocab_size",
+                                    NULL};
+
 zr_status_t zr_gpt_read_config(const json_t *config, const char *where, const zr_log_t *log,
                                zr_model_shape_t *shape_p) {
     static const char *const keys[] = {"n_layer", "n_embd", "n_head", "n_positions", "vocab_size"};
@@ -82,7 +127,9 @@ zr_status_t zr_gpt_read_config(const json_t *config, const char *where, const zr
              n[1], n[2], n[3], n[4]);
     if (!zr_model_keys_read(&zr_gpt_architecture, text, &shape, error, sizeof(error)))
         return zr_fail(log, ZR_ERR_FORMAT, "%s: no model: %s", where, error);
+    ZR_TRY(check_aliases(config, where, log));
     ZR_TRY(check_function(config, &shape.of.gpt, where, log));
+    ZR_TRY(zr_model_config_check(config, known, "gpt2", where, log));
     *shape_p = shape;
     return ZR_OK;
 }

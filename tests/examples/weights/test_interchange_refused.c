@@ -114,8 +114,9 @@ static void refuse(zr_status_t expected, const char *path, const char *said) {
 }
 
 static void refuse_change(const change_t *change, const char *said) {
+    bool is_quantised = strstr(said, "quantised") != NULL;
     write_changed("x.safetensors", change);
-    refuse(ZR_ERR_FORMAT, "x.safetensors", said);
+    refuse(is_quantised ? ZR_ERR_UNSUPPORTED : ZR_ERR_FORMAT, "x.safetensors", said);
 }
 
 /* ---- tensors ----------------------------------------------------------------------------- */
@@ -257,6 +258,17 @@ TEST(test_paths) {
     refuse(ZR_ERR_ARGUMENT, "pipe", "pipe is not a file");
     made_file("pickle.bin", "PK\3\4rest", 8);
     refuse(ZR_ERR_FORMAT, "pickle.bin", "a file of PyTorch's own kind");
+    made_file("model.gguf", "GGUF\3\0\0\0", 8);
+    refuse(ZR_ERR_FORMAT, "model.gguf", "quantised weights of llama.cpp (GGUF)");
+    static const char pointer[] = "version https://git-lfs.github.com/spec/v1\nsize 548105171\n";
+    made_file("p.safetensors", pointer, sizeof(pointer) - 1);
+    refuse(ZR_ERR_FORMAT, "p.safetensors", "a pointer of git-lfs");
+    assert_int_equal(mkdir("adapter", 0700), 0);
+    made_file("adapter/adapter_config.json", "{}", 2);
+    refuse(ZR_ERR_ARGUMENT, "adapter", "give this one with --adapter adapter");
+    refuse_change(
+        &(change_t){.model = TEXT, .renamed = "h.0.mlp.c_fc.weight", .to = "h.0.mlp.c_fc.qweight"},
+        "\"h.0.mlp.c_fc.qweight\" is of quantised weights");
     made_file("none", "", 0);
     refuse(ZR_ERR_FORMAT, "none", "it has 0 bytes");
     int32_t magic = LLMC_MAGIC;
