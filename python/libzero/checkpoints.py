@@ -1,21 +1,24 @@
-"""Checkpoints, with buffers and the caller's own state, and their signatures."""
+"""Checkpoints, with buffers and the caller's own state, and their signatures; and files of the
+module's own save_pretrained."""
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import ctypes
 import json
 import os
 import pathlib
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
 from . import _c
-from ._c import ArgumentError, UnsupportedError, byref, c_bool, c_void_p, check, lib
-from .exchange import model_of, names_in
+from ._c import ArgumentError, StateError, UnsupportedError, byref, c_bool, c_void_p, check, lib
+from .exchange import adapter_names, model_of, names_in, prompt_encoders, with_values
 from .units import UnitPlan
 
 _BUFFERS_MOST_BYTES = 16 << 20
@@ -78,6 +81,55 @@ class Checkpoints:
             lib.zr_checkpoint_close(byref(checkpoint))
         _decode_buffers(self.module, state.get("buffers", {}), path)
         return path, state.get("client_state", {})
+
+    def save_pretrained(self, folder: str | os.PathLike[str], **keywords: Any) -> None:
+        """Write the module for from_pretrained(), as its own save_pretrained does: a model of
+        transformers, or the adapters of one of PEFT, in the dtypes that the parameters had before
+        the engine. All ranks call it, outside of micro-batches; rank 0 writes.
+
+        keywords: of the module's save_pretrained
+        """
+        if not hasattr(self.module, "save_pretrained"):
+            raise ArgumentError(f"save_pretrained: {type(self.module).__name__} has no "
+                                "save_pretrained; save engine.state_dict(rank=0)")
+        if keywords.get("path_initial_model_for_weight_conversion") is not None:
+            raise UnsupportedError(
+                "save_pretrained: path_initial_model_for_weight_conversion loads another adapter "
+                "into the model: save without it, and convert the adapter with PEFT afterwards")
+        choices = ("selected_adapters", "save_embedding_layers")
+        selection = {key: keywords[key] for key in choices if key in keywords}
+        with self.saved_state(0, **selection) as state:
+            if self.rank == 0:
+                self.module.save_pretrained(folder, state_dict=state, **keywords)
+        self.average(0)  # until it is written
+
+    @contextlib.contextmanager
+    def saved_state(
+        self, rank: int | None = 0, **selection: Any
+    ) -> Iterator[dict[str, torch.Tensor]]:
+        """A context in which the module's save_pretrained(state_dict=state) writes it. All ranks
+        enter it.
+
+        rank: the only one that gets the state; None: all do
+        selection: PEFT's `selected_adapters` and `save_embedding_layers`
+        """
+        names = adapter_names(self.module, buffers_of(self.module), **selection)
+        if names is not None and not self._is_the_same(zlib.crc32(repr(sorted(names)).encode())):
+            raise StateError("save_pretrained: the ranks differ in what an adapter is saved with: "
+                             "save_embedding_layers='auto' asks the hub; give True or False")
+        prompts = prompt_encoders(self.module)
+        with contextlib.ExitStack() as stack:
+            if prompts is not None:
+                stack.enter_context(self.gathered(list(prompts.parameters())))
+            state = self.state_dict(rank, names=names)
+            cast: dict[int, torch.Tensor] = {}  # tied parameters stay one tensor
+            for name, tensor in self.module.named_parameters(remove_duplicate=False):
+                if name in state:
+                    state[name] = cast.get(id(tensor), state[name].to(self._given_dtypes[name]))
+                    cast[id(tensor)] = state[name]
+            if prompts is not None and state:
+                stack.enter_context(with_values(prompts, "prompt_encoder.", state))
+            yield state
 
     def _load(self, checkpoint: c_void_p) -> None:
         """With a new runtime: one begins with what a checkpoint has, or its first values."""

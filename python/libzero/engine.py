@@ -117,6 +117,8 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
         self._check_params()
         self._groups = read_groups(model, model_parameters, self.optimizer is not None)
         self._saved_names = saved_names(model)  # of parameters, in checkpoints
+        named = model.named_parameters(remove_duplicate=False)
+        self._given_dtypes = {name: p.dtype for name, p in named}  # before they were the library's
         self._saved_model: dict[str, Any] | None = None  # what they say of the model, once it was asked for
         plans, self._needs = plan_units(model, list(units) if units is not None else None)
         if not plans:
