@@ -10,10 +10,11 @@ if(ZR_HAS_SHARED)
   zr_add_python_test(test_python_engine_live python/test_engine.py)
   zr_add_python_test(test_python_ranks_live python/test_ranks.py)
   zr_add_python_test(test_python_trainer_live python/test_trainer.py)
+  zr_add_python_test(test_python_trl_live python/test_trl.py)
   zr_add_python_test(test_python_optim_live python/test_optim.py)
   zr_add_python_test(test_python_plan_live python/test_plan.py)
   foreach(name test_python_package test_python_engine_live test_python_ranks_live test_python_trainer_live
-               test_python_optim_live test_python_plan_live)
+               test_python_trl_live test_python_optim_live test_python_plan_live)
     set_property(TEST ${name} PROPERTY ENVIRONMENT ${ZR_PYTHON_ENVIRONMENT})
   endforeach()
   add_test(NAME test_python_package_live
