@@ -3,7 +3,6 @@ module's own save_pretrained."""
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import ctypes
 import json
@@ -17,11 +16,10 @@ import torch
 from torch import nn
 
 from . import _c
-from ._c import ArgumentError, StateError, UnsupportedError, byref, c_bool, c_void_p, check, lib
+from ._c import ArgumentError, Error, StateError, UnsupportedError, byref, c_bool, c_void_p, check, lib
 from .exchange import adapter_names, model_of, names_in, prompt_encoders, with_values
+from .portable import decode, decode_buffers, encode, encode_buffers
 from .units import UnitPlan
-
-_BUFFERS_MOST_BYTES = 16 << 20
 
 
 class Checkpoints:
@@ -33,7 +31,8 @@ class Checkpoints:
     ) -> pathlib.Path:
         """Save parameters, optimizer state, buffers and client_state. All ranks call it, after step().
 
-        client_state: any JSON value; load_checkpoint returns it. Rank 0's is saved
+        client_state: a dictionary of numbers, texts, bytes, None, and dictionaries, lists, tuples and
+            sets of these; load_checkpoint returns its like. Rank 0's is saved
         keep: number of newest checkpoints to keep; 0: all
         Returns the checkpoint's folder, in save_dir.
         """
@@ -43,7 +42,15 @@ class Checkpoints:
         self._check_between_steps("save_checkpoint")
         if self._saved_model is None and self.rank == 0:
             self._saved_model = model_of(self.module) or {}
-        state = {"client_state": dict(client_state or {}), "buffers": _encode_buffers(self.module)}
+        state, refusal = {}, None
+        try:
+            if self.rank == 0:
+                state["client_state"] = encode(dict(client_state or {}), "client_state")
+                state["buffers"] = encode_buffers(buffers_of(self.module))
+        except Error as error:
+            refusal = error
+        if self.average(refusal is not None):
+            raise refusal or StateError("save_checkpoint: rank 0 has refused what it was to save")
         if self._saved_model:
             state["model"] = self._saved_model  # for zero-train
         options = _c.SaveOptions(os.fsencode(save_dir), json.dumps(state).encode(), False, keep)
@@ -79,8 +86,8 @@ class Checkpoints:
             self._report.step, self._report.n_skipped = info.step, info.step - info.n_updates
         finally:
             lib.zr_checkpoint_close(byref(checkpoint))
-        _decode_buffers(self.module, state.get("buffers", {}), path)
-        return path, state.get("client_state", {})
+        _set_buffers(self.module, state.get("buffers", {}), path)
+        return path, decode(state.get("client_state", {}))
 
     def save_pretrained(self, folder: str | os.PathLike[str], **keywords: Any) -> None:
         """Write the module for from_pretrained(), as its own save_pretrained does: a model of
@@ -177,23 +184,9 @@ def buffers_of(module: nn.Module) -> dict[str, torch.Tensor]:
     return found
 
 
-def _encode_buffers(module: nn.Module) -> dict[str, Any]:
+def _set_buffers(module: nn.Module, saved: Mapping[str, Any], path: pathlib.Path) -> None:
     buffers = buffers_of(module)
-    size = sum(b.numel() * b.itemsize for b in buffers.values())
-    if size > _BUFFERS_MOST_BYTES:
-        raise UnsupportedError(f"save_checkpoint: the module's buffers have {size} bytes; up to {_BUFFERS_MOST_BYTES} can be saved")
-    return {
-        name: [str(b.dtype).removeprefix("torch."), list(b.shape),
-               base64.b64encode(bytes(b.detach().contiguous().view(-1).view(torch.uint8).tolist())).decode()]
-        for name, b in buffers.items()
-    }
-
-
-def _decode_buffers(module: nn.Module, saved: Mapping[str, Any], path: pathlib.Path) -> None:
-    buffers = buffers_of(module)
-    for name, (dtype, shape, text) in saved.items():
-        if name not in buffers or list(buffers[name].shape) != shape:
-            raise ArgumentError(f"{path}: the module has no buffer {name} of shape {shape}")
-        data = bytearray(base64.b64decode(text))
-        value = torch.frombuffer(data, dtype=getattr(torch, dtype)).view(shape) if data else torch.empty(shape)
+    for name, value in decode_buffers(saved).items():
+        if name not in buffers or buffers[name].shape != value.shape:
+            raise ArgumentError(f"{path}: the module has no buffer {name} of shape {list(value.shape)}")
         buffers[name].data.copy_(value)
