@@ -56,7 +56,6 @@ for step in range(1, arguments.steps + 1):
         print(f"step {step:4}: loss {total:.4f}, norm {engine.get_global_grad_norm():.3f}, lr {engine.get_lr()[0]:.2e}")
 
 if arguments.save:
-    state = engine.state_dict()  # all ranks
+    engine.save_pretrained(arguments.save)  # all ranks; rank 0 writes
     if engine.rank == 0:
-        model.save_pretrained(arguments.save, state_dict=state)
         tokenizer.save_pretrained(arguments.save)

@@ -1,24 +1,25 @@
-"""Checkpoints, with buffers and the caller's own state, and their signatures."""
+"""Checkpoints, with buffers and the caller's own state, and their signatures; and files of the
+module's own save_pretrained."""
 
 from __future__ import annotations
 
-import base64
+import contextlib
 import ctypes
 import json
 import os
 import pathlib
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
 from . import _c
-from ._c import ArgumentError, UnsupportedError, byref, c_void_p, check, lib
-from .exchange import model_of, names_in
+from ._c import ArgumentError, Error, StateError, UnsupportedError, byref, c_void_p, check, lib
+from .exchange import adapter_names, model_of, names_in, prompt_encoders, with_values
+from .portable import decode, decode_buffers, encode, encode_buffers
 from .units import UnitPlan, library_dims
-
-_BUFFERS_MOST_BYTES = 16 << 20
 
 
 class Checkpoints:
@@ -30,7 +31,8 @@ class Checkpoints:
     ) -> pathlib.Path:
         """Save parameters, optimizer state, buffers and client_state. All ranks call it, after step().
 
-        client_state: any JSON value; load_checkpoint returns it. Rank 0's is saved
+        client_state: a dictionary of numbers, texts, bytes, None, and dictionaries, lists, tuples and
+            sets of these; load_checkpoint returns its like. Rank 0's is saved
         keep: number of newest checkpoints to keep; 0: all
         Returns the checkpoint's folder, in save_dir.
         """
@@ -41,7 +43,15 @@ class Checkpoints:
         self._follow_changes()
         if self._saved_model is None and self.rank == 0:
             self._saved_model = model_of(self.module) or {}
-        state = {"client_state": dict(client_state or {}), "buffers": _encode_buffers(self.module)}
+        state, refusal = {}, None
+        try:
+            if self.rank == 0:
+                state["client_state"] = encode(dict(client_state or {}), "client_state")
+                state["buffers"] = encode_buffers(buffers_of(self.module))
+        except Error as error:
+            refusal = error
+        if self.average(refusal is not None):
+            raise refusal or StateError("save_checkpoint: rank 0 has refused what it was to save")
         left_out = {self._saved_names[id(p.tensor)]: lib.zr_param_n_left_out(p.handle) for p in self._trained}
         if any(left_out.values()):
             state["updates_left_out"] = {name: n for name, n in left_out.items() if n}
@@ -74,7 +84,7 @@ class Checkpoints:
             path = pathlib.Path(os.fsdecode(info.path))
             state = json.loads(lib.zr_checkpoint_trainer_json(checkpoint) or b"{}")
             names = self._compare(checkpoint, info, path)
-            buffers = _decode_buffers(self.module, state.get("buffers", {}), path)
+            buffers = _find_buffers(self.module, state.get("buffers", {}), path)
             self._saved_names = names
             self._saved_model = state.get("model", self._saved_model)
             self._load(checkpoint)
@@ -86,7 +96,56 @@ class Checkpoints:
             lib.zr_param_set_n_left_out(p.handle, state.get("updates_left_out", {}).get(names[id(p.tensor)], 0))
         for buffer, value in buffers:
             buffer.data.copy_(value)
-        return path, state.get("client_state", {})
+        return path, decode(state.get("client_state", {}))
+
+    def save_pretrained(self, folder: str | os.PathLike[str], **keywords: Any) -> None:
+        """Write the module for from_pretrained(), as its own save_pretrained does: a model of
+        transformers, or the adapters of one of PEFT, in the dtypes that the parameters had before
+        the engine. All ranks call it, outside of micro-batches; rank 0 writes.
+
+        keywords: of the module's save_pretrained
+        """
+        if not hasattr(self.module, "save_pretrained"):
+            raise ArgumentError(f"save_pretrained: {type(self.module).__name__} has no "
+                                "save_pretrained; save engine.state_dict(rank=0)")
+        if keywords.get("path_initial_model_for_weight_conversion") is not None:
+            raise UnsupportedError(
+                "save_pretrained: path_initial_model_for_weight_conversion loads another adapter "
+                "into the model: save without it, and convert the adapter with PEFT afterwards")
+        choices = ("selected_adapters", "save_embedding_layers")
+        selection = {key: keywords[key] for key in choices if key in keywords}
+        with self.saved_state(0, **selection) as state:
+            if self.rank == 0:
+                self.module.save_pretrained(folder, state_dict=state, **keywords)
+        self.average(0)  # until it is written
+
+    @contextlib.contextmanager
+    def saved_state(
+        self, rank: int | None = 0, **selection: Any
+    ) -> Iterator[dict[str, torch.Tensor]]:
+        """A context in which the module's save_pretrained(state_dict=state) writes it. All ranks
+        enter it.
+
+        rank: the only one that gets the state; None: all do
+        selection: PEFT's `selected_adapters` and `save_embedding_layers`
+        """
+        names = adapter_names(self.module, buffers_of(self.module), **selection)
+        if names is not None and not self._is_the_same(zlib.crc32(repr(sorted(names)).encode())):
+            raise StateError("save_pretrained: the ranks differ in what an adapter is saved with: "
+                             "save_embedding_layers='auto' asks the hub; give True or False")
+        prompts = prompt_encoders(self.module)
+        with contextlib.ExitStack() as stack:
+            if prompts is not None:
+                stack.enter_context(self.gathered(list(prompts.parameters())))
+            state = self.state_dict(rank, names=names)
+            cast: dict[int, torch.Tensor] = {}  # tied parameters stay one tensor
+            for name, tensor in self.module.named_parameters(remove_duplicate=False):
+                if name in state:
+                    state[name] = cast.get(id(tensor), state[name].to(self._given_dtypes[name]))
+                    cast[id(tensor)] = state[name]
+            if prompts is not None and state:
+                stack.enter_context(with_values(prompts, "prompt_encoder.", state))
+            yield state
 
     def _compare(self, checkpoint: c_void_p, info: Any, path: pathlib.Path) -> dict[int, str]:
         """Refuse a checkpoint that does not fit, while the engine is as it was. Returns the names of parameters in it."""
@@ -150,25 +209,14 @@ def buffers_of(module: nn.Module) -> dict[str, torch.Tensor]:
     return found
 
 
-def _encode_buffers(module: nn.Module) -> dict[str, Any]:
-    buffers = buffers_of(module)
-    size = sum(b.numel() * b.itemsize for b in buffers.values())
-    if size > _BUFFERS_MOST_BYTES:
-        raise UnsupportedError(f"save_checkpoint: the module's buffers have {size} bytes; up to {_BUFFERS_MOST_BYTES} can be saved")
-    return {
-        name: [str(b.dtype).removeprefix("torch."), list(b.shape),
-               base64.b64encode(bytes(b.detach().contiguous().view(-1).view(torch.uint8).tolist())).decode()]
-        for name, b in buffers.items()
-    }
-
-
-def _decode_buffers(module: nn.Module, saved: Mapping[str, Any], path: pathlib.Path) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def _find_buffers(
+    module: nn.Module, saved: Mapping[str, Any], path: pathlib.Path
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """The module's buffers, and their values."""
-    buffers, found = buffers_of(module), []
-    for name, (dtype, shape, text) in saved.items():
-        if name not in buffers or list(buffers[name].shape) != shape:
-            raise ArgumentError(f"{path}: the module has no buffer {name} of shape {shape}")
-        data = bytearray(base64.b64decode(text))
-        value = torch.frombuffer(data, dtype=getattr(torch, dtype)).view(shape) if data else torch.empty(shape)
+    buffers = buffers_of(module)
+    found = []
+    for name, value in decode_buffers(saved).items():
+        if name not in buffers or buffers[name].shape != value.shape:
+            raise ArgumentError(f"{path}: the module has no buffer {name} of shape {list(value.shape)}")
         found.append((buffers[name], value))
     return found

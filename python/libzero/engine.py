@@ -126,6 +126,8 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
         self._report = _c.StepReport()
         self._take_rates(optimizer, model_parameters, lr_scheduler)
         self._saved_names = saved_names(model)  # of parameters, in checkpoints
+        named = model.named_parameters(remove_duplicate=False)
+        self._given_dtypes = {name: p.dtype for name, p in named}  # before they were the library's
         self._saved_model: dict[str, Any] | None = None  # what they say of the model, once it was asked for
         plans, self._needs = plan_units(model, list(units) if units is not None else None)
         if not plans:

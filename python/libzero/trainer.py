@@ -170,7 +170,6 @@ class HFTrainer(Trainer):
         own = _torch_optimizer.options_of(optimizer)["optimizer"]
         if kind not in (None, own):
             raise ArgumentError(f"libzero_config: optimizer.type is {kind}, the training arguments' optim is {self.args.optim}")
-        self._dtypes = {name: p.dtype for name, p in model.named_parameters(remove_duplicate=False)}
         rank, n_ranks = _c.open_rank().rank, _c.open_rank().n_ranks
         if (rank, n_ranks) != (self.args.process_index, self.args.world_size):
             raise StateError(f"this is rank {rank} of {n_ranks} for libzero, and {self.args.process_index} of "
@@ -224,10 +223,9 @@ class HFTrainer(Trainer):
         it is written."""
         if self.engine is None:
             return super().save_model(output_dir, _internal_call)
-        is_peft = hasattr(self.model, "peft_config")
-        state = self.engine.state_dict(None if self.args.save_on_each_node else 0, exclude_frozen_parameters=is_peft)
-        if self.args.should_save:
-            self._save(output_dir, {n: v.to(self._dtypes[n]) if n in self._dtypes else v for n, v in state.items()})
+        with self.engine.saved_state(None if self.args.save_on_each_node else 0) as state:
+            if self.args.should_save:
+                self._save(output_dir, state)
         self.accelerator.wait_for_everyone()
         if self.args.push_to_hub and not _internal_call:
             self.push_to_hub(commit_message="Model save")

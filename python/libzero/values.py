@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -160,20 +160,27 @@ class Values:
             raise ArgumentError("gathered: a tensor is not a parameter of the engine's module")
         return self._params[id(tensor)]
 
-    def state_dict(self, rank: int | None = None, exclude_frozen_parameters: bool = False) -> dict[str, torch.Tensor]:
+    def state_dict(
+        self, rank: int | None = None, exclude_frozen_parameters: bool = False,
+        names: Container[str] | None = None,
+    ) -> dict[str, torch.Tensor]:
         """Parameters at full precision, fp32, and buffers, as the module's state_dict names them. All ranks
         call it, outside of micro-batches, and each gets a copy of everything.
 
         rank: the only rank that gets it; the others get an empty one; None: all get it
-        exclude_frozen_parameters: leave out frozen parameters, as for adapters
+        exclude_frozen_parameters: leave out frozen parameters
+        names: the parameters to return; None: all
         """
         self._check("state_dict")
         if self._is_between_steps():
             self._follow_changes()
         values: dict[int, torch.Tensor] = {}
+        found = self.module.named_parameters(remove_duplicate=False)
+        named = [(name, tensor) for name, tensor in found if names is None or name in names]
+        wanted = {id(tensor) for _, tensor in named}
         for unit in self._units:
             for p in unit.params:
-                if exclude_frozen_parameters and p.is_frozen:
+                if id(p.tensor) not in wanted or (exclude_frozen_parameters and p.is_frozen):
                     continue
                 value = torch.empty(p.shape, dtype=torch.float32)
                 check(lib.zr_param_read(p.handle, 0, value.numel(), value.data_ptr()))
@@ -181,7 +188,6 @@ class Values:
                     values[id(p.tensor)] = value
         if rank not in (None, self.rank):
             return {}
-        named = self.module.named_parameters(remove_duplicate=False)
         state = {name: values[id(tensor)] for name, tensor in named if id(tensor) in values}
         state.update(buffers_of(self.module))
         return state

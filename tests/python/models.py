@@ -207,8 +207,8 @@ def batches(name, rank, n_ranks, seed=1):
     yield from itertools.cycle(both)
 
 
-def save_tiny_llama(folder, text):
-    """A folder of Hugging Face with a small Llama and a tokenizer that was trained on the text."""
+def tiny_tokenizer(text):
+    """A tokenizer of transformers that was trained on the text."""
     import tokenizers
     import transformers
 
@@ -216,7 +216,15 @@ def save_tiny_llama(folder, text):
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel()
     tokenizer.train_from_iterator([text], tokenizers.trainers.BpeTrainer(
         vocab_size=300, initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet()))
-    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
+def save_tiny_llama(folder, text):
+    """A folder of Hugging Face with a small Llama and a tokenizer that was trained on the text."""
+    import transformers
+
+    tokenizer = tiny_tokenizer(text)
+    tokenizer.save_pretrained(folder)
     transformers.LlamaForCausalLM(transformers.LlamaConfig(
-        vocab_size=tokenizer.get_vocab_size(), hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2,
         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=32)).save_pretrained(folder)

@@ -5,6 +5,8 @@ Usage: test_trainer.py [NAME...], with PYTHONPATH and LIBZERO_LIBRARY_DIR. Exit 
 or accelerate.
 """
 
+import functools
+import glob
 import json
 import os
 import runpy
@@ -392,6 +394,182 @@ class Adapters(Case):
             self.assertLess(state, 12 * (n_trained + n_frozen) / 4)
 
 
+def adapter_kinds():
+    """Ways to adapt a Llama: the configuration of PEFT, and what is done to the model then."""
+    import peft
+
+    def freeze(model):
+        for name, p in model.named_parameters():
+            if "lora_A" in name:
+                p.requires_grad_(False)
+
+    def add_second(model):
+        model.add_adapter("second", peft.LoraConfig(**linear, bias="none"))
+        model.set_adapter("second")
+
+    of = {"task_type": "CAUSAL_LM"}
+    linear = {**of, "r": 4, "target_modules": ["q_proj", "v_proj"]}
+    prompt = {**of, "num_virtual_tokens": 3}
+    return {
+        "frozen A": (peft.LoraConfig(**linear), freeze),
+        "an inactive adapter": (peft.LoraConfig(**linear), add_second),
+        "DoRA, saved modules": (
+            peft.LoraConfig(**linear, use_dora=True, modules_to_save=["norm", "lm_head"]), None),
+        "embeddings": (
+            peft.LoraConfig(**{**linear, "target_modules": ["q_proj", "embed_tokens"]}), None),
+        "all biases": (peft.LoraConfig(**linear, bias="all"), None),
+        "tokens": (peft.LoraConfig(**linear, trainable_token_indices=[1, 2]), None),
+        "IA3": (peft.IA3Config(**of, target_modules=["k_proj", "down_proj"],
+                               feedforward_modules=["down_proj"]), None),
+        "VeRA": (peft.VeraConfig(**of, r=4, target_modules=["q_proj"]), None),
+        "LoHa": (peft.LoHaConfig(**linear), None),
+        "VB-LoRA": (peft.VBLoRAConfig(**linear, num_vectors=16, vector_length=4, topk=2,
+                                      save_only_topk_weights=True), None),
+        "prompt tuning": (peft.PromptTuningConfig(**prompt), None),
+        "p-tuning": (peft.PromptEncoderConfig(**prompt, encoder_hidden_size=8), None),
+        "prefix tuning": (
+            peft.PrefixTuningConfig(**prompt, prefix_projection=True, encoder_hidden_size=8), None),
+        "adaption prompt": (peft.AdaptionPromptConfig(**of, adapter_len=3, adapter_layers=2), None),
+    }
+
+
+@unittest.skipUnless(transformers.utils.is_peft_available(), "there is no peft")
+class SavedAdapters(Case):
+    """Files are those that PEFT and transformers write of a model with the same values."""
+
+    @staticmethod
+    def read(folder):
+        from safetensors.torch import load_file
+
+        files = glob.glob("**/*.safetensors", root_dir=folder, recursive=True)
+        return {(file, name): value for file in files
+                for name, value in load_file(os.path.join(folder, file)).items()}
+
+    def check(self, make_model, folder, options, **keywords):
+        """Returns the names of tensors."""
+        model, tokens = make_model(), samples(2)[0]["input_ids"][None]
+        with libzero.initialize(model, lr=0.1, **options) as engine:
+            for _ in range(2):
+                engine.backward(engine(input_ids=tokens, labels=tokens).loss)
+                engine.step()
+            engine.save_pretrained(f"{folder}-saved", **keywords)
+            state = engine.state_dict()
+        if RANK:
+            return set()
+        plain = make_model()
+        plain.load_state_dict(state)
+        plain.save_pretrained(f"{folder}-expected", **keywords)
+        found, expected = self.read(f"{folder}-saved"), self.read(f"{folder}-expected")
+        self.assertEqual(set(found), set(expected))
+        self.assertGreater(len(expected), 0)
+        for name, value in expected.items():
+            self.assertEqual(found[name].dtype, value.dtype, name)
+            self.assertTrue(torch.equal(found[name], value), name)
+        return {name for _, name in expected}
+
+    def test_kinds(self):
+        import peft
+
+        for kind in adapter_kinds():
+            def adapted(kind=kind):
+                torch.manual_seed(3)
+                config, then = adapter_kinds()[kind]
+                model = peft.get_peft_model(make(), config)
+                if then is not None:
+                    then(model)
+                return model
+
+            if N_RANKS > 1 and kind not in ("an inactive adapter", "embeddings", "prefix tuning"):
+                continue
+            for i, options in enumerate(STAGES[::3]):
+                with self.subTest(kind=kind, **options):
+                    self.check(adapted, f"{self.folder}-{kind}-{i}", options)
+
+    def test_resized(self):
+        """Embeddings with more rows than the published model has."""
+        import peft
+        from safetensors.torch import save_file
+
+        base = f"{self.folder}-base-{RANK}"
+        make().config.save_pretrained(base)
+        save_file(make().state_dict(), f"{base}/model.safetensors", {"format": "pt"})
+
+        def adapted(is_more=True):
+            torch.manual_seed(3)
+            model = transformers.AutoModelForCausalLM.from_pretrained(base)
+            if is_more:
+                model.resize_token_embeddings(64)
+            return peft.get_peft_model(model, peft.LoraConfig(
+                task_type="CAUSAL_LM", r=4, target_modules=["q_proj"]))
+
+        embedding = "base_model.model.model.embed_tokens.weight"
+        for is_more, choice, is_there in [(True, "auto", True), (True, False, False),
+                                          (False, "auto", False), (False, True, True)]:
+            names = self.check(
+                functools.partial(adapted, is_more), f"{self.folder}-{is_more}-{choice}", STAGES[3],
+                save_embedding_layers=choice)
+            self.assertEqual(embedding in names, is_there and RANK == 0)
+
+    def test_whole_models(self):
+        """Tied weights are saved once, also in bf16; several files; an adapter that transformers
+        has added."""
+        import peft
+
+        def with_adapter():
+            model = make()
+            torch.manual_seed(3)
+            model.add_adapter(peft.LoraConfig(r=4, target_modules=["q_proj"]))
+            return model
+
+        def tied(dtype=torch.float32):
+            return models.make("qwen3").model.to(dtype)
+
+        for what, make_model, options, keywords in [
+                ("tied", tied, {}, {}), ("files", make, {}, {"max_shard_size": "10KB"}),
+                ("trained in bf16", tied, {"dtype": "bf16"}, {}), ("added", with_adapter, {}, {}),
+                ("bf16", functools.partial(tied, torch.bfloat16), {"dtype": "bf16"}, {})]:
+            with self.subTest(what):
+                names = self.check(
+                    make_model, f"{self.folder}-{what}", {**STAGES[3], **options}, **keywords)
+                self.assertEqual("lm_head.weight" in names, what == "files" and RANK == 0)
+
+    def test_refused(self):
+        with libzero.initialize(torch.nn.Linear(2, 2)) as engine:
+            with self.assertRaisesRegex(libzero.ArgumentError, "Linear has no save_pretrained"):
+                engine.save_pretrained(self.folder)
+        with libzero.initialize(make()) as engine:
+            with self.assertRaisesRegex(libzero.UnsupportedError, "convert the adapter with PEFT"):
+                engine.save_pretrained(
+                    self.folder, path_initial_model_for_weight_conversion="first")
+
+    def test_trainer(self):
+        """save_model() and checkpoints of a Trainer."""
+        import peft
+
+        def adapted():
+            torch.manual_seed(3)
+            return peft.get_peft_model(make(), peft.PromptTuningConfig(
+                task_type="CAUSAL_LM", num_virtual_tokens=3))
+
+        arguments = {"max_steps": 2, "save_strategy": "steps", "save_steps": 2}
+        trainer = trainer_of(libzero.HFTrainer, adapted(), self.folder, arguments,
+                             libzero_config=STAGES[3])
+        trainer.train()
+        state = trainer.engine.state_dict()
+        trainer.save_model()
+        trainer.engine.close()
+        if RANK == 0:
+            plain = adapted()
+            plain.load_state_dict(state)
+            plain.save_pretrained(self.folder + "-expected")
+            expected = self.read(self.folder + "-expected")
+            for folder in (self.folder, os.path.join(self.folder, "checkpoint-2")):
+                found = self.read(folder)
+                self.assertLessEqual(set(expected), set(found))
+                for name, value in expected.items():
+                    self.assertTrue(torch.equal(found[name], value))
+
+
 def run_script(path, arguments, output):
     """A script, as a process that torchrun has started."""
     with open(f"{output}{os.environ['RANK']}", "w") as file:
@@ -434,6 +612,6 @@ class Example(unittest.TestCase):
 
 if __name__ == "__main__":
     of_ranks = ["Parity.test_stages", "Parity.test_one_micro_batch", "Use.test_go_on", "Use.test_without_values",
-                "Use.test_generated_in_evaluation", "Adapters.test_loop"]
+                "Use.test_generated_in_evaluation", "Adapters.test_loop", "SavedAdapters"]
     names = sys.argv[1:] or (of_ranks if N_RANKS > 1 else [])
     unittest.main(argv=[sys.argv[0], *names], verbosity=2 if RANK == 0 else 0)

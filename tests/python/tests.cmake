@@ -8,7 +8,7 @@ if(ZR_HAS_SHARED)
   zr_add_python_test(test_python_package python/test_package.py $<TARGET_FILE:python_layouts>)
   set_property(TEST test_python_package PROPERTY ENVIRONMENT ${ZR_PYTHON_ENVIRONMENT})
   # They do.
-  foreach(name engine ranks groups habits trainer optim optimizer plan pretrained)
+  foreach(name engine ranks groups habits trainer trl optim optimizer plan pretrained)
     zr_add_python_test(test_python_${name}_live python/test_${name}.py)
     set_property(TEST test_python_${name}_live PROPERTY ENVIRONMENT ${ZR_PYTHON_ENVIRONMENT})
   endforeach()

@@ -176,6 +176,10 @@ ZR_NODISCARD zr_status_t zr_manifest_check(const zr_manifest_t *manifest, const 
 ZR_NODISCARD zr_status_t zr_manifest_parse(const char *text, size_t n_bytes, const char *where,
                                            const zr_log_t *log, zr_manifest_t *manifest_p);
 
+/** Whether an object for a manifest's trainer_json could be read back from it. ZR_ERR_ARGUMENT:
+ * no, and why; ZR_ERR_MEMORY. */
+ZR_NODISCARD zr_status_t zr_manifest_check_trainer(const char *trainer_json, const zr_log_t *log);
+
 /** As text, with its signature and its checksum; free it. ZR_ERR_MEMORY; ZR_ERR_FORMAT for names
  * that are not UTF-8 and a trainer_json that is no object. */
 ZR_NODISCARD zr_status_t zr_manifest_print(const zr_manifest_t *manifest, const char *where,

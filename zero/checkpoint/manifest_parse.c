@@ -18,7 +18,8 @@
 typedef struct parser {
     const char *where;
     const zr_log_t *log;
-    char object[64]; /* that is read: "extents[3]." or "" */
+    zr_status_t error; /* of a refusal; ZR_ERR_FORMAT where it is 0 */
+    char object[64];   /* that is read: "extents[3]." or "" */
 } parser_t;
 
 ZR_PRINTF(2, 3) static zr_status_t refuse(const parser_t *p, const char *format, ...) {
@@ -27,7 +28,8 @@ ZR_PRINTF(2, 3) static zr_status_t refuse(const parser_t *p, const char *format,
     va_start(arguments, format);
     vsnprintf(reason, sizeof(reason), format, arguments);
     va_end(arguments);
-    return zr_fail(p->log, ZR_ERR_FORMAT, "%s: %s", p->where, reason);
+    return zr_fail(p->log, p->error != ZR_OK ? p->error : ZR_ERR_FORMAT, "%s: %s", p->where,
+                   reason);
 }
 
 static zr_status_t no_memory(const parser_t *p) {
@@ -44,8 +46,10 @@ static const char *skip_string(const char *at, const char *end) {
     return at;
 }
 
-static zr_status_t check_text(const parser_t *p, const char *text, size_t n_bytes) {
-    size_t depth = 0, n_objects = 0;
+/* `depth`: of objects and lists around the text. */
+static zr_status_t check_text(const parser_t *p, const char *text, size_t n_bytes, size_t depth) {
+    const bool is_whole = depth == 0;
+    size_t n_objects = 0;
     if (n_bytes > ZR_MANIFEST_MAX_BYTES)
         return refuse(p, "%s, too large for a manifest; at most %s are allowed",
                       zr_size_text(n_bytes).text, zr_size_text(ZR_MANIFEST_MAX_BYTES).text);
@@ -59,13 +63,14 @@ static zr_status_t check_text(const parser_t *p, const char *text, size_t n_byte
         } else if (*at == '{' || *at == '[') {
             n_objects++;
             if (++depth > ZR_MANIFEST_MAX_DEPTH)
-                return refuse(p, "objects and lists lie %d deep at byte %zu",
-                              ZR_MANIFEST_MAX_DEPTH + 1, (size_t)(at - text));
+                return refuse(p, "objects and lists lie %d deep at byte %zu; %d are allowed",
+                              ZR_MANIFEST_MAX_DEPTH + 1, (size_t)(at - text),
+                              ZR_MANIFEST_MAX_DEPTH);
         } else if ((*at == '}' || *at == ']') && depth > 0) {
             depth--;
         }
     }
-    if (n_objects > n_bytes / ZR_MANIFEST_MIN_BYTES_PER_OBJECT + ZR_MANIFEST_MAX_DEPTH)
+    if (is_whole && n_objects > n_bytes / ZR_MANIFEST_MIN_BYTES_PER_OBJECT + ZR_MANIFEST_MAX_DEPTH)
         return refuse(p, "%zu objects and lists in %zu bytes, which no manifest has", n_objects,
                       n_bytes);
     return ZR_OK;
@@ -85,9 +90,10 @@ static shown_t show(const char *text) {
     return shown;
 }
 
-static zr_status_t load(const parser_t *p, const char *text, size_t n_bytes, json_t **root_p) {
+static zr_status_t load(const parser_t *p, const char *text, size_t n_bytes, size_t depth,
+                        json_t **root_p) {
     json_error_t error;
-    ZR_TRY(check_text(p, text, n_bytes));
+    ZR_TRY(check_text(p, text, n_bytes, depth));
     json_t *root = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES, &error);
     if (root == NULL && (json_error_code(&error) == json_error_out_of_memory || !error.text[0]))
         return no_memory(p);
@@ -418,7 +424,7 @@ zr_status_t zr_manifest_parse(const char *text, size_t n_bytes, const char *wher
     parser_t parser = {.where = where, .log = log};
     zr_manifest_t manifest = {0};
     json_t *root = NULL;
-    ZR_TRY(load(&parser, text, n_bytes, &root));
+    ZR_TRY(load(&parser, text, n_bytes, 0, &root));
     zr_status_t status = check_format(&parser, root);
     if (status == ZR_OK && !zr_manifest_is_sealed(text, n_bytes))
         status = refuse(&parser, "it was changed: its text does not match the checksum at its end");
@@ -433,4 +439,13 @@ zr_status_t zr_manifest_parse(const char *text, size_t n_bytes, const char *wher
     }
     *manifest_p = manifest;
     return ZR_OK;
+}
+
+zr_status_t zr_manifest_check_trainer(const char *trainer_json, const zr_log_t *log) {
+    const parser_t parser = {.where = "trainer_json", .log = log, .error = ZR_ERR_ARGUMENT};
+    json_t *root = NULL;
+    ZR_TRY(load(&parser, trainer_json, strlen(trainer_json), 1, &root));
+    bool is_object = json_is_object(root);
+    json_decref(root);
+    return is_object ? ZR_OK : refuse(&parser, "it must be an object of JSON");
 }

@@ -380,6 +380,7 @@ static zr_status_t make_folder(zr_saving_t *saving) {
     char *path = NULL;
     if (!makes_folder(saving))
         return ZR_OK;
+    ZR_TRY(zr_manifest_check_trainer(saving->trainer_json, &saving->runtime->base.log));
     ZR_TRY(zr_folder_lock(saving->folder, &saving->runtime->base.log, &saving->lock));
     zr_status_t status =
         zr_folder_begin(saving->folder, saving->step, &saving->runtime->base.log, &path);

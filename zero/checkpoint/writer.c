@@ -49,16 +49,6 @@ static zr_status_t no_memory(const zr_checkpoint_writer_t *writer) {
 
 /* ---- beginning ------------------------------------------------------------------------------- */
 
-static zr_status_t check_trainer(const char *text, const zr_log_t *log) {
-    json_error_t error = {0};
-    json_t *trainer = json_loads(text, JSON_REJECT_DUPLICATES, &error);
-    bool is_object = json_is_object(trainer);
-    json_decref(trainer);
-    return is_object ? ZR_OK
-                     : zr_fail(log, ZR_ERR_ARGUMENT, "trainer_json must be an object: %s",
-                               trainer == NULL ? error.text : "it is not an object");
-}
-
 static zr_status_t fill_manifest(zr_checkpoint_writer_t *writer, const char *trainer_json) {
     zr_manifest_t *m = &writer->manifest;
     m->n_ranks = 1;
@@ -118,7 +108,7 @@ zr_status_t zr_checkpoint_writer_create(const zr_save_options_t *options, const 
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "writing a checkpoint needs a folder and an output pointer for the writer");
     const char *trainer_json = options->trainer_json != NULL ? options->trainer_json : "{}";
-    ZR_TRY(check_trainer(trainer_json, log));
+    ZR_TRY(zr_manifest_check_trainer(trainer_json, log));
     zr_checkpoint_writer_t *writer = calloc(1, sizeof(*writer));
     if (writer == NULL)
         return zr_fail(log, ZR_ERR_MEMORY, "%s: no memory to write a checkpoint", options->folder);

@@ -189,6 +189,54 @@ TEST(test_full_drive) {
     fail_at = 0;
 }
 
+/* Trainer's objects at the limit of depth are read back; deeper ones are refused at once. */
+static void check_depth(zr_save_options_t *options) {
+    enum { MAX = 63 }; /* one is around them */
+    char text[8 * MAX + 16] = "";
+    for (int i = 0; i < MAX - 1; i++)
+        strcat(text, "{\"a\":");
+    strcat(text, "[]");
+    for (int i = 0; i < MAX - 1; i++)
+        strcat(text, "}");
+    zr_checkpoint_writer_t *writer = NULL;
+    zr_checkpoint_t *checkpoint = NULL;
+    options->trainer_json = text;
+    assert_ok(zr_checkpoint_writer_create(options, NULL, &writer));
+    assert_ok(zr_checkpoint_writer_publish(writer));
+    zr_checkpoint_writer_destroy(&writer);
+    assert_ok(zr_checkpoint_open(options->folder, NULL, &checkpoint));
+    assert_string_equal(zr_checkpoint_trainer_json(checkpoint), text);
+    zr_checkpoint_close(&checkpoint);
+    kept_log_t kept;
+    zr_log_t log = kept_log(&kept, ZR_LOG_INFO);
+    memcpy(strchr(text, '[') - 1, ":[[]]", 6);
+    for (int i = 0; i < MAX - 1; i++)
+        strcat(text, "}");
+    assert_int_equal(zr_checkpoint_writer_create(options, &log, &writer), ZR_ERR_ARGUMENT);
+    assert_has(kept.text, "trainer_json: objects and lists lie 65 deep");
+}
+
+/* A manifest that no reader takes does not replace an older checkpoint. */
+static void check_read_back(zr_save_options_t *options) {
+    enum { N_LISTS = 1000 };
+    char text[3 * N_LISTS + 16] = "{\"a\":[[]";
+    for (int i = 1; i < N_LISTS; i++)
+        strcat(text, ",[]");
+    strcat(text, "]}");
+    kept_log_t kept;
+    zr_log_t log = kept_log(&kept, ZR_LOG_INFO);
+    zr_checkpoint_writer_t *writer = NULL;
+    zr_checkpoint_t *checkpoint = NULL;
+    options->trainer_json = text;
+    assert_ok(zr_checkpoint_writer_create(options, &log, &writer));
+    assert_int_equal(zr_checkpoint_writer_publish(writer), ZR_ERR_FORMAT);
+    assert_has(kept.text, "objects and lists in ");
+    zr_checkpoint_writer_destroy(&writer);
+    assert_ok(zr_checkpoint_open(options->folder, NULL, &checkpoint));
+    assert_has(zr_checkpoint_trainer_json(checkpoint), "{\"a\":{\"a\":");
+    zr_checkpoint_close(&checkpoint);
+}
+
 TEST(test_refusals) {
     kept_log_t kept;
     zr_log_t log = kept_log(&kept, ZR_LOG_INFO);
@@ -199,6 +247,8 @@ TEST(test_refusals) {
     options.trainer_json = "{";
     assert_int_equal(zr_checkpoint_writer_create(&options, &log, &writer), ZR_ERR_ARGUMENT);
     assert_int_equal(kept.n_messages, 3);
+    check_depth(&options);
+    check_read_back(&options);
     options.trainer_json = NULL;
     assert_ok(zr_checkpoint_writer_create(&options, &log, &writer));
     zr_param_desc_t desc = {.name = "a", .n_dims = 1, .dims = {3}};
