@@ -103,9 +103,8 @@ static inline bool zr_base_keeps_full_grads(const zr_base_t *base) {
  * of their sum is then kept apart from the full ones. */
 static inline bool zr_base_reduces_every_micro_batch(const zr_base_t *base) {
     bool has_several = base->config.grad_accum > 1 || base->sums_micro_batches;
-    bool are_several = base->n_ranks > 1; /* one rank adds in the same order either way */
-    return base->config.stage >= 2 || (base->config.reduce == ZR_REDUCE_EVERY_MICRO_BATCH &&
-                                       has_several && are_several);
+    return base->config.stage >= 2 ||
+           (base->config.reduce == ZR_REDUCE_EVERY_MICRO_BATCH && has_several);
 }
 
 /** Whether a step's gradients meet those of other groups. */

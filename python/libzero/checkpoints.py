@@ -132,7 +132,7 @@ class Checkpoints:
         names = adapter_names(self.module, buffers_of(self.module), **selection)
         if names is not None and not self._is_the_same(zlib.crc32(repr(sorted(names)).encode())):
             raise StateError("save_pretrained: the ranks differ in what an adapter is saved with: "
-                             "save_embedding_layers='auto' asks the hub; give True or False")
+                             "save_embedding_layers='auto' asks for the published model; give True or False")
         prompts = prompt_encoders(self.module)
         with contextlib.ExitStack() as stack:
             if prompts is not None:

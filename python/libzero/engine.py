@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -36,6 +37,7 @@ from .values import Values
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _MAX_SKIPPED = 5  # steps in a row
+_MANY_ENGINES = 16
 
 
 class Engine(Building, Hooks, Gradients, Values, Checkpoints):
@@ -94,6 +96,8 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
             self._take_optimizer(optimizer, config, model_parameters, keywords)
             model_parameters = optimizer.param_groups
         _c.keep_less_of_what_is_freed()
+        if len(_c._runtimes) >= _MANY_ENGINES:
+            gc.collect()  # those that nobody has any more, such as of earlier Trainers
         self._signs, self._secret = checkpoint_sign, read_secret(checkpoint_sign, comm_secret)
         rank = self._open_rank()
         self._process = os.getpid()

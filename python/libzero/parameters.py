@@ -136,7 +136,7 @@ class _Managed:
         if param is not None and not param.shows_grad and (param.is_pending or value is not None):
             raise UnsupportedError(
                 f"the gradient of parameter {param.name} is the library's and cannot be set: change it in backward, by "
-                "parameter.register_hook(), or drop all by engine.zero_grad(); with stage 0 and one rank `grad` can be set")
+                "parameter.register_hook(), or drop all by engine.zero_grad(); with stage 0, one rank and reduce='auto' `grad` can be set")
         set_grad(self, value)  # type: ignore[arg-type]
 
     @grad.deleter
@@ -322,7 +322,7 @@ def _dispatch(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
         raise StateError(
             f"the gradient of parameter {gradient.param.name} is in the library until step(), summed and sharded over the ranks: `clip=` and "
             "engine.get_global_grad_norm() clip and give the norm, parameter.register_hook() sees and changes each gradient in "
-            "backward, engine.zero_grad() drops them; with stage 0 and one rank `grad` is the gradient")
+            "backward, engine.zero_grad() drops them; with stage 0, one rank and reduce='auto' `grad` is the gradient")
     params = list(dict.fromkeys(map(param_of, values)))
     return params[0].owner().use(func, args, kwargs, params)
 

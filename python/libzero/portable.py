@@ -50,7 +50,7 @@ def encode(value: Any, path: str, depth: int = 1) -> Any:
         return stand_in("bytes", value.hex())
     if not isinstance(value, (dict, list, *_LISTS.values())):
         raise ArgumentError(
-            f"save_checkpoint: {path} is of type {type(value).__name__}: allowed are numbers, texts, bytes, "
+            f"save_checkpoint: {path} is of type {type(value).__name__}; allowed: numbers, texts, bytes, "
             "None, and dictionaries, lists, tuples and sets of these; convert it (.item(), .tolist()), "
             "or save it to a file of its own")
     is_object = isinstance(value, dict) and _KIND not in value and all(map(_is_plain_text, value))

@@ -211,14 +211,14 @@ _FORMATS = (("model.safetensors", _File), ("pytorch_model.bin", _TorchFile))
 
 
 def _open_index(path: pathlib.Path, reader: Any) -> list[Any]:
-    """The files of an index, which lie beside it. A link there may lead anywhere; a name may not."""
+    """The files of an index, in its folder. A link there may lead anywhere; a name may not."""
     map_ = _read_object(path).get("weight_map")
     if not isinstance(map_, dict) or not map_:
         raise FormatError(f"{path}: its weight_map is missing, empty, or not an object")
     ending = ".safetensors" if reader is _File else ".bin"
     for tensor, name in map_.items():
         if not isinstance(name, str) or not name.endswith(ending) or name.startswith(".") or "/" in name or "\\" in name:
-            raise FormatError(f"{path}: weight_map has {tensor!r} in {str(name)[:200]!r}; allowed: names of {ending} files beside it")
+            raise FormatError(f"{path}: weight_map has {tensor!r} in {str(name)[:200]!r}; allowed: names of {ending} files in its folder")
     files = {}
     for name in dict.fromkeys(map_.values()):
         try:

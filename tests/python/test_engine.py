@@ -566,6 +566,8 @@ class Behaviour(unittest.TestCase):
 
         for change in (in_place, lambda model: model.double()):
             for stage in STAGES:
+                if change is in_place and N_RANKS == 1 and stage["stage"] < 3:
+                    continue  # it is followed: test_habits.py
                 with libzero.initialize(models.make("mlp"), **HYPER, **stage) as engine:
                     with self.assertRaises(libzero.UnsupportedError):
                         with engine.gathered() if stage["stage"] == 3 else contextlib.nullcontext():
