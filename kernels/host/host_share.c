@@ -23,6 +23,7 @@ typedef struct range {
     size_t mapped_bytes;
     uint64_t offset_bytes; /* in the file, of what was not moved */
     bool has_moved;        /* any part of it */
+    bool has_traded;       /* places with another range, which may be in its part of the file */
     uint32_t *moved_to;    /* [pages] page of the file behind it, + 1; 0: as by offset_bytes */
 } range_t;
 
@@ -31,9 +32,9 @@ struct zr_host_share {
     size_t page_bytes, most_bytes;
     pthread_mutex_t lock; /* guards what follows: a communicator may look from another thread */
     uint64_t file_bytes;
-    uint64_t used_bytes; /* of the file, by ranges that are there or were before the last of them */
     size_t mapped_bytes; /* of all ranges */
     range_t *ranges;
+    range_t *traded; /* released, their parts of the file in use by ranges that are there */
 };
 
 /* ---- places --------------------------------------------------------------------------------- */
@@ -89,20 +90,50 @@ static int view(const zr_host_share_t *share, void *address, size_t size_bytes, 
 
 /* ---- ranges --------------------------------------------------------------------------------- */
 
-/* As far behind a huge page's begin in the file as in addresses. */
-static uint64_t next_offset(const zr_host_share_t *share, const void *base) {
-    uint64_t offset = (share->used_bytes + ZR_HUGE_BYTES - 1) / ZR_HUGE_BYTES * ZR_HUGE_BYTES;
-    return offset + (uintptr_t)base % ZR_HUGE_BYTES;
+/* A range of the list that lies in a part of the file; or NULL. */
+static range_t *find_in_file(range_t *ranges, uint64_t offset, size_t size_bytes) {
+    while (ranges != NULL && (offset >= ranges->offset_bytes + ranges->size_bytes ||
+                              ranges->offset_bytes >= offset + size_bytes))
+        ranges = ranges->next;
+    return ranges;
+}
+
+/* The first part of the file that no range has, as far behind a huge page's begin as in addresses.
+ */
+static uint64_t find_place(const zr_host_share_t *share, const range_t *range) {
+    uint64_t behind_bytes = (uintptr_t)range->base % ZR_HUGE_BYTES, offset = behind_bytes;
+    for (;;) {
+        const range_t *other = find_in_file(share->ranges, offset, range->size_bytes);
+        if (other == NULL)
+            other = find_in_file(share->traded, offset, range->size_bytes);
+        if (other == NULL)
+            return offset;
+        uint64_t end = other->offset_bytes + other->size_bytes;
+        offset = (end + ZR_HUGE_BYTES - 1) / ZR_HUGE_BYTES * ZR_HUGE_BYTES + behind_bytes;
+    }
+}
+
+static void free_places(const zr_host_share_t *share, range_t *range) {
+    if (range->moved_to != MAP_FAILED)
+        munmap(range->moved_to, range->size_bytes / share->page_bytes * sizeof(uint32_t));
+    range->moved_to = MAP_FAILED;
 }
 
 static void free_range(const zr_host_share_t *share, range_t *range) {
-    if (range->moved_to != MAP_FAILED)
-        munmap(range->moved_to, range->size_bytes / share->page_bytes * sizeof(uint32_t));
+    free_places(share, range);
     free(range);
 }
 
+static void free_ranges(const zr_host_share_t *share, range_t **ranges) {
+    while (*ranges != NULL) {
+        range_t *range = *ranges;
+        *ranges = range->next;
+        free_range(share, range);
+    }
+}
+
 static int open_range(zr_host_share_t *share, range_t *range) {
-    uint64_t offset = next_offset(share, range->base);
+    uint64_t offset = find_place(share, range);
     uint64_t end = offset + range->size_bytes;
     if (end / share->page_bytes >= UINT32_MAX)
         return EFBIG;
@@ -111,7 +142,6 @@ static int open_range(zr_host_share_t *share, range_t *range) {
             return errno;
         share->file_bytes = end;
     }
-    share->used_bytes = end;
     range->offset_bytes = offset;
     return view(share, range->base, range->size_bytes, PROT_NONE, offset);
 }
@@ -157,8 +187,8 @@ static int punch(const zr_host_share_t *share, const range_t *range, size_t page
     return 0;
 }
 
-/* Its place in the file is not used again while there are other ranges, which may have moved there:
- * that costs numbers, no memory. The file does not shrink, which others count on. */
+/* The part of the file of a range that has traded places with others is not used again before all
+ * are released: that costs numbers, no memory. The file does not shrink, which others count on. */
 int zr_host_share_release(zr_host_share_t *share, void *base, size_t size_bytes) {
     pthread_mutex_lock(&share->lock);
     range_t **link = &share->ranges;
@@ -166,13 +196,19 @@ int zr_host_share_release(zr_host_share_t *share, void *base, size_t size_bytes)
         link = &(*link)->next;
     range_t *range = *link;
     *link = range->next;
-    if (share->ranges == NULL)
-        share->used_bytes = 0;
     int error = punch(share, range, 0, size_bytes / share->page_bytes);
     share->mapped_bytes -= range->mapped_bytes;
     if (munmap(base, size_bytes) != 0 && error == 0)
         error = errno;
-    free_range(share, range);
+    if (range->has_traded) {
+        free_places(share, range);
+        range->next = share->traded;
+        share->traded = range;
+    } else {
+        free_range(share, range);
+    }
+    if (share->ranges == NULL)
+        free_ranges(share, &share->traded);
     pthread_mutex_unlock(&share->lock);
     return error;
 }
@@ -234,6 +270,8 @@ static int exchange(zr_host_share_t *share, const stretch_t *from, const stretch
         (void)view(share, address_of(share, from), size_bytes, PROT_READ | PROT_WRITE, from_offset);
         return error;
     }
+    if (from->range != to->range)
+        from->range->has_traded = to->range->has_traded = true;
     note_place(share, from->range, from->page, to_offset, n_pages);
     note_place(share, to->range, to->page, from_offset, n_pages);
     return 0;
@@ -294,11 +332,8 @@ zr_host_share_t *zr_host_share_create(size_t most_bytes, char *why, size_t why_b
 void zr_host_share_destroy(zr_host_share_t **share) {
     if (*share == NULL)
         return;
-    while ((*share)->ranges != NULL) { /* not given back */
-        range_t *range = (*share)->ranges;
-        (*share)->ranges = range->next;
-        free_range(*share, range);
-    }
+    free_ranges(*share, &(*share)->ranges); /* that were not given back */
+    free_ranges(*share, &(*share)->traded);
     if ((*share)->file >= 0)
         close((*share)->file);
     pthread_mutex_destroy(&(*share)->lock);

@@ -171,6 +171,34 @@ TEST(test_places_are_used_again) {
     zr_device_close(&device);
 }
 
+/* The same beside a range that lasts, one of whose granules has traded places with a range of
+ * before. */
+TEST(test_places_are_used_again_beside_others) {
+    fixture_t *f = *state;
+    size_t n = (size_t)1 << 42, granule = zr_device_info(f->device)->granule_bytes;
+    void *lasting = NULL;
+    assert_ok(zr_range_reserve(f->device, ZR_TIER_HOST, 2 * granule, &lasting));
+    assert_ok(zr_range_map(f->device, ZR_TIER_HOST, lasting, 0, granule));
+    memset(lasting, 7, granule);
+    for (int i = 0; i < 8; i++) {
+        void *base = NULL;
+        assert_ok(zr_range_reserve(f->device, ZR_TIER_HOST, n, &base));
+        assert_ok(zr_range_map(f->device, ZR_TIER_HOST, base, 0, 2 * granule));
+        memset(base, i + 8, 2 * granule);
+        if (i == 1) { /* to and fro, with other granules */
+            assert_ok(
+                zr_range_move(f->device, ZR_TIER_HOST, base, granule, lasting, granule, granule));
+            assert_ok(zr_range_move(f->device, ZR_TIER_HOST, lasting, 0, base, granule, granule));
+            assert_ok(zr_range_move(f->device, ZR_TIER_HOST, base, granule, lasting, 0, granule));
+        }
+        zr_range_release(f->device, ZR_TIER_HOST, &base, n);
+        for (size_t at = 0; at < (i < 1 ? 1 : 2) * granule; at += granule / 2)
+            assert_int_equal(((char *)lasting)[at], at < granule ? 7 : 9);
+    }
+    zr_range_release(f->device, ZR_TIER_HOST, &lasting, 2 * granule);
+    assert_true(zr_host_shared_file(f->device).size_bytes < 3 * n);
+}
+
 /* A system that promises everything would let one map it. */
 TEST(test_no_more_than_the_machine_has) {
     fixture_t *f = *state;
