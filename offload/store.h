@@ -299,6 +299,11 @@ ZR_NODISCARD zr_status_t zr_store_wait_all(zr_store_t *store);
  */
 ZR_NODISCARD zr_status_t zr_store_sync(zr_store_t *store);
 
+/** Bytes of the tables that an extent takes in a store on one drive, where they differ by extent.
+ */
+size_t zr_store_extent_table_bytes(const zr_store_extent_t *extent, size_t chunk_bytes,
+                                   bool verify);
+
 /** Offset of an extent in the file, for a store with a file name. */
 uint64_t zr_store_file_offset(const zr_store_t *store, size_t extent);
 

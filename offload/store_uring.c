@@ -240,6 +240,16 @@ size_t zr_store_uring_table_bytes(const zr_store_t *store) {
            o->n_bounce_buffers * sizeof(*uring->free_bounces);
 }
 
+size_t zr_store_extent_table_bytes(const zr_store_extent_t *extent, size_t chunk_bytes,
+                                   bool verify) {
+    const zr_store_t *store = NULL; /* for the sizes of what it has */
+    const zr_uring_store_t *uring = NULL;
+    size_t n_chunks = (extent->size_bytes + chunk_bytes - 1) / chunk_bytes;
+    return sizeof(*store->extents) + sizeof(*store->chunks) + strlen(extent->name) + 1 +
+           sizeof(*uring->first_file) + sizeof(*uring->begins) +
+           n_chunks * (sizeof(*store->is_present) + (verify ? sizeof(*store->sums) : 0));
+}
+
 static struct iovec part_of(uintptr_t begin, uintptr_t end) {
     return (struct iovec){.iov_base = (void *)begin, .iov_len = end - begin};
 }

@@ -26,7 +26,7 @@ typedef struct zr_saving zr_saving_t;
 struct zr_saving {
     zr_heap_t *heap; /* of its tables, and itself */
     zr_runtime_t *runtime;
-    char *folder; /* of checkpoints */
+    char *folder; /* of checkpoints. Texts of the caller are none of a plan's tables */
     char *trainer_json;
     zr_folder_kept_t kept;
     zr_secret_t secret; /* the manifest is signed with it, where it is given */
@@ -322,6 +322,8 @@ static void destroy(zr_saving_t *saving) {
     end_writing(saving);
     zr_folder_unlock(&saving->lock);
     free(saving->partial);
+    free(saving->trainer_json);
+    free(saving->folder);
     zr_heap_t *heap = saving->heap;
     zr_heap_destroy(&heap);
 }
@@ -335,19 +337,19 @@ static zr_status_t create(zr_runtime_t *runtime, const zr_save_options_t *option
         zr_heap_destroy(&heap);
         return zr_fail(&runtime->base.log, ZR_ERR_MEMORY, "the system has no memory to save");
     }
-    *saving = (zr_saving_t){.heap = heap,
-                            .runtime = runtime,
-                            .folder = zr_heap_text(heap, options->folder),
-                            .trainer_json = zr_heap_text(
-                                heap, options->trainer_json != NULL ? options->trainer_json : "{}"),
-                            .kept = {.n = options->keep,
-                                     .has_also = options->keep_also != NULL,
-                                     .also = options->keep_also != NULL ? *options->keep_also : 0},
-                            .lock = -1,
-                            .step = runtime->base.progress.n_steps,
-                            .n_updates = runtime->base.progress.n_updates,
-                            .n_words = N_HEAD_WORDS + n_rows * WORDS_PER_ROW,
-                            .start = zr_base_now(&runtime->base)};
+    *saving = (zr_saving_t){
+        .heap = heap,
+        .runtime = runtime,
+        .folder = strdup(options->folder),
+        .trainer_json = strdup(options->trainer_json != NULL ? options->trainer_json : "{}"),
+        .kept = {.n = options->keep,
+                 .has_also = options->keep_also != NULL,
+                 .also = options->keep_also != NULL ? *options->keep_also : 0},
+        .lock = -1,
+        .step = runtime->base.progress.n_steps,
+        .n_updates = runtime->base.progress.n_updates,
+        .n_words = N_HEAD_WORDS + n_rows * WORDS_PER_ROW,
+        .start = zr_base_now(&runtime->base)};
     if (options->secret != NULL)
         saving->secret = *options->secret;
     saving->words = zr_heap_alloc(heap, saving->n_words, sizeof(*saving->words));

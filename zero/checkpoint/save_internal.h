@@ -27,12 +27,21 @@ typedef struct zr_slices {
     int *owners; /* [n_units * N_FLATS]: the first rank that saves of a row; what is sharded, it and
                     those behind it of its group */
     size_t chunk_bytes; /* at whose multiples groups begin */
+    int rank; /* whose slices are written here: the own ones; without data, as in a plan, those
+                 whose tables are largest, so that a plan of one rank is that of all */
 } zr_slices_t;
 
 ZR_NODISCARD zr_status_t zr_slices_make(zr_heap_t *heap, zr_state_t *state, zr_slices_t *slices_p);
 /** The next slice that a rank saves, in the order of its extents: for (zr_slice_t slice = {0};
  * zr_slices_next(slices, rank, &slice);). */
 bool zr_slices_next(const zr_slices_t *slices, int rank, zr_slice_t *slice);
+/** A slice as an extent of the rank's file. */
+static inline zr_store_extent_t zr_slice_extent(const zr_slice_t *slice) {
+    const zr_unit_t *unit = slice->unit;
+    return (zr_store_extent_t){.name = slice->kind == FLAT_FROZEN ? unit->params_tensor
+                                                                  : unit->state_tensor,
+                               .size_bytes = slice->n_bytes};
+}
 /** Of a slice, in arrays of rows. */
 static inline size_t zr_slice_row(const zr_slice_t *slice) {
     return slice->unit->index * N_FLATS + (size_t)slice->kind;

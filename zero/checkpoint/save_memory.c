@@ -68,7 +68,7 @@ static size_t add_up(const zr_slices_t *slices, int rank, row_fn bytes_of, size_
 
 size_t zr_save_copy_bytes(const zr_slices_t *slices) {
     size_t largest;
-    return add_up(slices, slices->state->base->rank, resident_bytes, &largest);
+    return add_up(slices, slices->rank, resident_bytes, &largest);
 }
 
 /* What a buffer has room for on a rank: its largest row, or a part of it. */
@@ -166,7 +166,7 @@ void zr_saves_release(zr_saves_t *saves) {
 
 zr_save_parts_t zr_save_lend(const zr_saves_t *saves, const zr_slices_t *slices, bool copies) {
     zr_save_parts_t parts =
-        parts_of(slices, slices->state->base->rank, zr_save_staging_bytes(slices, copies), copies);
+        parts_of(slices, slices->rank, zr_save_staging_bytes(slices, copies), copies);
     zr_store_buffer_t *all[] = {&parts.bounce, &parts.staging, &parts.copy};
     char *base = saves->memory;
     size_t left = base != NULL ? saves->memory_bytes : 0;

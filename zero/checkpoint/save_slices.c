@@ -63,19 +63,6 @@ static size_t chunk_bytes(const zr_state_t *state) {
     return chunk;
 }
 
-zr_status_t zr_slices_make(zr_heap_t *heap, zr_state_t *state, zr_slices_t *slices_p) {
-    zr_slices_t slices = {.heap = heap, .state = state, .chunk_bytes = chunk_bytes(state)};
-    slices.owners = zr_heap_alloc(heap, state->model->n_units * N_FLATS, sizeof(*slices.owners));
-    uint64_t *loads = zr_heap_alloc(heap, (size_t)state->base->n_ranks, sizeof(*loads));
-    if (slices.owners == NULL || loads == NULL)
-        return zr_fail(&state->base->log, ZR_ERR_MEMORY, "the system has no memory to save %s",
-                       zr_count_text(state->model->n_units, "unit").text);
-    choose_owners(state, loads, slices.owners);
-    zr_heap_free(heap, loads);
-    *slices_p = slices;
-    return ZR_OK;
-}
-
 static bool saves_row(const zr_slices_t *slices, size_t row, int rank) {
     const zr_unit_t *unit = slices->state->model->units[row / N_FLATS];
     int kind = (int)(row % N_FLATS), place = rank - slices->owners[row];
@@ -114,4 +101,35 @@ bool zr_slices_next(const zr_slices_t *slices, int rank, zr_slice_t *slice_p) {
     }
     *slice_p = slice;
     return true;
+}
+
+/* Whose slices take most in tables of a store. */
+static int fullest_rank(const zr_slices_t *slices) {
+    const zr_store_options_t options = zr_nvme_store_options(slices->state->base);
+    size_t most_bytes = 0;
+    int fullest = 0;
+    for (int rank = 0; rank < slices->state->base->n_ranks; rank++) {
+        size_t n_bytes = 0;
+        for (zr_slice_t slice = {0}; zr_slices_next(slices, rank, &slice);) {
+            const zr_store_extent_t extent = zr_slice_extent(&slice);
+            n_bytes += zr_store_extent_table_bytes(&extent, slices->chunk_bytes, options.verify);
+        }
+        fullest = n_bytes > most_bytes ? rank : fullest;
+        most_bytes = n_bytes > most_bytes ? n_bytes : most_bytes;
+    }
+    return fullest;
+}
+
+zr_status_t zr_slices_make(zr_heap_t *heap, zr_state_t *state, zr_slices_t *slices_p) {
+    zr_slices_t slices = {.heap = heap, .state = state, .chunk_bytes = chunk_bytes(state)};
+    slices.owners = zr_heap_alloc(heap, state->model->n_units * N_FLATS, sizeof(*slices.owners));
+    uint64_t *loads = zr_heap_alloc(heap, (size_t)state->base->n_ranks, sizeof(*loads));
+    if (slices.owners == NULL || loads == NULL)
+        return zr_fail(&state->base->log, ZR_ERR_MEMORY, "the system has no memory to save %s",
+                       zr_count_text(state->model->n_units, "unit").text);
+    choose_owners(state, loads, slices.owners);
+    zr_heap_free(heap, loads);
+    slices.rank = zr_base_has_data(state->base) ? state->base->rank : fullest_rank(&slices);
+    *slices_p = slices;
+    return ZR_OK;
 }

@@ -317,7 +317,7 @@ static zr_status_t put_slice(zr_save_writer_t *save, size_t extent, const zr_sli
 
 static zr_status_t put_slices(zr_save_writer_t *save) {
     size_t extent = 0;
-    for (zr_slice_t slice = {0}; zr_slices_next(save->slices, save->base->rank, &slice);)
+    for (zr_slice_t slice = {0}; zr_slices_next(save->slices, save->slices->rank, &slice);)
         ZR_TRY(put_slice(save, extent++, &slice));
     return ZR_OK;
 }
@@ -327,11 +327,8 @@ static zr_status_t put_slices(zr_save_writer_t *save) {
 /* Extents are declared before there is a store; rows of the units, those of this rank. */
 static size_t list_extents(const zr_save_writer_t *save, zr_store_extent_t *extents) {
     size_t n = 0;
-    for (zr_slice_t slice = {0}; zr_slices_next(save->slices, save->base->rank, &slice);)
-        extents[n++] =
-            (zr_store_extent_t){.name = slice.kind == FLAT_FROZEN ? slice.unit->params_tensor
-                                                                  : slice.unit->state_tensor,
-                                .size_bytes = slice.n_bytes};
+    for (zr_slice_t slice = {0}; zr_slices_next(save->slices, save->slices->rank, &slice);)
+        extents[n++] = zr_slice_extent(&slice);
     return n;
 }
 
@@ -389,7 +386,7 @@ static zr_status_t begin_swap(zr_save_writer_t *save) {
     size_t n_units = 0;
     if (units == NULL)
         return zr_base_no_memory(save->base, zr_count_text(state->model->n_units, "unit").text);
-    for (zr_slice_t slice = {0}; zr_slices_next(save->slices, save->base->rank, &slice);)
+    for (zr_slice_t slice = {0}; zr_slices_next(save->slices, save->slices->rank, &slice);)
         if (slice.kind == FLAT_TRAINABLE)
             units[n_units++] = slice.unit;
     zr_state_list_items(state, units, n_units);
@@ -456,7 +453,7 @@ static zr_status_t write_sums(const zr_save_writer_t *save, size_t *n_chunks_p) 
 
 static void note_rows(const zr_save_writer_t *save, zr_written_file_t *file) {
     size_t extent = 0, n_chunks = 0;
-    for (zr_slice_t slice = {0}; zr_slices_next(save->slices, save->base->rank, &slice);) {
+    for (zr_slice_t slice = {0}; zr_slices_next(save->slices, save->slices->rank, &slice);) {
         const uint64_t *sums = zr_store_checksums(save->store, extent, &n_chunks);
         zr_written_t *row = &file->rows[zr_slice_row(&slice)];
         row->offset_bytes = zr_store_file_offset(save->store, extent++);
