@@ -133,6 +133,9 @@ static zr_status_t open_sim(zr_store_t *store, bool has_drives) {
         store->info.buffer_align_bytes = sim->hardware->disk_align_bytes;
         store->info.is_direct = true;
     }
+    if (has_drives) /* before its own tables, which may be larger: the peak is that of the other's */
+        zr_heap_count_absent(store->heap, zr_store_uring_table_bytes(store) - sizeof(*sim) -
+                                              store->options.max_transfers * sizeof(*sim->records));
     sim->records = zr_heap_alloc(store->heap, store->options.max_transfers, sizeof(*sim->records));
     sim->drive = zr_sim_drive_create(sim->clock, store->options.max_transfers,
                                      sim->hardware->launch_s, end, sim);
@@ -142,8 +145,6 @@ static zr_status_t open_sim(zr_store_t *store, bool has_drives) {
     ZR_TRY(reserve(store));
     if (!has_drives)
         return ZR_OK;
-    zr_heap_count_absent(store->heap, zr_store_uring_table_bytes(store) - sizeof(*sim) -
-                                          store->options.max_transfers * sizeof(*sim->records));
     ZR_TRY(register_buffers(store));
     return zr_store_bounce_allocate(store, &sim->bounce_memory);
 }
