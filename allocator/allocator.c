@@ -24,6 +24,7 @@
 #endif
 /* What is still worth having when addresses are scarce. */
 #define MIN_RANGE_BYTES ((size_t)1 << 30)
+#define PLACES_FACTOR UINT64_C(0x9e3779b97f4a7c15) /* odd, its bits mixed */
 #define SLACK_GRANULES 64
 #define EMPTY_RANGE_BYTES ((size_t)64 << 20)
 
@@ -247,6 +248,7 @@ static void *hand_out(zr_allocator_t *allocator, const zr_attempt_t *attempt, zr
     block->lifetime = request->lifetime;
     void *pointer = block->arena->base + block->offset_bytes;
     zr_block_table_add(&allocator->table, pointer, block);
+    allocator->places = (allocator->places ^ block->offset_bytes) * PLACES_FACTOR + block->lifetime;
     count_live(attempt->memory, block);
     trace_live(allocator, attempt->memory, block);
     if (allocator->replay != NULL && zr_replay_covers(request))
@@ -329,6 +331,14 @@ zr_status_t zr_allocate(zr_allocator_t *allocator, const zr_allocation_request_t
         zr_report_out_of_memory(allocator, &attempt, text, sizeof(text));
     pthread_mutex_unlock(&allocator->lock);
     return refuse(allocator, request, status, text);
+}
+
+uint64_t zr_allocator_take_places(zr_allocator_t *allocator) {
+    pthread_mutex_lock(&allocator->lock);
+    uint64_t places = allocator->places;
+    allocator->places = 0;
+    pthread_mutex_unlock(&allocator->lock);
+    return places;
 }
 
 /* ---- freeing ------------------------------------------------------------------------------ */

@@ -48,6 +48,7 @@ struct zr_allocator {
     zr_block_table_t table; /* exactly the live blocks, by address */
     zr_event_pool_t events;
     size_t n_frees;            /* numbers pending blocks */
+    uint64_t places;           /* a hash of what was handed out: zr_allocator_take_places */
     zr_recording_t *recording; /* the arenas', too; NULL: nothing is recorded */
     zr_replay_t *replay;       /* NULL: off */
     zr_plan_cache_t *plans;    /* borrowed; NULL: each is made */

@@ -43,6 +43,10 @@ typedef struct zr_replay_options {
 /** No compute stream, the default number of allocations, no concurrent search. */
 zr_replay_options_t zr_replay_options_default(void);
 
+/** A hash of the places that were handed out since the last call: where it is that of a micro-batch
+ * before, what comes after these needs no more. Threads: any. */
+uint64_t zr_allocator_take_places(zr_allocator_t *allocator);
+
 /**
  * Use a cache of plans that is shared with other allocators, for programs that simulate many runs.
  * Takes effect at the next replay start.

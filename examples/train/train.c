@@ -755,7 +755,13 @@ bool zero_train_has_documents(const zero_train_t *train) {
 }
 
 zr_run_evaluations_t zero_train_evaluations(const zero_train_t *train) {
-    return train_evaluation_plan(train->options, train->val, &train->start.gain, train->start.step);
+    const train_options_t *o = train->options;
+    const train_gain_t *gain = &train->start.gain;
+    zr_run_evaluations_t evaluations =
+        train_evaluation_plan(o, train->val, gain, train->start.step);
+    bool is_saved = evaluations.at_start && train->start.checkpoint != NULL;
+    evaluations.saves_first = o->evaluation.keep_best && !gain->has_best && !is_saved;
+    return evaluations;
 }
 
 size_t zero_train_first_step(const zero_train_t *train) {

@@ -34,6 +34,7 @@ typedef struct zr_run_evaluations {
                           no evaluation */
     size_t n_rest;     /* sequences of a smaller last micro-batch; 0: none */
     bool at_start;     /* before the first step */
+    bool saves_first;  /* a checkpoint follows the first, which is the best so far */
     size_t every;      /* also after every this many steps; 0: only after the last */
     size_t first_step; /* steps done before this run; they count */
 } zr_run_evaluations_t;

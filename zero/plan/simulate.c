@@ -21,6 +21,7 @@ typedef struct planned_rank {
     zr_model_t *model;
     zr_run_watch_t *watch;
     bool has_times;
+    bool has_evaluated;
     void *zeros;              /* as many bytes as a micro-batch has, for each of its inputs */
     zr_host_batch_t *batches; /* [those that are trained together] */
     zr_run_steps_t steps;
@@ -103,8 +104,10 @@ static zr_status_t train_step(planned_rank_t *rank) {
     return zr_runtime_step(rank->runtime, NULL);
 }
 
-/* Batches behind the third need what it does: the first is not gathered ahead, the second is. */
-#define MOST_EVALUATED 3
+/* The first batch is not gathered ahead, the second is. What is free then is where the batch before
+ * has left it: batches need the same from one on that has the places of the one before. */
+#define LEAST_EVALUATED 3
+#define MOST_EVALUATED 16
 /* Values that ranks tell each other of each: as many as a trainer does. */
 #define N_SHARED 3
 
@@ -120,8 +123,17 @@ static zr_status_t evaluate_batch(planned_rank_t *rank, size_t n_sequences) {
 
 static zr_status_t evaluate(planned_rank_t *rank) {
     const zr_run_evaluations_t *evaluations = &rank->request->evaluations;
-    for (size_t i = 0; i < evaluations->n_batches && i < MOST_EVALUATED; i++)
+    zr_allocator_t *allocator = zr_runtime_allocator(rank->runtime);
+    uint64_t places = 0, before = 1;
+    rank->has_evaluated = true;
+    (void)zr_allocator_take_places(allocator);
+    for (size_t i = 0; i < evaluations->n_batches && i < MOST_EVALUATED; i++) {
+        if (i >= LEAST_EVALUATED && places == before)
+            break;
         ZR_TRY(evaluate_batch(rank, rank->request->config.micro_batch));
+        before = places;
+        places = zr_allocator_take_places(allocator);
+    }
     return evaluations->n_rest > 0 ? evaluate_batch(rank, evaluations->n_rest) : ZR_OK;
 }
 
@@ -133,14 +145,20 @@ static zr_runtime_time_t between(const zr_runtime_time_t *before, const zr_runti
                                .io_seconds = after->io_seconds - before->io_seconds};
 }
 
+static bool is_save_due(const zr_run_request_t *request, size_t n_done) {
+    return request->save_every != 0 && n_done % request->save_every == 0;
+}
+
+/* Before an evaluation: whether a checkpoint follows it. */
+static bool saves_best(const planned_rank_t *rank) {
+    return rank->request->evaluations.saves_first && !rank->has_evaluated;
+}
+
 /* A copy that is written while the run goes on is there until it has to be gone. */
-static zr_status_t save(planned_rank_t *rank, size_t n_done, bool is_last) {
+static zr_status_t save(planned_rank_t *rank, bool is_last) {
     const zr_run_request_t *request = rank->request;
     zr_save_options_t options = {.folder = "checkpoints", .goes_on = request->save_goes_on};
     bool ended = false;
-    bool is_due = is_last || (request->save_every != 0 && n_done % request->save_every == 0);
-    if (!request->saves || !is_due)
-        return ZR_OK;
     ZR_TRY(zr_runtime_save_end(rank->runtime, true, &ended, NULL));
     ZR_TRY(zr_runtime_save_begin(rank->runtime, &options));
     if (!is_last && request->save_goes_on)
@@ -200,9 +218,12 @@ static zr_status_t go_on(planned_rank_t *rank, zr_run_plan_t *plan, bool *is_las
     if (*is_last_p && !zr_run_watch_end(rank->watch, &plan->times))
         return fail_memory(rank->request);
     size_t first = rank->request->lengths != NULL ? rank->request->lengths->first_step : 0;
-    if (*is_last_p || zr_run_steps_evaluate_after(rank->request, n_done - first))
+    bool is_due = *is_last_p || is_save_due(rank->request, n_done);
+    if (*is_last_p || zr_run_steps_evaluate_after(rank->request, n_done - first)) {
+        is_due = is_due || saves_best(rank);
         ZR_TRY(evaluate(rank));
-    return save(rank, n_done, *is_last_p);
+    }
+    return is_due && rank->request->saves ? save(rank, *is_last_p) : ZR_OK;
 }
 
 static zr_status_t run(planned_rank_t *rank, zr_run_plan_t *plan) {
@@ -211,8 +232,12 @@ static zr_status_t run(planned_rank_t *rank, zr_run_plan_t *plan) {
     if (!zr_run_steps_create(rank->request, zr_model_n_blocks(rank->model), &rank->steps))
         return fail_memory(rank->request);
     bool is_last = !zr_run_steps_next(&rank->steps, zr_runtime_allocator(rank->runtime));
-    if (rank->request->evaluations.at_start)
+    if (rank->request->evaluations.at_start) {
+        bool is_due = saves_best(rank);
         ZR_TRY(evaluate(rank));
+        if (is_due)
+            ZR_TRY(save(rank, false));
+    }
     while (!is_last)
         ZR_TRY(go_on(rank, plan, &is_last));
     return zr_runtime_join_groups(rank->runtime);
