@@ -36,26 +36,27 @@ static const struct {
 static const struct {
     const char *ending, *magic, *what, *way_out;
     bool is_text; /* it may be meant all the same, so it is said instead of refused */
-} not_texts[] = {{".jsonl", NULL, "has lines of JSON", CHATS},
-                 {".ndjson", NULL, "has lines of JSON", CHATS},
-                 {".json", NULL, "has JSON", CHATS},
-                 {".csv", NULL, "has a table", CHATS, true},
-                 {".tsv", NULL, "has a table", CHATS, true},
-                 {".parquet", "PAR1", "has Parquet", CHATS},
-                 {".arrow", "ARROW1", "has Arrow", "write it as Parquet or JSON, and " CHATS},
-                 {".gz", "\x1f\x8b", "is compressed", PACKED},
-                 {".bz2", "BZh", "is compressed", PACKED},
-                 {".xz",
-                  "\xfd"
-                  "7zXZ",
-                  "is compressed", PACKED},
-                 {".zst", "\x28\xb5\x2f\xfd", "is compressed", PACKED},
-                 {".zip", "PK\x03\x04", "is an archive", "unpack it"},
-                 {".tar", NULL, "is an archive", "unpack it"},
-                 {".npy", "\x93NUMPY", "has an array", "write its tokens as a token file"},
-                 {".safetensors", NULL, "has weights", "leave it out"},
-                 {".pdf", "%PDF-", "is a PDF", "write its text to a file"},
-                 {NULL, "version https://", "is a pointer of git-lfs", "git lfs pull fetches it"}};
+} not_texts[] = {
+    {".jsonl", NULL, "has lines of JSON", CHATS, false},
+    {".ndjson", NULL, "has lines of JSON", CHATS, false},
+    {".json", NULL, "has JSON", CHATS, false},
+    {".csv", NULL, "has a table", CHATS, true},
+    {".tsv", NULL, "has a table", CHATS, true},
+    {".parquet", "PAR1", "has Parquet", CHATS, false},
+    {".arrow", "ARROW1", "has Arrow", "write it as Parquet or JSON, and " CHATS, false},
+    {".gz", "\x1f\x8b", "is compressed", PACKED, false},
+    {".bz2", "BZh", "is compressed", PACKED, false},
+    {".xz",
+     "\xfd"
+     "7zXZ",
+     "is compressed", PACKED, false},
+    {".zst", "\x28\xb5\x2f\xfd", "is compressed", PACKED, false},
+    {".zip", "PK\x03\x04", "is an archive", "unpack it", false},
+    {".tar", NULL, "is an archive", "unpack it", false},
+    {".npy", "\x93NUMPY", "has an array", "write its tokens as a token file", false},
+    {".safetensors", NULL, "has weights", "leave it out", false},
+    {".pdf", "%PDF-", "is a PDF", "write its text to a file", false},
+    {NULL, "version https://", "is a pointer of git-lfs", "git lfs pull fetches it", false}};
 #define N_NOT_TEXTS (sizeof(not_texts) / sizeof(not_texts[0]))
 
 static const char *const kind_names[] = {"text", "tokens", "documents"};

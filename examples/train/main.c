@@ -68,11 +68,27 @@ static void plan_and_run(zero_train_t *run, train_options_t *options, messages_t
         zr_log_write(log, ZR_LOG_WARNING, "the run was not planned: %s", plan.message);
 }
 
+/* Encoded weights are not saved: a checkpoint has to be there that has them, to link to. */
+static zr_status_t check_lora_base(const train_options_t *options, const zr_log_t *log) {
+    bool saves = options->checkpoint.dir != NULL && !options->evaluation.only;
+    bool is_encoded =
+        options->lora_base != TRAIN_LORA_BASE_DTYPE &&
+        !(options->lora_base == TRAIN_LORA_BASE_BF16 && options->config.dtype == ZR_DTYPE_BF16);
+    if (!saves || !is_encoded || options->checkpoint.links_frozen)
+        return ZR_OK;
+    return zr_fail(log, ZR_ERR_ARGUMENT,
+                   "--lora-base %s with --checkpoint-dir: checkpoints link to the weights that the "
+                   "adapters are for, which --checkpoint-dir %s has not; put them there by "
+                   "zero-checkpoint import and add --resume, or take --lora-base dtype",
+                   train_options_lora_base(options), options->checkpoint.dir);
+}
+
 /* What is left to be settled before the run begins: it changes the options that the run has. */
 static zr_status_t settle(const zero_train_t *run, train_options_t *options, const zr_log_t *log) {
     ZR_TRY(train_launch_count(options, zero_train_comm(run)));
     options->has_documents = zero_train_has_documents(run);
     options->checkpoint.links_frozen = zero_train_links_frozen(run);
+    ZR_TRY(check_lora_base(options, log));
     if (train_auto_is_wanted(options))
         ZR_TRY(train_auto_place(options, log));
     zr_log_t own_log = *log;

@@ -97,7 +97,7 @@ def data(d, o):
 
 def validation(d, o):
     """Of the kind of what is trained on."""
-    kind = os.path.basename(o["data"][0])
+    kind = "text" if o.get("data-as") == "text" else os.path.basename(o["data"][0])
     return f"{FILES.root}/" + (
         "val"
         if kind == "text"
@@ -126,6 +126,30 @@ def lora(d, o):
         ("all-linear", "q_proj,v_proj" if o["model"].startswith("llama") else "c_attn")
     )
     return f"rank={d.choice((1, 2, 8))},alpha={d.choice((1, 16))},targets={targets}"
+
+
+class RunFile(str):
+    """A path of --run, with the names of the options that are in it."""
+
+    options = frozenset()
+
+
+def run_file(d, o):
+    path = RunFile(f"{FILES.root}/{d.choice(('run.toml', 'run.json'))}")
+    path.options = frozenset(name for name in o if d.random() < 0.6)
+    return path
+
+
+def text_of_run_file(path, held):
+    """Its options, as a person would write them: numbers and lists as those, a flag as true."""
+    values = {}
+    for name, value in held.items():
+        values[name] = list(value) if isinstance(value, tuple) else value or True
+        if isinstance(value, str) and re.fullmatch(r"\d+(\.\d+)?", value):
+            values[name] = json.loads(value)
+    if path.endswith(".json"):
+        return json.dumps(values)
+    return "# of a run\n" + "".join(f"{k} = {json.dumps(v)}  # {k}\n" for k, v in values.items())
 
 
 def config(d, o):
@@ -250,6 +274,7 @@ OPTIONS = {
     "device": Option(1, one_of("host"), changes=True),
     "ranks": Option(0.75, lambda d, o: str(d.randint(1, 6)), changes=True),
     "config": Option(0.06, config, changes=True),
+    "data-as": Option(0.15, one_of("auto", "text"), changes=True),
     "seed": Option(0.3, one_of(1, 2, 77), changes=True),
     "seq": Option(0.1, one_of(4, 8), changes=True),
     "seq-min": Option(0.12, lambda d, o: str(d.randint(1, seq_of(o))), changes=True),
@@ -384,6 +409,8 @@ OPTIONS = {
     "json": Option(1, flag),
     "quiet": Option(0.5, flag),
     "verbose": Option(0.1, flag, lambda o: "quiet" not in o),
+    "run": Option(0.1, run_file),
+    "dry-run": Option(0, flag),  # beside the run itself: try_dry_run
     "help": Option(0, flag),
     "version": Option(0, flag),
 }
@@ -398,7 +425,7 @@ PLANNED = (
 
 
 #: Options without which no run is compared with another.
-NEEDED = ("model", "data", "steps", "threads", "device", "json")
+NEEDED = ("model", "data", "steps", "threads", "device", "json", "reduce")
 
 
 class Known(NamedTuple):
@@ -413,45 +440,7 @@ class Known(NamedTuple):
         return re.search(self.said, wrong) and given.issuperset(self.options)
 
 
-KNOWN = (
-    Known(
-        "an error of --lora-base with --checkpoint-dir names neither", "checkpoints do not support"
-    ),
-    Known("pinned bytes of ranks that save are not planned", "^planned_pinned_bytes"),
-    Known(
-        "tables of a save are not planned to the byte",
-        "^planned_metadata_bytes",
-        ("checkpoint-dir",),
-    ),
-    Known(
-        "tables of --gather-encoding with --update-at backward are not planned to the byte",
-        "^planned_metadata_bytes",
-        ("gather-encoding", "update-at"),
-    ),
-    Known(
-        "tables of --update-at backward with state on drives are not planned to the byte",
-        "^planned_metadata_bytes",
-        ("nvme-path", "update-at"),
-    ),
-    Known("--val-data with --offload-params nvme has no plan", "^there is no plan", ("val-data",)),
-    Known("--stage auto drops --gather-encoding", "other bits", ("gather-encoding", "stage=auto")),
-    Known(
-        "a checkpoint changes bits where groups have met anyway",
-        "other bits",
-        ("outer-every=1", "checkpoint-dir"),
-    ),
-    Known("encoded gradients have other bits at stage 0", "other bits", ("reduce-encoding",)),
-    Known(
-        "encoded gathers have other bits with frozen weights",
-        "other bits",
-        ("gather-encoding", "freeze"),
-    ),
-    Known(
-        "encoded gathers have other bits with frozen weights",
-        "other bits",
-        ("gather-encoding", "lora"),
-    ),
-)
+KNOWN = ()
 
 
 def options_of(program):
@@ -492,8 +481,13 @@ def draw(table, dice, fixed=None):
 
 
 def words(options):
-    found = []
+    found, path = [], options.get("run")
+    held = {k: v for k, v in options.items() if path is not None and k in path.options}
+    if path is not None:
+        FILES.write(os.path.basename(path), text_of_run_file(path, held))
     for name, value in options.items():
+        if name in held:
+            continue
         for one in value if isinstance(value, tuple) else (value,):
             found += [f"--{name}", one] if one else [f"--{name}"]
     return found
@@ -594,6 +588,8 @@ def check_success(options, result):
     has_ended = result.get("evaluation", {}).get("ended_run", False)  # by --patience, early
     for planned, measured in PLANNED:
         other = differing(result[planned], result[measured]) if planned in result else []
+        if measured == "metadata_bytes" and "checkpoint-async" in options:  # when a save ends, nobody knows
+            other = other if result[measured]["peak"] > result[planned]["peak"] else []
         if other and not has_ended:
             wrong.append(f"{planned}: {'; '.join(other[:4])}")
     return wrong
@@ -612,6 +608,17 @@ def check(options, code, output, errors):
     except ValueError as error:
         return [f"{error}: {output[:200]} {errors[-300:]}"], None
     return (check_failure if code else check_success)(options, result), result
+
+
+def differs_as_said(options, other, *stages):
+    """Whether docs/guide/ names the difference as one that ends in other bits."""
+    saves_otherwise = ("checkpoint-dir" in options) != ("checkpoint-dir" in other)
+    is_encoded = options.get("reduce-encoding", "none") != "none"
+    if n(options, "outer-every", 0) > 0 and saves_otherwise:
+        return True  # groups meet, and have the same moments then
+    if is_encoded and n(options, "grad-accum") > 1 and stages[0] != stages[1]:
+        return True  # sums of micro-batches are made before or after
+    return is_encoded and 0 in stages and stages[0] != stages[1]  # stage 0 encodes sums, too
 
 
 class Composition:
@@ -673,7 +680,7 @@ class Composition:
         files = "".join(
             f"\n# {options[k]}: {open(options[k]).read()}"
             for options in runs[:1]
-            for k in ("config", "io-settings")
+            for k in ("config", "io-settings", "run")
             if k in options
         )
         text = f"seed {self.seed}: {wrong}\n{lines}{files}\n"
@@ -683,9 +690,8 @@ class Composition:
                 print(text, file=file)
 
     def compare(self, what, first, second, options, other, fails=None):
-        is_between = n(options, "outer-every", 0) > 1
-        if is_between and ("checkpoint-dir" in options) != ("checkpoint-dir" in other):
-            return  # a checkpoint makes groups meet
+        if differs_as_said(options, other, first["stage"], second["stage"]):
+            return
         hashes = first["weights_xxh3"], second["weights_xxh3"]
         if hashes[0] != hashes[1]:
             self.say(f"{what}: other bits, {hashes[0]} and {hashes[1]}", fails, options, other)
@@ -694,6 +700,8 @@ class Composition:
         dice = random.Random(self.seed)
         options = draw(self.table, dice)
         result = self.run(options)
+        if dice.random() < 0.15:
+            self.try_dry_run(options, result)
         if result is None or result["result"] != "trained":
             return
         if "patience" in options:  # another number of steps
@@ -706,6 +714,23 @@ class Composition:
             self.try_resume(options, result)
         if dice.random() < 0.2:
             self.try_budgets(options, result)
+
+    def try_dry_run(self, options, result):
+        """It ends as the run would, with its plan, and leaves no file."""
+        planning = {**options, "dry-run": ""}
+        FILES.renew()
+        code, output, errors = start(self.program, planning)
+        self.n_runs += 1
+        if result is None:  # refused, or without enough memory, which a plan need not foresee
+            return
+        left = os.listdir(FILES.run)
+        if code != 0 or left:
+            self.say(f"dry run: exit code {code}, {left} left: {errors[-600:]}", None, planning)
+            return
+        planned = json.loads(output, parse_constant=no_constant)
+        for name in ("stage", "planned_fits", *(p for p, _ in PLANNED)):
+            if planned.get(name) != result.get(name):
+                self.say(f"dry run: {name} is not that of the run", None, planning)
 
     def try_budgets(self, options, result):
         """What a run has reserved is enough for it."""

@@ -639,7 +639,7 @@ TEST(full_disk) {
     assert_ran(1, TINY "--steps 2 --memory-snapshot full.pickle");
     assert_said("--memory-snapshot", "full.pickle|No space left");
     json_t *object = run_json(1, TINY "--steps 2 --log log\xff");
-    assert_has(text(object, "message"), "log?: No space left");
+    assert_has(text(object, "message"), "log\\xff: No space left");
     assert_int_equal(run_after("exec >/dev/full;", TINY "--steps 1 --json"), 1);
 }
 

@@ -281,7 +281,7 @@ TEST(numbers_and_nouns_agree) {
 
 /* Keys of tables of tags and classes are said by their tables' names. */
 TEST(every_field_is_documented) {
-    static const char lists[] = " tags classes comm_bytes comm_control_bytes ";
+    static const char lists[] = " tags classes at_peak_bytes comm_bytes comm_control_bytes ";
     expect_fields_documented(FIELDS_DOC, run_json(0, TINY "--steps 3 --ranks 2"), "", lists);
     expect_fields_documented(FIELDS_DOC, run_json(1, TINY "--device-memory 64KiB"), "", lists);
     expect_fields_documented(FIELDS_DOC, run_json(0, TINY "--steps 3 --val-data text"), "", lists);

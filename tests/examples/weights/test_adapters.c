@@ -148,7 +148,7 @@ TEST(test_nothing_to_link) {
     assert_int_equal(access("s/step-00000003/base-00000.data", F_OK), -1);
     expect_run("", ZERO_TRAIN, TRAIN "--model " MODEL " --checkpoint-dir s2 --lora-base nf4 " LORA,
                2);
-    expect_err("keeps frozen parameters in nf4_64, which checkpoints do not support");
+    expect_err("--lora-base nf4 with --checkpoint-dir: checkpoints link to the weights");
 }
 
 /* ---- there and back ---------------------------------------------------------------------- */
