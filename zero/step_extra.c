@@ -52,14 +52,8 @@ static zr_status_t check_extra(const zr_runtime_t *runtime) {
                        "a step with more micro-batches than declared cannot add to gradients that "
                        "groups have summed and offloaded: declare how many it has "
                        "(gradient_accumulation_steps)");
-    for (size_t i = 0; i < runtime->model.n_units; i++) {
-        const zr_unit_t *unit = runtime->model.units[i];
-        if (unit->n_acquired != 0)
-            return zr_fail(&base->log, ZR_ERR_STATE,
-                           "zr_runtime_begin_extra_micro_batch while unit \"%s\" is acquired",
-                           unit->name);
-        ZR_TRY(zr_unit_check_reduced(unit));
-    }
+    for (size_t i = 0; i < runtime->model.n_units; i++)
+        ZR_TRY(zr_unit_check_reduced(runtime->model.units[i]));
     return ZR_OK;
 }
 

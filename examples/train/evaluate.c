@@ -64,8 +64,7 @@ zr_run_evaluations_t train_evaluation_plan(const train_options_t *options, const
     return (zr_run_evaluations_t){.n_batches = (size_t)((size.n_full + n_ranks - 1) / n_ranks),
                                   .n_rest = size.n_rest,
                                   .at_start = train_evaluation_is_due_first(options, gain, step),
-                                  .every = options->evaluation.every,
-                                  .first_step = step};
+                                  .every = options->evaluation.every};
 }
 
 /* ---- the data -------------------------------------------------------------------------------- */

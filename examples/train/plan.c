@@ -121,6 +121,8 @@ static zr_status_t make(const train_options_t *options, size_t first_step,
     if (options->evaluation.only)
         n_steps = 0;
     request.evaluations = *evaluations;
+    request.n_before = first_step;
+    request.n_run_steps = n_steps;
     if (options->seq_min < options->seq)
         request.lengths = &lengths;
     shorten(&request, zr_model_shape_sizes(&options->shape).n_layers, n_steps);

@@ -65,9 +65,9 @@ class Building:
             self._convert_buffers()
 
     def _convert_buffers(self) -> None:
-        """Statistics of layers whose kernels have one dtype for all, as module.to(dtype) does."""
+        """Those of PyTorch's own modules, such as statistics, whose kernels have one dtype for all, as module.to(dtype) does."""
         for module in self.module.modules():
-            if isinstance(module, (nn.modules.batchnorm._NormBase, nn.utils.parametrizations._SpectralNorm)):
+            if isinstance(module, nn.modules.batchnorm._NormBase) or type(module).__module__.startswith("torch.nn."):
                 for name, buffer in module._buffers.items():
                     if buffer is not None and buffer.is_floating_point():
                         module._buffers[name] = buffer.to(self.dtype)

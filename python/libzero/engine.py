@@ -150,6 +150,8 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
         self._held_by_use: list[Unit] = []
         self._shared_hooks: list[Any] = []  # of this backward
         self._live: dict[int, Param] = {}  # by address: parameters that are gathered
+        self._leaves_out_at_end = False  # they are known when all gradients are there
+        self._left_out: set[Any] = set()  # parameters without a gradient on any rank, known before backward updates
         self._lingering: list[Any] = []  # units that stay for tensors that other code has made of their parameters
         self._aliasing: list[Any] = []  # modules in forward, with what other code's hooks get of their parameters
         self._hook_of: dict[int, Any] = {}  # by id of a parameter: what takes its gradient

@@ -7,6 +7,7 @@ from __future__ import annotations
 import functools
 import inspect
 import zlib
+from collections.abc import Container
 from typing import Any
 
 import torch
@@ -35,6 +36,9 @@ class Gradients:
                 )
         self._come_last()
         is_whole = is_whole and not self._is_late
+        leaves_out = self._updates_in_backward and self._is_last_backward() and self.world_size > 1
+        if leaves_out:
+            is_whole = all(self._share(float(is_whole)))
         for unit in self._units:
             unit.n_awaited = sum(id(p.tensor) in used for p in unit.params) if is_whole else -1
             if unit.n_awaited == 0 and self._updates_in_backward:
@@ -43,8 +47,26 @@ class Gradients:
             param = self._params.get(key)
             if is_whole and param is not None and not self._is_wanted_whole(param):
                 self._take_apart(param, uses)
+        self._left_out = set()
+        self._leaves_out_at_end = leaves_out and not is_whole
+        if leaves_out and is_whole:
+            self._find_left_out(used)
         self._n_reduced = 0
         self._reduce_complete()
+
+    def _find_left_out(self, used: Container[int]) -> None:
+        """Parameters without a gradient on any rank, before their units are updated."""
+        missing = [i for i, p in enumerate(self._trained) if not p.has_grad and id(p.tensor) not in used and grad_of(p.tensor) is None]
+        self._left_out = {self._trained[i] for i in self._missing_everywhere(missing)}
+
+    def _find_left_out_at_end(self) -> None:
+        if self._leaves_out_at_end:
+            self._leaves_out_at_end = False
+            self._find_left_out(())
+
+    def _is_last_backward(self) -> bool:
+        """Of the step, where its micro-batches were declared."""
+        return self._n_done + self._n_open >= self._n_micro_batches
 
     def _is_wanted_whole(self, param: Param) -> bool:
         """Others than the engine see its gradient, or have saved what it is made of."""
@@ -133,6 +155,8 @@ class Gradients:
                 f"parameter {param.name} has another gradient after those of its unit {unit.name!r} were complete: something runs a "
                 "backward of its own. This step is dropped; from the next forward and backward on, units wait for the end of backward"
             )
+        if param in self._left_out:
+            raise StateError(f"parameter {param.name} has a gradient although the loss did not depend on it when backward began: set update_at='end'")
         param.has_grad = True
         param.is_pending = not param.shows_grad
         if gradient.layout != torch.strided:
@@ -179,9 +203,13 @@ class Gradients:
 
     def _reduce_complete(self) -> None:
         """Reduce, in order, what is complete."""
-        while self._n_reduced < len(self._order) and self._order[self._n_reduced].n_awaited == 0:
+        while self._n_reduced < len(self._order) and self._is_complete(self._order[self._n_reduced]):
             self._reduce(self._order[self._n_reduced])
             self._n_reduced += 1
+
+    def _is_complete(self, unit: Unit) -> bool:
+        """All its gradients are there; where that updates it, its frozen parameters have been read, too."""
+        return unit.n_awaited == 0 and not (self._updates_in_backward and unit.n_saved > 0)
 
     def _reduce(self, unit: Unit) -> None:
         for p in unit.params:  # what no_sync has left
@@ -201,12 +229,12 @@ class Gradients:
             self._kept.remove(unit)
             self._give_back(unit)
         self._end_lingering(forced=unit)
-        if self.world_size == 1 and self._n_done + self._n_open >= self._n_micro_batches:
-            for p in unit.params:
-                if not (p.is_frozen or p.has_grad):
-                    check(lib.zr_param_leave_out(p.handle))
+        for p in unit.params if self._is_last_backward() else ():
+            if p in self._left_out or (self.world_size == 1 and not p.is_frozen and not p.has_grad):
+                check(lib.zr_param_leave_out(p.handle))
 
     def _reduce_rest(self) -> None:
+        self._find_left_out_at_end()
         for unit in self._order[self._n_reduced :]:
             self._reduce(unit)
 
@@ -221,6 +249,7 @@ class Gradients:
             self._give_all_back()
             self._end_lingering(is_forced=True)
             if self._syncs and self._is_open:
+                self._find_left_out_at_end()
                 for unit in self._order:
                     if not unit.reduced:
                         self._acquire_gradients(unit)
@@ -273,12 +302,13 @@ class Gradients:
     def _leave_out(self) -> None:
         """Parameters that had no gradient on any rank are not updated, as PyTorch's optimizers skip a gradient of None."""
         missing = [i for i, p in enumerate(self._trained) if not p.has_grad]
-        if not self._is_the_same(zlib.crc32(repr(missing).encode())):
-            missing = self._missing_everywhere(missing)
-        for i in missing:
+        for i in self._missing_everywhere(missing):
             check(lib.zr_param_leave_out(self._trained[i].handle))
 
     def _missing_everywhere(self, missing: list[int]) -> list[int]:
+        """Those of numbers of parameters that all ranks have."""
+        if self._is_the_same(zlib.crc32(repr(missing).encode())):
+            return missing
         n_bits = 48  # of a number that is exact
         result = []
         for first in range(0, len(self._trained), n_bits):

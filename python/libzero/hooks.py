@@ -79,6 +79,19 @@ class _Parameters(dict):
         return dict, (dict(self),)
 
 
+class ParamView(View):
+    """What autograd has saved of a parameter; its unit counts those that are there."""
+
+    __slots__ = ()
+
+    def __init__(self, param: Param, tensor: torch.Tensor) -> None:
+        super().__init__(param, tensor)
+        param.unit.n_saved += 1
+
+    def __del__(self) -> None:
+        self.kept.unit.n_saved -= 1
+
+
 class Hooks:
     """A part of Engine."""
 
@@ -357,7 +370,7 @@ class Hooks:
         address = self._address(tensor)
         param = self._live.get(address)
         if param is not None:
-            return View(param, tensor)
+            return ParamView(param, tensor)
         if self._stash is not None and address not in self._own:
             view = self._stash.save(tensor)
             if view is not None:

@@ -149,7 +149,7 @@ class Param:
 class Unit:
     """A unit, and what the engine holds of it."""
 
-    __slots__ = ("name", "handle", "params", "n_held", "holds_grads", "n_awaited", "completed", "reduced", "kept", "keeps_grads")
+    __slots__ = ("name", "handle", "params", "n_held", "holds_grads", "n_awaited", "completed", "reduced", "kept", "keeps_grads", "n_saved")
 
     def __init__(self, name: str) -> None:
         self.name, self.handle = name, c_void_p()
@@ -158,6 +158,7 @@ class Unit:
         self.holds_grads = False  # acquired for gradients alone
         self.n_awaited = 0  # parameters whose gradients are still to come in this backward
         self.completed = 0  # which of the first backward's gradients was its last; 0: it had none
+        self.n_saved = 0  # views of its parameters that autograd will read in backward
         self.reduced = False
         self.kept = False  # held until backward has ended, or reduced
         self.keeps_grads = False  # and this for gradients, too

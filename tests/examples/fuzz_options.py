@@ -588,7 +588,9 @@ def check_success(options, result):
     has_ended = result.get("evaluation", {}).get("ended_run", False)  # by --patience, early
     for planned, measured in PLANNED:
         other = differing(result[planned], result[measured]) if planned in result else []
-        if measured == "metadata_bytes" and "checkpoint-async" in options:  # when a save ends, nobody knows
+        if (
+            measured == "metadata_bytes" and "checkpoint-async" in options
+        ):  # when a save ends, nobody knows
             other = other if result[measured]["peak"] > result[planned]["peak"] else []
         if other and not has_ended:
             wrong.append(f"{planned}: {'; '.join(other[:4])}")
@@ -612,12 +614,19 @@ def check(options, code, output, errors):
 
 def differs_as_said(options, other, *stages):
     """Whether docs/guide/ names the difference as one that ends in other bits."""
-    saves_otherwise = ("checkpoint-dir" in options) != ("checkpoint-dir" in other)
+    saves_otherwise = any(
+        options.get(k) != other.get(k) for k in ("checkpoint-dir", "checkpoint-every")
+    )
     is_encoded = options.get("reduce-encoding", "none") != "none"
+    has_frozen = "freeze" in options or "lora" in options
+    if options.get("gather-encoding", "none") != "none" and has_frozen and 3 in stages:
+        return stages[0] != stages[1]  # frozen parameters are gathered at stage 3 alone
+    if options.get("error-feedback") == "on" and saves_otherwise:
+        return True  # a checkpoint drops it
     if n(options, "outer-every", 0) > 0 and saves_otherwise:
         return True  # groups meet, and have the same moments then
-    if is_encoded and n(options, "grad-accum") > 1 and stages[0] != stages[1]:
-        return True  # sums of micro-batches are made before or after
+    if is_encoded and n(options, "grad-accum") > 1:
+        return True  # sums of micro-batches are made before or after, as stage and order have it
     return is_encoded and 0 in stages and stages[0] != stages[1]  # stage 0 encodes sums, too
 
 

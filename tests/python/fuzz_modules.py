@@ -10,7 +10,6 @@ same way, and the features that it needs.
 ZR_FUZZ_SEED     of the first program; the others follow. Default 1
 ZR_FUZZ_COUNT    number of programs. Default 100, about a minute
 ZR_FUZZ_WITHOUT  features, blocks and steps that are left out, with commas: gru,block2,step0
-ZR_FUZZ_WITH     features that are drawn although the tables call them broken; "all": each of them
 ZR_FUZZ_FOUND    a folder in which each finding's program is kept
 
 Findings: an exception that is no libzero.Error, a signal, a hang, NaN, another loss, weight or
@@ -39,7 +38,7 @@ except ImportError as error:
 os.environ["LIBZERO_POISON"] = "1"  # memory that is given back is overwritten
 sys.path.insert(0, os.path.dirname(__file__))
 from fuzz_loops import Ours, Plain
-from fuzz_programs import ROWS, load, read, write
+from fuzz_programs import GRAD, HAS_PEFT, ROWS, load, read, write
 from processes import fork_ranks
 
 import libzero
@@ -200,7 +199,10 @@ def is_allowed(program, placement, text):
     """Whether a feature of the program may be refused like this."""
     rows = [ROWS[name] for name in program.used if name in ROWS]
     for row in rows:
-        is_to_work = program.n_ranks == 1 and placement["stage"] in getattr(row, "works_at", ())
+        works = row.refusal != GRAD or program.keywords["reduce"] == "auto"
+        is_to_work = (
+            works and program.n_ranks == 1 and placement["stage"] in getattr(row, "works_at", ())
+        )
         if row.refusal and not is_to_work and re.search(row.refusal, text):
             return True
     return False
@@ -215,22 +217,24 @@ def findings_of(program, found):
         elif line["kind"] != "equal":
             findings.append((line["kind"], line["text"], [placement]))
     equal = [(p, line) for p, line in zip(program.placements, found) if line["kind"] == "equal"]
-    for placement, line in equal[1:]:
-        if line["hash"] != equal[0][1]["hash"]:
-            findings.append(("hash", "other bits", [equal[0][0], placement]))
-            break
+    for sums_first in (True, False) if program.keywords["reduce"] == "auto" else (None,):
+        alike = [e for e in equal if sums_first in (None, e[0]["stage"] < 2)]
+        for placement, line in alike[1:]:
+            if line["hash"] != alike[0][1]["hash"]:
+                findings.append(("hash", "other bits", [alike[0][0], placement]))
+                break
     return findings, refused
 
 
-def shrink(program, kind, placements, allowed):
+def shrink(program, kind, placements):
     """The smallest program with this kind of finding, by leaving out one thing after another."""
     without, tried = set(program.without), set()
-    smallest = write(program.seed, without, allowed, placements)
+    smallest = write(program.seed, without, placements)
     while pending := sorted(
         smallest.used - tried, key=lambda n: (not n.startswith(("step", "block")), n)
     ):
         tried.add(pending[0])
-        smaller = write(program.seed, without | {pending[0]}, allowed, placements)
+        smaller = write(program.seed, without | {pending[0]}, placements)
         if any(f[0] == kind for f in findings_of(smaller, run(smaller)[1])[0]):
             without.add(pending[0])
             smallest = smaller
@@ -242,21 +246,21 @@ def without_numbers(text):
     return "" if text.startswith(("weights", "values", "other bits")) else re.split(r"\d", text)[0]
 
 
-def cause_of(program, kind, text, placements, allowed, known):
+def cause_of(program, kind, text, placements, known):
     """A finding that is known already, without which this one is not there."""
     for cause in known:
         if cause[0] == kind and cause[2] and cause[2] == without_numbers(text):
             return cause
         if cause[0] == kind and cause[1] and set(cause[1]) <= program.used:
-            other = write(program.seed, program.without | {cause[1][0]}, allowed, placements)
+            other = write(program.seed, program.without | {cause[1][0]}, placements)
             if not any(k == kind for k, _, _ in findings_of(other, run(other)[1])[0]):
                 return cause
     return None
 
 
-def report(program, kind, text, placements, allowed):
+def report(program, kind, text, placements):
     """Prints a finding; returns what it needs, by which it is known again."""
-    smallest = shrink(program, kind, placements, allowed)
+    smallest = shrink(program, kind, placements)
     findings = [f for f in findings_of(smallest, run(smallest)[1])[0] if f[0] == kind]
     text = findings[0][1] if findings else text
     needs = sorted(n for n in smallest.used if not re.fullmatch(r"(step|block)\d+", n))
@@ -277,8 +281,8 @@ def report(program, kind, text, placements, allowed):
 class Tally:
     """What was seen of all programs."""
 
-    def __init__(self, allowed):
-        self.allowed, self.began = allowed, time.monotonic()
+    def __init__(self):
+        self.began = time.monotonic()
         self.counts, self.refused = collections.Counter(), collections.Counter()
         self.known = collections.Counter()  # findings, by kind and by what they need
 
@@ -296,8 +300,8 @@ class Tally:
         findings, refused = findings_of(program, found)
         self.refused.update(text.splitlines()[0][:100] for text in refused)
         for kind, (text, placements) in {f[0]: f[1:] for f in reversed(findings)}.items():
-            cause = cause_of(program, kind, text, placements, self.allowed, self.known)
-            self.known[cause or report(program, kind, text, placements, self.allowed)] += 1
+            cause = cause_of(program, kind, text, placements, self.known)
+            self.known[cause or report(program, kind, text, placements)] += 1
 
     def __str__(self):
         seconds = time.monotonic() - self.began
@@ -314,26 +318,25 @@ def names_in(variable):
     """Features, blocks and steps that a variable lists."""
     names = frozenset(filter(None, os.environ.get(variable, "").split(",")))
     for name in names - set(ROWS):
-        if not re.fullmatch(r"all|(step|block)\d+", name):
+        if not re.fullmatch(r"(step|block)\d+", name):
             sys.exit(f"{variable}: there is no feature {name}")
     return names
 
 
 def main():
     first, count = int(os.environ.get("ZR_FUZZ_SEED", 1)), int(os.environ.get("ZR_FUZZ_COUNT", 100))
-    without, allowed = names_in("ZR_FUZZ_WITHOUT"), names_in("ZR_FUZZ_WITH")
+    without = names_in("ZR_FUZZ_WITHOUT")
     warm_up()
     if sys.argv[1:]:
         sys.exit(run_files(sys.argv[1:]))
-    tally = Tally(allowed)
+    tally = Tally()
     for seed in range(first, first + count):
-        tally.add(write(seed, without, allowed))
+        tally.add(write(seed, without))
         if (seed - first) % 100 == 99:
             print(f"to seed {seed}, {tally}", flush=True)
     print(f"seeds {first} to {first + count - 1}, {tally}")
-    for name, row in ROWS.items():
-        if row.broken and not allowed & {name, "all"}:
-            print(f"  not drawn: {name}: {row.broken}")
+    if not HAS_PEFT:
+        print("  not drawn: peft, which is not installed")
     sys.exit(1 if tally.known else 0)
 
 

@@ -11,8 +11,9 @@ import re
 from typing import NamedTuple
 
 ABSENT = "gathered"  # what an error says of a parameter that is not there
-GRAD = r"one rank `grad`"  # of a gradient that is not
-ACCUM = "grad_accum.* says how many|declare how many the step has"  # of more micro-batches than were declared
+GRAD = r"one rank and reduce='auto'"  # of a gradient that is not
+DROPPED = "set update_at='end'"  # of gradients that are updates already
+ACCUM = "grad_accum.* says how many|declare how many the step has|or update at the end"  # of more micro-batches than were declared
 HAS_PEFT = importlib.util.find_spec("peft") is not None
 
 
@@ -22,7 +23,6 @@ class Kind(NamedTuple):
     make: str
     use: str = "{m}(x)"
     refusal: str = ""  # an error that may refuse it; "": it has to work
-    broken: str = ""  # why it is not drawn yet
     is_alone: bool = False  # ranks together do not compute what one computes
     weight: int = 1
 
@@ -32,7 +32,6 @@ class Feature(NamedTuple):
 
     chance: float
     refusal: str = ""
-    broken: str = ""
     is_alone: bool = False
     works_at: tuple = ()  # stages at which one rank is not refused
 
@@ -69,7 +68,6 @@ KINDS = {
     "parameter_dict": Kind(
         'nn.ParameterDict({{"used": torch.ones(8), "not": torch.ones(5)}})',
         'x * {m}["used"]',
-        broken="what is not used is decayed",
     ),
     "functional": Kind("nn.Linear(8, 8)", "F.linear(x, {m}.weight, {m}.bias)"),
     "functional_call": Kind(
@@ -78,26 +76,21 @@ KINDS = {
         refusal=ABSENT,
     ),
     "bypassing": Kind("Bypassing()"),
-    "given": Kind("Given()", "x * {m}()", broken='update_at="backward" is refused'),
+    "given": Kind("Given()", "x * {m}()"),
     "viewed": Kind(
         "Viewed()",
         'x * {m}()["both"][0] + {m}()["both"][1].sum()',
-        broken='update_at="backward" is refused',
     ),
     "odd": Kind("Odd()"),
     "doubled": Kind("Doubled()"),
-    "kept_on_ctx": Kind("KeptOnCtx()", refusal=ABSENT, broken="NaN at stage 3"),
+    "kept_on_ctx": Kind("KeptOnCtx()", refusal=ABSENT),
     "kept_in_list": Kind(
         "nn.Sequential(collections.OrderedDict(own=nn.Linear(8, 8)))", "KeptInList({m}.own)(x)"
     ),
-    "experts": Kind(
-        "Experts()", refusal='all_gather of ".* parameters"', broken="what is not used is decayed"
-    ),
+    "experts": Kind("Experts()", refusal='all_gather of ".* parameters"'),
     "stacked": Kind("Stacked()"),
     "running": Kind("Running()"),
-    "table": Kind(
-        "Table()", "{m}(x, tokens)", broken="an embedding in a checkpoint is an error of PyTorch's"
-    ),
+    "table": Kind("Table()", "{m}(x, tokens)"),
     "weight_norm": Kind("parametrizations.weight_norm(nn.Linear(8, 8))"),
     "old_weight_norm": Kind("nn.utils.weight_norm(nn.Linear(8, 8))"),
     "spectral_norm": Kind("parametrizations.spectral_norm(nn.Linear(8, 8))", is_alone=True),
@@ -119,17 +112,13 @@ FEATURES = {
     "shared": Feature(0.1),
     "tied": Feature(0.1),
     "twice": Feature(0.1),
-    "switched": Feature(0.1, broken="what is not used is decayed"),
-    "checkpoint": Feature(
-        0.15, refusal="or update at the end", broken="frozen weights are read while they are absent"
-    ),
+    "switched": Feature(0.1),
+    "checkpoint": Feature(0.15, refusal="or update at the end"),
     "checkpoint_reentrant": Feature(0.1),
-    "checkpoint_all": Feature(
-        0.15, refusal="or update at the end", broken="frozen weights are read while they are absent"
-    ),
+    "checkpoint_all": Feature(0.15, refusal="or update at the end"),
     "saved_hooks": Feature(0.07),
     "block_autocast": Feature(0.04),
-    "tensor_hook": Feature(0.07, broken="hooks get a part, or None"),
+    "tensor_hook": Feature(0.07),
     "accumulate_hook": Feature(0.05),
     "backward_hook": Feature(0.07),
     "forward_hook": Feature(0.07),
@@ -137,14 +126,14 @@ FEATURES = {
     "activation_hook": Feature(0.05),
     # of the module
     "tied_head": Feature(0.2),
-    "unused": Feature(0.15, broken="decayed"),
+    "unused": Feature(0.15),
     "root_parameter": Feature(0.2),
     "autocast": Feature(0.1),
-    "peft": Feature(0.15, broken="adapters that the loss does not use are decayed"),
+    "peft": Feature(0.15),
     "dict_output": Feature(0.15),
     "tuple_output": Feature(0.1),
     "dataclass_output": Feature(0.1),
-    "regulariser_inside": Feature(0.05, refusal=ABSENT, broken="NaN at stage 3"),
+    "regulariser_inside": Feature(0.05, refusal=ABSENT),
     "one_storage": Feature(0.03, refusal="storage"),
     # of the loop
     "decay": Feature(0.5),
@@ -152,8 +141,8 @@ FEATURES = {
     "torch_optimizer": Feature(0.5),
     "sgd": Feature(0.15),
     "groups": Feature(0.15),
-    "bf16": Feature(0.05, broken="buffers of floating point stay fp32"),
-    "named_units": Feature(0.1, broken="* matches dots"),
+    "bf16": Feature(0.05),
+    "named_units": Feature(0.1),
     "two_ranks": Feature(0.2),
     "accumulate": Feature(0.3),
     # of a step
@@ -163,48 +152,33 @@ FEATURES = {
     "dropped_forward": Feature(0.07),
     "two_forwards": Feature(0.1),
     "no_sync": Feature(0.07),
-    "retain_graph": Feature(
-        0.05, refusal=ACCUM, broken="more backwards than grad_accum are refused"
-    ),
-    "penalty": Feature(0.05, broken="autograd.grad outside of engine.backward gathers nothing"),
-    "regulariser": Feature(0.05, refusal=ABSENT, broken="NaN at stage 3"),
-    "freeze": Feature(0.07, broken="moments and decay go on"),
+    "retain_graph": Feature(0.05, refusal=ACCUM),
+    "penalty": Feature(0.05),
+    "regulariser": Feature(0.05, refusal=ABSENT),
+    "freeze": Feature(0.07),
     "unfreeze_first": Feature(0.03, refusal="was frozen when the engine was made"),
-    "learning_rate": Feature(
-        0.1, broken="engine.optimizer is None without an optimizer of PyTorch's"
-    ),
+    "learning_rate": Feature(0.1),
     "gathered_read": Feature(0.1),
     "gathered_write": Feature(0.1),
-    "write_by_hand": Feature(
-        0.04, refusal=ABSENT, broken="lost, or an error of PyTorch's", works_at=(0, 1, 2)
-    ),
+    "write_by_hand": Feature(0.04, refusal=ABSENT, works_at=(0, 1, 2)),
     "load_state_dict": Feature(0.1),
     "save_and_load": Feature(0.1),
     "reopen": Feature(0.05),
-    "torch_clip": Feature(
-        0.05, refusal=GRAD, broken="p.grad is None after backward", works_at=(0,)
-    ),
-    "edit_gradients": Feature(
-        0.05, refusal=GRAD, broken="p.grad is None after backward", works_at=(0,)
-    ),
-    "read_gradients": Feature(
-        0.05, refusal=GRAD, broken="p.grad is None after backward", works_at=(0,)
-    ),
-    "no_gradient": Feature(
-        0.04, refusal=GRAD, broken="p.grad is None after backward", works_at=(0,)
-    ),
+    "whole_gradients": Feature(0.4),
+    "torch_clip": Feature(0.05, refusal=GRAD, works_at=(0, 1)),
+    "edit_gradients": Feature(0.05, refusal=GRAD, works_at=(0, 1)),
+    "read_gradients": Feature(0.05, refusal=GRAD, works_at=(0, 1)),
+    "no_gradient": Feature(0.04, refusal=GRAD, works_at=(0, 1)),
     "zero_grad": Feature(0.2),
-    "drop_gradients": Feature(0.04, broken="zero_grad() drops nothing"),
-    "other_accumulation": Feature(
-        0.05, refusal=ACCUM, broken="more backwards than grad_accum are refused"
-    ),
+    "drop_gradients": Feature(0.04, refusal=DROPPED),
+    "other_accumulation": Feature(0.05, refusal=ACCUM),
     "nan": Feature(0.05),
-    "averaged_model": Feature(0.04, broken="the module cannot be copied"),
-    "deep_copy": Feature(0.04, broken="the module cannot be copied"),
+    "averaged_model": Feature(0.04),
+    "deep_copy": Feature(0.04),
 }
 
 if not HAS_PEFT:
-    FEATURES["peft"] = FEATURES["peft"]._replace(broken="peft is not installed")
+    FEATURES["peft"] = FEATURES["peft"]._replace(chance=0.0)
 ROWS = {**KINDS, **FEATURES}
 
 NVME = {"nvme_capacity": "64MiB"}
@@ -236,9 +210,8 @@ HYPER = {"lr": 1e-2, "beta1": 0.9, "beta2": 0.99, "epsilon": 1e-4}
 class Draw:
     """Random choices. Each is of its own part of the seed."""
 
-    def __init__(self, seed, without=frozenset(), allowed=frozenset()):
+    def __init__(self, seed, without=frozenset()):
         self.seed, self.without = seed, frozenset(without)
-        self.allowed = allowed  # broken features that are drawn
         self.used = set()
 
     def dice(self, *place):
@@ -252,8 +225,7 @@ class Draw:
         return True
 
     def _may(self, name, row):
-        is_off = name in self.without or (row.broken and not self.allowed & {name, "all"})
-        return not is_off and not (row.is_alone and self.n_ranks > 1)
+        return name not in self.without and not (row.is_alone and self.n_ranks > 1)
 
     def has(self, name, *place):
         row = FEATURES[name]
@@ -291,9 +263,7 @@ class Program(NamedTuple):
 
     def command(self):
         without = f" ZR_FUZZ_WITHOUT={','.join(sorted(self.without))}" if self.without else ""
-        allowed = sorted(n for n in self.used if n in ROWS and ROWS[n].broken)
-        more = f" ZR_FUZZ_WITH={','.join(allowed)}" if allowed else ""
-        variables = f"ZR_FUZZ_SEED={self.seed} ZR_FUZZ_COUNT=1{without}{more}"
+        variables = f"ZR_FUZZ_SEED={self.seed} ZR_FUZZ_COUNT=1{without}"
         return f"{variables} python tests/python/fuzz_modules.py"
 
 
@@ -502,16 +472,18 @@ def write_loop(draw, blocks, accum):
     return "\n".join(["def train(t):", *("    " + line for line in lines or ["pass"])])
 
 
-def write(seed, without=frozenset(), allowed=frozenset(), placements=None):
+def write(seed, without=frozenset(), placements=None):
     """The program of a seed."""
-    draw = Draw(seed, without, allowed)
+    draw = Draw(seed, without)
     draw.n_ranks = 1
     draw.n_ranks = 2 if draw.has("two_ranks") else 1
     keywords = dict(HYPER)
     if draw.has("sgd"):
         keywords = {"optimizer": "sgd", "lr": HYPER["lr"], "momentum": 0.9}
     keywords["weight_decay"] = 0.1 if draw.has("decay") else 0.0
-    keywords["reduce"] = "every-micro-batch"  # else stages add several backwards in another order
+    # every-micro-batch: else stages add several backwards in another order
+    is_whole = draw.n_ranks == 1 and draw.has("whole_gradients")
+    keywords["reduce"] = "auto" if is_whole else "every-micro-batch"
     accum = draw.dice("accumulation").choice((2, 3)) if draw.has("accumulate") else 1
     if accum > 1:
         keywords["grad_accum"] = accum

@@ -30,13 +30,12 @@ typedef struct zr_run_lengths {
 
 /** Evaluations of a run, between its steps: each is zr_model_evaluate for each micro-batch. */
 typedef struct zr_run_evaluations {
-    size_t n_batches;  /* full micro-batches per evaluation, with sequences of seq; 0 with n_rest 0:
-                          no evaluation */
-    size_t n_rest;     /* sequences of a smaller last micro-batch; 0: none */
-    bool at_start;     /* before the first step */
-    bool saves_first;  /* a checkpoint follows the first, which is the best so far */
-    size_t every;      /* also after every this many steps; 0: only after the last */
-    size_t first_step; /* steps done before this run; they count */
+    size_t n_batches; /* full micro-batches per evaluation, with sequences of seq; 0 with n_rest 0:
+                         no evaluation */
+    size_t n_rest;    /* sequences of a smaller last micro-batch; 0: none */
+    bool at_start;    /* before the first step */
+    bool saves_first; /* a checkpoint follows the first, which is the best so far */
+    size_t every;     /* also after every this many steps; 0: only after the last */
 } zr_run_evaluations_t;
 
 typedef struct zr_run_request {
@@ -52,6 +51,8 @@ typedef struct zr_run_request {
     size_t n_steps; /* 3 show a run's peaks: the first records a memory plan, the second is the
                        first to follow it; zr_run_steps_of_plan show its times. With lengths: all
                        steps of the run. 0: only the evaluation at the start */
+    size_t n_before, n_run_steps; /* steps done before this run; steps of it, of which n_steps are
+                                     simulated. Saves and evaluations count the former */
     zr_run_evaluations_t evaluations;
     bool saves;          /* checkpoints are saved, at least after the last step */
     size_t save_every;   /* steps; 0: only after the last */

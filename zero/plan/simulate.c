@@ -145,8 +145,21 @@ static zr_runtime_time_t between(const zr_runtime_time_t *before, const zr_runti
                                .io_seconds = after->io_seconds - before->io_seconds};
 }
 
-static bool is_save_due(const zr_run_request_t *request, size_t n_done) {
-    return request->save_every != 0 && n_done % request->save_every == 0;
+/* Step: from 1, of this run. */
+static bool is_save_due(const zr_run_request_t *request, size_t step) {
+    return request->save_every != 0 && (request->n_before + step) % request->save_every == 0;
+}
+
+/* Whether the run has a save without an evaluation before it, after a step behind those of the
+ * plan: what an evaluation gives back is still there then. */
+static bool saves_apart(const zr_run_request_t *request) {
+    const zr_run_evaluations_t *evaluations = &request->evaluations;
+    if (!request->saves || evaluations->n_batches + evaluations->n_rest == 0)
+        return false;
+    for (size_t step = request->n_steps; step < request->n_run_steps; step++)
+        if (is_save_due(request, step) && !zr_run_steps_evaluate_after(request, step))
+            return true;
+    return false;
 }
 
 /* Before an evaluation: whether a checkpoint follows it. */
@@ -218,7 +231,9 @@ static zr_status_t go_on(planned_rank_t *rank, zr_run_plan_t *plan, bool *is_las
     if (*is_last_p && !zr_run_watch_end(rank->watch, &plan->times))
         return fail_memory(rank->request);
     size_t first = rank->request->lengths != NULL ? rank->request->lengths->first_step : 0;
-    bool is_due = *is_last_p || is_save_due(rank->request, n_done);
+    bool is_due = *is_last_p || is_save_due(rank->request, n_done - first);
+    if (*is_last_p && saves_apart(rank->request))
+        ZR_TRY(save(rank, false));
     if (*is_last_p || zr_run_steps_evaluate_after(rank->request, n_done - first)) {
         is_due = is_due || saves_best(rank);
         ZR_TRY(evaluate(rank));

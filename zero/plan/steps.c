@@ -108,7 +108,7 @@ static bool is_reached(const zr_run_steps_t *steps) {
 bool zr_run_steps_evaluate_after(const zr_run_request_t *request, size_t step) {
     const zr_run_evaluations_t *evaluations = &request->evaluations;
     return evaluations->n_batches + evaluations->n_rest > 0 && evaluations->every > 0 &&
-           (evaluations->first_step + step) % evaluations->every == 0;
+           (request->n_before + step) % evaluations->every == 0;
 }
 
 /* Leave steps out for as long as all of their lengths can be reached; but for those that are
