@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <spawn.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -50,6 +51,20 @@ static void set_terminal(FILE *script, const char *path, int width, int height) 
     fputs("set output ", script);
     gnuplot_text(script, path);
     fputs("\n", script);
+}
+
+zr_status_t gnuplot_check_there(const char *option, const char *path, const zr_log_t *log) {
+    const char *folders = getenv("PATH");
+    for (const char *at = folders; at != NULL && *at != '\0';) {
+        size_t length = strcspn(at, ":");
+        char name[4096];
+        snprintf(name, sizeof(name), "%.*s/gnuplot", (int)length, at);
+        if (access(name, X_OK) == 0)
+            return ZR_OK;
+        at += length + (at[length] == ':');
+    }
+    return zr_fail(log, ZR_ERR_UNSUPPORTED,
+                   "%s %s: gnuplot is missing; install the package gnuplot-nox", option, path);
 }
 
 zr_status_t gnuplot_begin(const char *path, int width, int height, const zr_log_t *log,

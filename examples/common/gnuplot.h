@@ -19,6 +19,11 @@ typedef struct gnuplot {
 ZR_NODISCARD zr_status_t gnuplot_check_form(const char *option, const char *path,
                                             const zr_log_t *log);
 
+/** Check that gnuplot is there, before hours of work end in a picture. ZR_ERR_UNSUPPORTED, logged.
+ */
+ZR_NODISCARD zr_status_t gnuplot_check_there(const char *option, const char *path,
+                                             const zr_log_t *log);
+
 /**
  * Begin a picture.
  *

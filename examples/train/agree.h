@@ -9,9 +9,9 @@
 
 /**
  * Compare with all ranks: the version of the program, model, data, what changes bits or the order
- * of collectives, what is saved, where the run begins, and the engine of attention with its version.
- * Memory budgets, threads, folders for NVMe and what is printed may be each rank's own. Collective;
- * nothing is done for ranks that are threads.
+ * of collectives, what is saved, where the run begins, and the engine of attention with its
+ * version. Memory budgets, threads, folders for NVMe and what is printed may be each rank's own.
+ * Collective; nothing is done for ranks that are threads.
  *
  * @return ZR_OK; ZR_ERR_COMM: logged, with a rank that differs, and in what
  */

@@ -104,14 +104,13 @@ zr_status_t train_inputs_open(run_t *run) {
 }
 
 zr_status_t train_inputs_open_log(run_t *run) {
-    if (!train_files_has_log(run->options))
+    if (train_launch_first(run->options) != 0)
         return ZR_OK;
-    return train_log_open(run->options, &run->start, &run->log, &run->log_file);
+    zr_status_t status = train_log_open(run->options, &run->start, &run->log, &run->log_files);
+    return status == ZR_OK ? ZR_OK : train_inputs_close_log(run, status);
 }
 
 zr_status_t train_inputs_close_log(run_t *run, zr_status_t status) {
-    if (run->log_file == NULL || fclose(run->log_file) == 0 || status != ZR_OK)
-        return status;
-    return zr_fail(&run->log, ZR_ERR_IO, "cannot write --log %s: %s", run->options->log_path,
-                   strerror(errno));
+    zr_status_t closed = train_log_close(run->options, &run->log, &run->log_files);
+    return status != ZR_OK ? status : closed;
 }

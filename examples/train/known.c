@@ -48,5 +48,6 @@ const args_known_t train_known[] = {
     {"save-steps save-interval", "--checkpoint-every STEPS"},
     {"save-total-limit", "--checkpoint-keep N"},
     {"resume-from-checkpoint load", "--resume: with --checkpoint-dir DIR"},
-    {"logging-dir report-to tensorboard-dir log-dir", "--log FILE.csv or FILE.jsonl"},
+    {"logging-dir report-to tensorboard-dir log-dir",
+     "--log FILE.csv or FILE.jsonl, or --tensorboard DIR"},
     {NULL, NULL}};

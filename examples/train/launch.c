@@ -134,7 +134,7 @@ zr_status_t train_launch_apply(train_options_t *options, const zr_log_t *log) {
         return ZR_OK;
     options->quiet = true;
     options->json = false;
-    options->log_path = NULL;
+    options->log_path = options->tensorboard_dir = options->plot_path = NULL;
     return ZR_OK;
 }
 

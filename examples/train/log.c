@@ -8,13 +8,17 @@
 
 #include "examples/common/files.h"
 #include "examples/common/json.h"
+#include "examples/train/events.h"
 
 /* Of a CSV file: what lines of steps and of evaluations have. */
-static const char *const columns[] = {
-    "step",           "loss",      "lr",           "norm",         "clip",      "skipped",
-    "tokens",         "step_ms",   "tokens_per_s", "slowest_rank", "excess_ms", "val_loss",
-    "val_perplexity", "val_ms",    "best",         "time.compute", "time.comm", "time.optimizer",
-    "time.stall",     "time.data", "time.concurrent",  "time.io"};
+static const char *const columns[] = {"step",           "loss",      "lr",
+                                      "norm",           "clip",      "skipped",
+                                      "tokens",         "step_ms",   "tokens_per_s",
+                                      "slowest_rank",   "excess_ms", "val_loss",
+                                      "val_perplexity", "val_ms",    "best",
+                                      "time.compute",   "time.comm", "time.optimizer",
+                                      "time.stall",     "time.data", "time.concurrent",
+                                      "time.io"};
 #define N_COLUMNS (sizeof(columns) / sizeof(columns[0]))
 
 /* What a file has. */
@@ -67,18 +71,24 @@ static bool write_row(FILE *file, const json_t *object) {
     return fflush(file) == 0 && ferror(file) == 0;
 }
 
-zr_status_t train_log_write(FILE *file, const train_options_t *options, json_t *object,
+static bool write_line(FILE *file, const train_options_t *options, const json_t *object) {
+    return is_csv(options) ? write_row(file, object) : json_print(object, false, file);
+}
+
+zr_status_t train_log_write(const train_log_t *to, const train_options_t *options, json_t *object,
                             const char *what, size_t step, const zr_log_t *log) {
     if (object == NULL)
         return zr_fail(log, ZR_ERR_MEMORY, "no memory for a line of --log");
     errno = 0;
-    bool printed = is_csv(options) ? write_row(file, object) : json_print(object, false, file);
+    bool has_line = to->lines == NULL || write_line(to->lines, options, object);
+    bool has_event = !has_line || to->events == NULL || train_events_write(to->events, object);
     int error = errno;
     json_decref(object);
-    if (printed)
+    if (has_line && has_event)
         return ZR_OK;
-    return zr_fail(log, ZR_ERR_IO, "cannot write %s %zu to --log %s: %s", what, step,
-                   options->log_path, strerror(error));
+    return zr_fail(log, ZR_ERR_IO, "cannot write %s %zu to --%s %s: %s", what, step,
+                   has_line ? "tensorboard" : "log",
+                   has_line ? options->tensorboard_dir : options->log_path, strerror(error));
 }
 
 /* Lines up to the first of a step behind `last`, but for one that a kill has left unfinished. Lines
@@ -124,8 +134,8 @@ static zr_status_t cut(FILE *file, const char *path, size_t last, const zr_log_t
 }
 
 /* Nothing is done again where no step is left: then all lines stay. */
-zr_status_t train_log_open(const train_options_t *options, const train_start_t *start,
-                           const zr_log_t *log, FILE **file_p) {
+static zr_status_t open_lines(const train_options_t *options, const train_start_t *start,
+                              const zr_log_t *log, FILE **file_p) {
     const char *path = options->log_path;
     struct stat about;
     bool has_lines = start->checkpoint != NULL && stat(path, &about) == 0 && S_ISREG(about.st_mode);
@@ -143,4 +153,28 @@ zr_status_t train_log_open(const train_options_t *options, const train_start_t *
     }
     *file_p = file;
     return ZR_OK;
+}
+
+zr_status_t train_log_open(const train_options_t *options, const train_start_t *start,
+                           const zr_log_t *log, train_log_t *to_p) {
+    bool is_done = start->step >= options->steps && !options->evaluation.only;
+    if (options->log_path != NULL)
+        ZR_TRY(open_lines(options, start, log, &to_p->lines));
+    return options->tensorboard_dir != NULL && !is_done
+               ? train_events_open(options, start, log, &to_p->events)
+               : ZR_OK;
+}
+
+zr_status_t train_log_close(const train_options_t *options, const zr_log_t *log, train_log_t *to) {
+    train_log_t open = *to;
+    *to = (train_log_t){0};
+    bool are_lines_whole = open.lines == NULL || fclose(open.lines) == 0;
+    int error = errno;
+    bool are_events_whole = open.events == NULL || fclose(open.events) == 0;
+    if (!are_lines_whole)
+        return zr_fail(log, ZR_ERR_IO, "cannot write --log %s: %s", options->log_path,
+                       strerror(error));
+    return are_events_whole ? ZR_OK
+                            : zr_fail(log, ZR_ERR_IO, "cannot write to --tensorboard %s: %s",
+                                      options->tensorboard_dir, strerror(errno));
 }

@@ -11,6 +11,7 @@
 #include "examples/train/auto.h"
 #include "examples/train/launch.h"
 #include "examples/train/plan.h"
+#include "examples/train/plot.h"
 #include "examples/train/report.h"
 
 enum { EXIT_TRAINED = 0, EXIT_FAILED = 1, EXIT_BAD_INPUT = 2 };
@@ -115,6 +116,9 @@ static int train(train_options_t *options, messages_t *messages, zr_log_t log) {
             result = zero_train_failed(run, status);
     }
     int code = report(options, run, &result, messages, &log);
+    bool draws = code == EXIT_TRAINED && options->plot_path != NULL && !options->dry_run;
+    if (draws && train_plot_draw(options, &log) != ZR_OK)
+        code = EXIT_FAILED;
     zero_train_close(&run);
     zr_plan_cache_destroy(&options->plans);
     return code;
@@ -128,7 +132,8 @@ static int run(int argc, char **argv, messages_t *messages) {
         return exit_code(status, status != ZR_ERR_MEMORY);
     int code = options.help || options.version
                    ? program_tell("zero-train", options.help, train_options_help, &log)
-                   : train(&options, messages, log);
+               : options.draws_only ? exit_code(train_plot_draw(&options, &log), true)
+                                    : train(&options, messages, log);
     train_options_free(&options);
     return code;
 }

@@ -19,6 +19,7 @@
 #include "examples/common/args.h"
 #include "examples/common/device.h"
 #include "examples/common/files.h"
+#include "examples/common/gnuplot.h"
 
 #define DEFAULT_MODEL "layers=4,channels=256,heads=4,seq=256,vocab=256"
 #define USUAL_SEQ ((size_t)2048)
@@ -387,6 +388,14 @@ static const zr_option_t own[] = {
          "replaced; a run that goes "
          "on (`--resume`) writes behind the lines of steps that are done "
          "([checkpoints.md](../guide/checkpoints.md))"},
+    {"tensorboard", AT(tensorboard_dir), .type = ZR_OPTION_STRING, .group = OUTPUT, .arg = "DIR",
+     .help = "write the numbers of --log to a file in this folder that TensorBoard reads",
+     .more = "as `train/loss`, `val/loss`, ...; each run makes a file of its own there"},
+    {"plot", AT(plot_path), .type = ZR_OPTION_STRING, .group = OUTPUT, .arg = "FILE",
+     .needs = "log",
+     .help = "draw losses and learning rate of --log, at the end, as FILE.svg or FILE.png (needs "
+             "gnuplot); with --log alone, those of a run that was",
+     .more = "A run that goes on (`--resume`) draws the steps before it as well"},
     {"memory-snapshot", AT(memory_snapshot_path), .type = ZR_OPTION_STRING, .group = OUTPUT,
      .arg = "FILE",
      .help =
@@ -919,7 +928,31 @@ static void say_chosen(const train_options_t *options, const zr_log_t *log) {
             options->config_path);
 }
 
+static zr_status_t check_plot(const train_options_t *options, const zr_log_t *log) {
+    if (options->plot_path == NULL)
+        return ZR_OK;
+    ZR_TRY(gnuplot_check_form("--plot", options->plot_path, log));
+    return gnuplot_check_there("--plot", options->plot_path, log);
+}
+
+/* A picture of a log that is there, and nothing else. */
+static bool draws_only(const options_given_t *given) {
+    bool has_log = false, has_plot = false;
+    for (size_t i = 0; i < given->n; i++) {
+        const char *name = given->all[i].name;
+        has_log = has_log || strcmp(name, "log") == 0;
+        has_plot = has_plot || strcmp(name, "plot") == 0;
+        if (strcmp(name, "log") != 0 && strcmp(name, "plot") != 0 && strcmp(name, "quiet") != 0)
+            return false;
+    }
+    return has_log && has_plot;
+}
+
 zr_status_t train_options_resolve(train_options_t *options, const zr_log_t *log) {
+    ZR_TRY(check_plot(options, log));
+    options->draws_only = options->n_data_paths == 0 && draws_only(&options->given);
+    if (options->draws_only)
+        return ZR_OK;
     if (options->n_data_paths == 0 && !options->evaluation.only)
         return zr_fail(
             log, ZR_ERR_ARGUMENT,

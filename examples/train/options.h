@@ -154,6 +154,9 @@ typedef struct train_options {
 
     /* What to say. */
     const char *log_path;             /* NULL: none */
+    const char *tensorboard_dir;      /* NULL: none */
+    const char *plot_path;            /* NULL: none */
+    bool draws_only;                  /* --plot and --log, and no run */
     const char *memory_snapshot_path; /* of rank 0; NULL: none */
     const char *trace_path;           /* NULL: none */
     size_t trace_first, trace_last;   /* steps of it; 0: not written */

@@ -50,7 +50,7 @@ static void print_parts(const train_options_t *options, const train_time_t *time
     fprintf(file, "\n");
 }
 
-zr_status_t train_report_log_step(FILE *file, const train_options_t *options,
+zr_status_t train_report_log_step(const train_log_t *to, const train_options_t *options,
                                   const train_step_line_t *line, const zr_log_t *log) {
     const zr_step_report_t *report = &line->report;
     json_t *object = JSON_OBJECT(
@@ -64,10 +64,10 @@ zr_status_t train_report_log_step(FILE *file, const train_options_t *options,
                  {"excess_ms", json_number(1e3 * line->slowest.excess_seconds)});
     if (options->config.wall_clock_breakdown)
         json_put(&object, "time", time_object(options, &line->time));
-    return train_log_write(file, options, object, "step", report->step, log);
+    return train_log_write(to, options, object, "step", report->step, log);
 }
 
-zr_status_t train_report_evaluation(FILE *file, messages_t *messages,
+zr_status_t train_report_evaluation(const train_log_t *to, messages_t *messages,
                                     const train_options_t *options,
                                     const train_evaluation_line_t *line, const zr_log_t *log) {
     double loss = line->evaluated.loss;
@@ -79,13 +79,13 @@ zr_status_t train_report_evaluation(FILE *file, messages_t *messages,
                           "step %zu%s  validation loss %.4f  perplexity %.4g  %.0f ms%s",
                           line->step, of_all, loss, exp(loss), 1e3 * line->evaluated.seconds,
                           line->is_best ? "  best so far" : "");
-    if (file == NULL)
+    if (!train_log_is_open(to))
         return ZR_OK;
     json_t *object = JSON_OBJECT({"step", json_count(line->step)}, {"val_loss", json_number(loss)},
                                  {"val_perplexity", json_number(exp(loss))},
                                  {"val_ms", json_number(1e3 * line->evaluated.seconds)},
                                  {"best", json_boolean(line->is_best)});
-    return train_log_write(file, options, object, "evaluation after step", line->step, log);
+    return train_log_write(to, options, object, "evaluation after step", line->step, log);
 }
 
 static void format_parts(const train_options_t *options, const train_time_t *time, char *text,

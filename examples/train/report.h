@@ -7,6 +7,7 @@
 #include <jansson.h>
 
 #include "examples/train/evaluate.h"
+#include "examples/train/log.h"
 
 typedef struct train_step_line {
     zr_step_report_t report;
@@ -21,10 +22,11 @@ typedef struct train_step_line {
 } train_step_line_t;
 
 /**
- * Append a step to the file of --log; with its parts where wall_clock_breakdown asks for them.
- * ZR_ERR_IO, ZR_ERR_MEMORY are logged.
+ * Append a step to what is written of steps; with its parts where wall_clock_breakdown asks for
+ * them. ZR_ERR_IO, ZR_ERR_MEMORY are logged.
  */
-ZR_NODISCARD zr_status_t train_report_log_step(FILE *file, const train_options_t *options,
+ZR_NODISCARD zr_status_t train_report_log_step(const train_log_t *to,
+                                               const train_options_t *options,
                                                const train_step_line_t *line, const zr_log_t *log);
 
 /** An evaluation of the run. */
@@ -35,12 +37,12 @@ typedef struct train_evaluation_line {
 } train_evaluation_line_t;
 
 /**
- * Append an evaluation to the file of --log, and show it in a line that stays.
+ * Append an evaluation, and show it in a line that stays.
  *
- * @param file, messages  NULL: not there
+ * @param messages  NULL: none
  * @return as train_report_log_step
  */
-ZR_NODISCARD zr_status_t train_report_evaluation(FILE *file, messages_t *messages,
+ZR_NODISCARD zr_status_t train_report_evaluation(const train_log_t *to, messages_t *messages,
                                                  const train_options_t *options,
                                                  const train_evaluation_line_t *line,
                                                  const zr_log_t *log);

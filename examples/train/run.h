@@ -11,6 +11,7 @@
 #include "examples/data/data.h"
 #include "examples/train/checkpoint.h"
 #include "examples/train/evaluate.h"
+#include "examples/train/log.h"
 #include "examples/train/train.h"
 #include "models/parts.h"
 
@@ -22,7 +23,7 @@ struct zero_train {
     messages_t *messages;
     data_t *data; /* NULL with --eval-only */
     data_t *val;  /* of --val-data; NULL: nothing is evaluated */
-    FILE *log_file;
+    train_log_t log_files;
     train_start_t start;
     device_choice_t device;
     zr_nn_engine_info_t attention; /* of --attention */

@@ -308,8 +308,8 @@ static zr_status_t note_times(rank_t *rank, const train_step_line_t *line) {
 static zr_status_t report_step(rank_t *rank, const train_step_line_t *line) {
     run_t *run = rank->run;
     ZR_TRY(note_delay(rank, line));
-    if (run->log_file != NULL)
-        ZR_TRY(train_report_log_step(run->log_file, run->options, line, &rank->log));
+    if (train_log_is_open(&run->log_files))
+        ZR_TRY(train_report_log_step(&run->log_files, run->options, line, &rank->log));
     if (run->messages != NULL)
         train_report_progress(run->messages, run->options, line);
     return ZR_OK;
@@ -435,7 +435,7 @@ static zr_status_t evaluate(rank_t *rank) {
     line.is_best =
         train_evaluations_note(&rank->result.evaluations, run->options, line.step, &line.evaluated);
     rank->has_unsaved_gain = true;
-    return rank->number == 0 ? train_report_evaluation(run->log_file, run->messages, run->options,
+    return rank->number == 0 ? train_report_evaluation(&run->log_files, run->messages, run->options,
                                                        &line, &rank->log)
                              : ZR_OK;
 }

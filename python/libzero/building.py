@@ -42,6 +42,7 @@ class Building:
             self._units.append(self._add_unit(plan, group_of, fills))
         self._params = {id(p.tensor): p for u in self._units for p in u.params}
         self._trained = [p for p in self._params.values() if not p.is_frozen and p.tensor.numel()]
+        lowers = self.dtype != torch.float32 and all(p.tensor.dtype == torch.float32 for p in self._params.values())
         extents = self._add_activations() if self._stash_bytes else None
         status = lib.zr_runtime_commit(self._runtime)
         if self._fill_error is not None:  # values that could not be read are not trained
@@ -62,15 +63,17 @@ class Building:
         with torch.no_grad():
             for unit in self._units:
                 self._adopt(unit)
-            self._convert_buffers()
+            if lowers:
+                self._convert_buffers()
 
     def _convert_buffers(self) -> None:
-        """Those of PyTorch's own modules, such as statistics, whose kernels have one dtype for all, as module.to(dtype) does."""
+        """Those that were of the parameters' dtype are again, as with module.to(dtype); but for what other modules than PyTorch's
+        compute themselves, such as a rotary embedding's frequencies."""
         for module in self.module.modules():
-            if isinstance(module, nn.modules.batchnorm._NormBase) or type(module).__module__.startswith("torch.nn."):
-                for name, buffer in module._buffers.items():
-                    if buffer is not None and buffer.is_floating_point():
-                        module._buffers[name] = buffer.to(self.dtype)
+            is_torch = isinstance(module, nn.modules.batchnorm._NormBase) or type(module).__module__.startswith("torch.nn.")
+            for name, buffer in module._buffers.items():
+                if buffer is not None and buffer.dtype == torch.float32 and (is_torch or name not in module._non_persistent_buffers_set):
+                    module._buffers[name] = buffer.to(self.dtype)
 
     def _add_activations(self) -> _c.Extents:
         """Reserve room on drives for them."""

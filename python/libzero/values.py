@@ -132,8 +132,8 @@ class Values:
             with torch.no_grad():
                 data_of(param.tensor).copy_(tensor)
             param.accept()
-        else:
-            self._write_back(param, 0, self._read_master(param, 0))
+        else:  # all of it: a master whose upper half it is does not say which elements were changed
+            self._write_back(param, 0, None)
 
     def _write(self, param: Param, value: torch.Tensor, root: int = 0) -> None:
         """New values, of one rank, wherever the parameter lives."""

@@ -2,6 +2,8 @@
  * zero-train as its users meet it: a process with a command line, an exit status, standard
  * output and standard error.
  */
+#include <glob.h>
+
 #include "tests/common/test.h"
 #include "tests/examples/run_train.h"
 
@@ -641,6 +643,126 @@ TEST(full_disk) {
     json_t *object = run_json(1, TINY "--steps 2 --log log\xff");
     assert_has(text(object, "message"), "log\\xff: No space left");
     assert_int_equal(run_after("exec >/dev/full;", TINY "--steps 1 --json"), 1);
+}
+
+/* ---- files for TensorBoard --------------------------------------------------------------- */
+
+/* CRC-32C by way of polynomials: the remainder of the bits, each byte's lowest first, that follow
+ * 32 ones; rotated and shifted as the form has it. */
+static uint32_t masked_sum(const unsigned char *bytes, size_t n) {
+    uint32_t rest = UINT32_MAX, turned = 0;
+    for (size_t i = 0; i < 8 * n; i++) {
+        bool bit = (bytes[i / 8] >> i % 8 & 1) != 0;
+        bool top = (rest & UINT32_C(0x80000000)) != 0;
+        rest = rest << 1 ^ (bit != top ? UINT32_C(0x1edc6f41) : 0);
+    }
+    for (int i = 0; i < 32; i++)
+        turned |= (rest >> i & 1) << (31 - i);
+    turned = ~turned;
+    return (turned >> 15 | turned << 17) + UINT32_C(0xa282ead8);
+}
+
+/* The value of a scalar in an event: behind its tag, a byte for its key and four of a float. */
+static double scalar_of(const unsigned char *event, size_t n, const char *tag) {
+    const unsigned char *at = memmem(event, n, tag, strlen(tag));
+    float value = NAN;
+    if (at == NULL)
+        return NAN;
+    at += strlen(tag);
+    assert_int_equal(*at, 2 << 3 | 5);
+    memcpy(&value, at + 1, sizeof(value));
+    return value;
+}
+
+/* Records of a file whose checksums are right: scalars of a tag, in order. Returns how many. */
+static size_t scalars_of(const unsigned char *bytes, size_t n_bytes, const char *tag,
+                         double *values, size_t most) {
+    size_t n = 0;
+    for (size_t at = 0; at < n_bytes;) {
+        uint64_t length;
+        uint32_t sum;
+        memcpy(&length, bytes + at, 8);
+        memcpy(&sum, bytes + at + 8, 4);
+        assert_int_equal(sum, masked_sum(bytes + at, 8));
+        assert_true(length <= n_bytes - at - 16);
+        memcpy(&sum, bytes + at + 12 + length, 4);
+        assert_int_equal(sum, masked_sum(bytes + at + 12, length));
+        double value = scalar_of(bytes + at + 12, length, tag);
+        if (!isnan(value) && n < most)
+            values[n++] = value;
+        at += 16 + length;
+    }
+    return n;
+}
+
+static size_t scalars_in_files(const char *tag, double *values, size_t most) {
+    static char bytes[1 << 16];
+    size_t n = 0;
+    glob_t names;
+    assert_int_equal(glob("events/*", 0, NULL, &names), 0);
+    for (size_t i = 0; i < names.gl_pathc; i++) {
+        struct stat about;
+        assert_int_equal(stat(names.gl_pathv[i], &about), 0);
+        read_file(names.gl_pathv[i], bytes, sizeof(bytes));
+        n += scalars_of((unsigned char *)bytes, (size_t)about.st_size, tag, values + n, most - n);
+    }
+    globfree(&names);
+    return n;
+}
+
+/* What --log has, also of a run that goes on. */
+TEST(tensorboard) {
+    static const char *const tags[][2] = {{"train/loss", "loss"}, {"val/loss", "val_loss"}};
+    static char lines[1 << 15];
+    assert_int_equal(masked_sum((const unsigned char *)"123456789", 9),
+                     (UINT32_C(0xe3069283) >> 15 | UINT32_C(0xe3069283) << 17) +
+                         UINT32_C(0xa282ead8));
+    for (int steps = 3; steps <= 5; steps += 2)
+        assert_ran(0,
+                   TINY "--steps %d --val-data text --eval-every 2 --checkpoint-dir tb %s --log "
+                        "tb.jsonl --tensorboard events",
+                   steps, steps > 3 ? "--resume" : "");
+    read_file("tb.jsonl", lines, sizeof(lines));
+    double values[2][16] = {{0}};
+    size_t n[2], seen[2] = {0};
+    for (int i = 0; i < 2; i++)
+        n[i] = scalars_in_files(tags[i][0], values[i], 16);
+    for (char *rest = lines, *line = strsep(&rest, "\n"); line != NULL && *line != '\0';
+         line = strsep(&rest, "\n"))
+        for (int i = 0; i < 2; i++) {
+            const json_t *value = json_object_get(kept_json(line), tags[i][1]);
+            if (value != NULL)
+                assert_float_equal(values[i][seen[i]++], json_number_value(value), 1e-6);
+        }
+    assert_true(seen[0] == 5 && n[0] == 5 && n[1] == seen[1] && n[1] >= 3);
+    assert_ran(2, TINY "--steps 1 --tensorboard text/none");
+    assert_said("a file is no folder", "--tensorboard text/none");
+}
+
+/* ---- pictures of losses ------------------------------------------------------------------- */
+
+TEST(plot_of_losses) {
+    static char picture[1 << 18];
+    assert_ran(2, TINY "--plot p.svg");
+    assert_said("without a log", "--plot|--log");
+    if (system("gnuplot --version >/dev/null 2>&1") != 0)
+        skip();
+    static const char *const logs[] = {"p.jsonl", "p.csv"};
+    for (int i = 0; i < 2; i++) {
+        assert_ran(0, TINY "--steps 5 --val-data text --plot p.svg --log %s", logs[i]);
+        read_file("p.svg", picture, sizeof(picture));
+        assert_has(picture, ">validation loss<");
+        assert_has(picture, ">learning rate<");
+        unlink("p.svg");
+        assert_ran(0, "--plot again.svg --log %s", logs[i]);
+        read_file("again.svg", picture, sizeof(picture));
+        assert_has(picture, ">validation loss<");
+    }
+    assert_ran(2, "--plot p.svg --log text");
+    assert_said("no log", "--log text has no line with a step and a loss");
+    assert_ran(2, "--plot p.gif --log p.csv");
+    assert_said("another form", "NAME.svg, NAME.png");
+    assert_ran(2, TINY "--plot p.csv.svg --log p.csv.svg");
 }
 
 /* ---- memory snapshots ------------------------------------------------------------------- */

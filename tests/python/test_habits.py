@@ -241,7 +241,25 @@ class Loops(unittest.TestCase):
             self.our_step(engine, i)
 
         self.check(plain, ours, n_steps=7)
-        self.check(plain, ours, n_steps=7, places=(MOVING,), update_at="backward", refused=("ranks",) if N_RANKS > 2 else ()) if N_RANKS == 1 else None
+        self.check(plain, ours, n_steps=7, places=(MOVING,), update_at="backward")
+
+        def checkpointed(model, x):
+            return checkpoint(model, x.requires_grad_(), use_reentrant=True)  # its graph does not show what the loss depends on
+
+        def plain_checkpointed(model, optimizer, i):
+            freeze(model, i)
+            checkpointed(model, batch(i)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        def ours_checkpointed(engine, i):
+            freeze(engine.module, i)
+            with engine.in_forward():
+                loss = checkpointed(engine.module, batch(i)).square().mean()
+            engine.backward(loss)
+            engine.step()
+
+        self.check(plain_checkpointed, ours_checkpointed, n_steps=7, places=({"stage": 2}, MOVING), update_at="backward")
 
     def test_unused_later(self):
         class Two(nn.Module):
@@ -528,6 +546,26 @@ class Lifetimes(unittest.TestCase):
                     hashes.add(engine.weights_xxh3())
             self.assertEqual(len(hashes), 1, run.__name__)
 
+    def test_frozen_are_read_last(self):
+        """A unit's last gradient may come before its frozen weights are read, as LoRA's do."""
+        class Lora(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.base = nn.Linear(8, 8).requires_grad_(False)
+                self.a, self.b = nn.Linear(8, 2, bias=False), nn.Linear(2, 8, bias=False)
+
+            def forward(self, x):
+                return self.base(x) + self.b(self.a(x))
+
+        def make():
+            torch.manual_seed(0)
+            return nn.Sequential(nn.Linear(8, 8), *(nn.Sequential(Lora(), nn.ReLU(inplace=True)) for _ in range(3)))
+
+        def plain(model, optimizer, i):
+            Loops.plain_step(model, optimizer, i)
+
+        Loops().check(plain, Loops.our_step, make=make, places=(SUMMED, {"stage": 3}, MOVING), update_at="backward")
+
     def test_memory_is_given_back(self):
         """Units that stayed for somebody are released when he is done."""
         with libzero.initialize(self.make(run_checkpointed), **HYPER, **MOVING) as engine:
@@ -706,6 +744,49 @@ class Modules(unittest.TestCase):
             with libzero.initialize(model, dtype="bf16", **HYPER) as engine:
                 engine.backward(engine(batch(0).bfloat16()).square().mean())
                 self.assertTrue(engine.step())
+
+    def test_buffers_in_bf16(self):
+        """Those of the parameters' dtype follow them; what is not saved, and models of bf16, stay as they are."""
+        class Scaled(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.linear = nn.Linear(8, 8)
+                self.register_buffer("scale", torch.full((8,), 0.5))
+                self.register_buffer("frequencies", torch.ones(8), persistent=False)
+                self.register_buffer("count", torch.tensor(0))
+
+            def forward(self, x):
+                return self.linear(x) * self.scale
+
+        for make, expected in ((Scaled, torch.bfloat16), (lambda: Scaled().bfloat16(), torch.bfloat16)):
+            with libzero.initialize(make(), dtype="bf16", **HYPER) as engine:
+                loss = engine(batch(0).bfloat16()).square().mean()
+                self.assertEqual((loss.dtype, engine.module.scale.dtype, engine.module.count.dtype), (expected, expected, torch.int64))
+                engine.backward(loss)
+                self.assertTrue(engine.step())
+                lowered = engine.module.frequencies.dtype == torch.bfloat16
+                self.assertEqual(lowered, make is not Scaled)
+        model = Scaled().bfloat16()
+        model.scale = model.scale.float()
+        with libzero.initialize(model, dtype="bf16", **HYPER) as engine:
+            self.assertEqual(engine.module.scale.dtype, torch.float32)
+
+    def test_values_by_hand_in_bf16(self):
+        """They are what they were set to, at every place the same."""
+        if N_RANKS > 1:
+            return
+        hashes = set()
+        for place in (*PLACES, {"stage": 0, "master": "split"}, {"stage": 3, "offload_params": "cpu"}):
+            with libzero.initialize(net(), dtype="bf16", **HYPER, **place) as engine:
+                for i in range(3):
+                    engine.backward(engine(batch(i).bfloat16()).float().square().mean())
+                    engine.step()
+                    with torch.no_grad():
+                        engine.module[0].bias.fill_(0.1)
+                        engine.module[2].weight.clamp_(-0.2, 0.2)
+                    self.assertTrue((engine.state_dict()["0.bias"] == torch.tensor(0.1).bfloat16().float()).all(), place)
+                hashes.add(engine.weights_xxh3())
+        self.assertEqual(len(hashes), 1)
 
     def test_units_by_pattern(self):
         class Deep(nn.Module):

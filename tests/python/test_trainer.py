@@ -244,6 +244,27 @@ class Use(Case):
         with self.assertRaisesRegex(libzero.ArgumentError, "HFTrainer has not written it"):
             trainer.train(resume_from_checkpoint=self.folder + "-other")
 
+    @unittest.skipUnless(transformers.integrations.is_tensorboard_available(), "there is no tensorboard")
+    def test_reported(self):
+        """report_to: TensorBoard gets from rank 0 what the plain Trainer gives it."""
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        found = []
+        for kind, folder, more in ((Trainer, self.folder + "-plain", {}), (libzero.HFTrainer, self.folder, {"libzero_config": STAGES[3]})):
+            os.environ["TENSORBOARD_LOGGING_DIR"] = folder + "-events"
+            trainer = trainer_of(kind, make(), folder, {"report_to": ["tensorboard"]}, **more)
+            trainer.train()
+            if kind is libzero.HFTrainer:
+                trainer.engine.close()
+            if RANK == 0:
+                events = EventAccumulator(folder + "-events").Reload()
+                found.append({tag: [s.value for s in events.Scalars(tag)] for tag in ("train/loss", "train/grad_norm", "eval/loss")})
+        del os.environ["TENSORBOARD_LOGGING_DIR"]
+        for tag, values in found[0].items() if RANK == 0 else ():
+            self.assertEqual(len(values), len(found[1][tag]))
+            for a, b in zip(values, found[1][tag]):
+                self.assertLess(abs(a - b), 1e-5, tag)
+
     def test_best_and_again(self):
         """The best model is loaded in the end, and train() goes on with the engine that is there."""
         arguments = {"save_strategy": "epoch", "load_best_model_at_end": True, "metric_for_best_model": "eval_loss", "greater_is_better": True}

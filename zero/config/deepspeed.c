@@ -26,7 +26,7 @@ static const char any_ranks_note[] = "every checkpoint works with any number of 
 static const char gather_note[] =
     "zero-checkpoint export writes whole weights, from any checkpoint (in Python "
     "engine.state_dict() has them)";
-static const char monitor_note[] = "zero-train writes --log FILE.jsonl";
+static const char monitor_note[] = "zero-train has --log FILE.jsonl and --tensorboard DIR, a Trainer report_to";
 static const char timer_note[] = "every step is timed";
 static const char model_note[] = "compression changes the model";
 
