@@ -254,11 +254,12 @@ TEST(report) {
         assert_int_equal(fault_live(), live);
     }
     assert_true(n > 50);
+    const train_log_t to = {.lines = file};
     zr_status_t status = ZR_ERR_MEMORY;
     for (n = 1; status != ZR_OK; n++) {
         fault_arm(n);
         count.n_errors = 0;
-        status = train_report_log_step(file, &options, &line, &log);
+        status = train_report_log_step(&to, &options, &line, &log);
         assert_true((status != ZR_OK) == fault_hit());
         assert_int_equal(count.n_errors, fault_hit());
         assert_int_equal(fault_live(), live);
