@@ -244,6 +244,7 @@ class Files:
 
 
 FILES = Files()
+HAS_GNUPLOT = shutil.which("gnuplot") is not None
 
 
 def path(name):
@@ -400,6 +401,8 @@ OPTIONS = {
     "resume-damaged": Option(0.2, one_of("refuse", "previous"), has("resume")),
     "eval-only": Option(0.03, flag, EVALUATES, changes=True),
     "log": Option(0.1, lambda d, o: FILES.run + d.choice(("/log.csv", "/log.jsonl"))),
+    "tensorboard": Option(0.1, path("events")),
+    "plot": Option(0.3, path("losses.svg"), lambda o: "log" in o and HAS_GNUPLOT),
     "memory-snapshot": Option(
         0.08,
         lambda d, o: FILES.run + d.choice(("/snapshot.csv", "/snapshot.json", "/snapshot.pickle")),
