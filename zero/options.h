@@ -36,6 +36,7 @@ enum {
     ZR_OPTION_FILE_AUTO = 16,    /* JSON: "auto" leaves the field as it is */
     ZR_OPTION_SAID = 32,         /* JSON: written even if it is the default */
     ZR_OPTION_SEVERAL = 64,      /* may be repeated on a command line; every occurrence counts */
+    ZR_OPTION_ONCE = 256,        /* a second one on a command line is an error */
     ZR_OPTION_HIDDEN = 128,      /* --help does not list it */
     ZR_OPTION_OR_AUTO = 512,     /* "auto" is allowed, and stored as 0: the run chooses the value */
     ZR_OPTION_FILE_USUAL = 1024, /* JSON: it decides the result, so that where the section is there

@@ -7,10 +7,24 @@
 #define MOST_CHANNELS ((size_t)1000000)
 #define MOST_PARAMS 1e15 /* far beyond any machine, and countable in bytes */
 
+/* Round to the nearest, so that proportions are kept as far as whole numbers can. */
+static size_t scale(size_t value, size_t factor, size_t divisor) {
+    return (value * factor + divisor / 2) / divisor;
+}
+
+/* Channels of the model for each head: heads may be wider or narrower together than the model. */
+static size_t channels_per_head(const capacity_family_t *family) {
+    const zr_decoder_shape_t *like = &family->like.of.decoder;
+    if (family->like.kind != ZR_MODEL_DECODER)
+        return family->head_size;
+    size_t channels = scale(family->head_size, like->channels, like->heads * like->head_size);
+    return channels > 0 ? channels : 1;
+}
+
 size_t capacity_family_step(const capacity_family_t *family) {
     const zr_decoder_shape_t *like = &family->like.of.decoder;
     bool shares = family->like.kind == ZR_MODEL_DECODER;
-    return family->head_size * (shares ? like->heads / like->kv_heads : 1);
+    return channels_per_head(family) * (shares ? like->heads / like->kv_heads : 1);
 }
 
 /* Layers that a longer model has are as those that it repeats. */
@@ -34,21 +48,15 @@ static size_t repeat_of(const zr_decoder_shape_t *like, size_t n_layers) {
     return is_alike || n_layers <= ZR_DECODER_SET_LAYERS ? 0 : period;
 }
 
-/* Round to the nearest, so that proportions are kept as far as whole numbers can. */
-static size_t scale(size_t value, size_t factor, size_t divisor) {
-    return (value * factor + divisor / 2) / divisor;
-}
-
 static zr_decoder_shape_t make_decoder(const capacity_family_t *family, size_t layers,
                                        size_t channels) {
     const zr_decoder_shape_t *like = &family->like.of.decoder;
     zr_decoder_shape_t shape = *like;
     shape.n_layers = layers;
     shape.channels = channels;
-    shape.heads = channels / family->head_size;
+    shape.heads = channels / channels_per_head(family);
     shape.kv_heads = shape.heads / (like->heads / like->kv_heads);
-    shape.head_size =
-        2 * scale(family->head_size, like->heads * like->head_size, 2 * like->channels);
+    shape.head_size = family->head_size;
     shape.wide = scale(channels, like->wide, like->channels);
     shape.seq = family->seq;
     shape.vocab = family->vocab;

@@ -15,7 +15,7 @@ typedef struct capacity_family {
     zr_model_shape_t like; /* a GPT, whatever its sizes; or a model of the Llama family, of which
                               are kept its heads for each of keys, the width of its heads and of its
                               MLP for each channel, and its switches */
-    size_t head_size;      /* channels of the model for each head */
+    size_t head_size;      /* elements of a head; even in the Llama family, which rotates halves */
     size_t aspect;         /* channels per layer, at most */
     size_t seq;
     size_t vocab;

@@ -195,7 +195,10 @@ static zr_status_t take_model(void *object, const char *label, const char *text,
     ZR_TRY(zr_model_shape_read(strcmp(text, "llama") == 0 ? "llama-3.1-8b" : text, &own_log,
                                &o->family.like));
     zr_model_sizes_t like = zr_model_shape_sizes(&o->family.like);
-    o->family.head_size = like.channels / like.heads; /* unless they are given: rows that follow */
+    /* Unless they are given: rows that follow. */
+    o->family.head_size = o->family.like.kind == ZR_MODEL_DECODER
+                              ? o->family.like.of.decoder.head_size
+                              : like.channels / like.heads;
     o->family.vocab = like.vocab;
     return ZR_OK;
 }
@@ -352,6 +355,10 @@ static zr_status_t check_family(const capacity_family_t *family, const zr_log_t 
                        "--layers %zu --channels %zu: nothing can grow; leave one out, or use "
                        "zero-plan for a single model",
                        family->layers, family->channels);
+    if (family->like.kind == ZR_MODEL_DECODER && family->head_size % 2 != 0)
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "--head-size %zu: heads of this family have an even size; the nearest is %zu",
+                       family->head_size, family->head_size + 1);
     size_t step = capacity_family_step(family);
     if (family->channels % step != 0)
         return zr_fail(log, ZR_ERR_ARGUMENT,

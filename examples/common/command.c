@@ -268,7 +268,8 @@ static options_print_t *asked_form(int argc, char **argv, const zr_log_t *log, b
     zr_log_write(log, ZR_LOG_ERROR,
                  "%s %s: allowed: bash, and nothing else on the line; write "
                  "it to a file that your shell reads",
-                 key, shell);
+                 word[strlen(key)] == '=' || argc < 3 ? word : key,
+                 word[strlen(key)] == '=' || argc < 3 ? "" : argv[2]);
     return NULL;
 }
 

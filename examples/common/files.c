@@ -128,3 +128,20 @@ const char *files_refuse_folder(const char *path) {
         return "no files can be created there";
     return error == 0 ? NULL : strerror(error);
 }
+
+zr_status_t files_check_folder(const char *option, const char *dir, const zr_log_t *log) {
+    char parent[PATH_MAX];
+    snprintf(parent, sizeof(parent), "%s", dir);
+    for (size_t n = strlen(parent); n > 1 && parent[n - 1] == '/'; n--)
+        parent[n - 1] = '\0';
+    char *slash = strrchr(parent, '/');
+    if (slash != NULL)
+        slash[slash == parent] = '\0';
+    const char *path = access(dir, F_OK) == 0 ? dir : slash != NULL ? parent : ".";
+    bool is_other = access(dir, F_OK) == 0 && !files_is_folder(dir);
+    errno = is_other ? ENOTDIR : 0;
+    if (!is_other && access(path, W_OK | X_OK) == 0)
+        return ZR_OK;
+    return zr_fail(log, ZR_ERR_IO, "%s %s: %s: %s; give a writable folder", option, dir, path,
+                   strerror(errno));
+}

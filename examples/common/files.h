@@ -47,3 +47,8 @@ zr_log_t files_log(const files_log_t *own);
 /** Why no files can be made in a folder, as the store makes them; NULL: they can. The text is good
  * until the thread's next call of strerror. */
 const char *files_refuse_folder(const char *path);
+
+/** Check that a folder is there to write to, or can be made in one that is there; nothing is made.
+ * ZR_ERR_IO, logged with the option's name. */
+ZR_NODISCARD zr_status_t files_check_folder(const char *option, const char *dir,
+                                            const zr_log_t *log);

@@ -227,6 +227,12 @@ static void make_parser(parser_t *p, const options_table_t *table, const void *d
 
 static zr_status_t take(parser_t *p, const options_row_t *row, const char *value) {
     bool may_be_several = (row->option.flags & ZR_OPTION_SEVERAL) != 0;
+    const char *before = options_value(p->given, row->option.name);
+    if ((row->option.flags & ZR_OPTION_ONCE) != 0 && before != NULL)
+        return zr_fail(p->log, ZR_ERR_ARGUMENT,
+                       "--%s is given twice, with %s and %s: one of them would have no effect; put "
+                       "what both have into one file",
+                       row->option.name, before, value);
     ZR_TRY(set_row(row, value, p->log, p->object));
     if (may_be_several && (row->option.flags & ZR_OPTION_HIDDEN) != 0)
         return ZR_OK; /* of which there may be any number */

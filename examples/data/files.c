@@ -55,6 +55,21 @@ static const struct {
     {".tar", NULL, "is an archive", "unpack it", false},
     {".npy", "\x93NUMPY", "has an array", "write its tokens as a token file", false},
     {".safetensors", NULL, "has weights", "leave it out", false},
+    {".lz4", "\x04\x22\x4d\x18", "is compressed", PACKED, false},
+    {".7z", "7z\xbc\xaf\x27\x1c", "is an archive", "unpack it", false},
+    {".snappy", NULL, "is compressed", PACKED, false},
+    {".tfrecord", NULL, "has records of TensorFlow", "write its text to a file", false},
+    {".pkl", NULL, "is a pickle", "write its text to a file", false},
+    {".pt", NULL, "is a pickle", "write its text to a file", false},
+    {".sqlite", "SQLite format 3", "is a database", "write its text to a file", false},
+    {".png", "\x89PNG", "is a picture", "leave it out", false},
+    {".jpg", "\xff\xd8\xff", "is a picture", "leave it out", false},
+    {NULL,
+     "\x7f"
+     "ELF",
+     "is a program", "leave it out", false},
+    {NULL, "\xff\xfe", "is UTF-16", "convert it to UTF-8 (iconv)", false},
+    {NULL, "\xfe\xff", "is UTF-16", "convert it to UTF-8 (iconv)", false},
     {".pdf", "%PDF-", "is a PDF", "write its text to a file", false},
     {NULL, "version https://", "is a pointer of git-lfs", "git lfs pull fetches it", false}};
 #define N_NOT_TEXTS (sizeof(not_texts) / sizeof(not_texts[0]))
@@ -62,6 +77,8 @@ static const struct {
 static const char *const kind_names[] = {"text", "tokens", "documents"};
 /* Folders in folders; more are taken for a loop that device and inode did not show. */
 #define DEEPEST 64
+/* Of a file, to see what it is. */
+#define LOOKED_AT_BYTES ((size_t)4096)
 
 /* ---- finding ---------------------------------------------------------------------------- */
 
@@ -265,7 +282,40 @@ static bool ends_with(const char *text, const char *end) {
     return n >= m && strcasecmp(text + n - m, end) == 0;
 }
 
-static zr_status_t check_text(const data_files_t *files, const data_file_t *file, const void *first,
+static size_t skip_spaces(const char *first, size_t n, size_t at) {
+    while (at < n && strchr(" \t\r\n", first[at]) != NULL && first[at] != '\0')
+        at++;
+    return at;
+}
+
+/* {" or [{ or [" with spaces between: no prose begins so. */
+static bool begins_as_json(const char *first, size_t n) {
+    size_t outer = skip_spaces(first, n, n >= 3 && memcmp(first, "\xef\xbb\xbf", 3) == 0 ? 3 : 0);
+    size_t inner = skip_spaces(first, n, outer + 1);
+    if (inner >= n)
+        return false;
+    return (first[outer] == '{' && first[inner] == '"') ||
+           (first[outer] == '[' && (first[inner] == '{' || first[inner] == '"'));
+}
+
+static zr_status_t refuse_text(const data_files_t *files, const data_file_t *file, const char *what,
+                               const char *known_by, const char *way_out) {
+    return zr_fail(
+        &files->log, ZR_ERR_FORMAT,
+        "--data %s: it %s, by its %s, and each of its bytes would be a token; %s, or use "
+        "--data-as text to train on its bytes",
+        file->path, what, known_by, way_out);
+}
+
+/* Of files whose names say nothing. */
+static zr_status_t check_content(const data_files_t *files, const data_file_t *file,
+                                 const char *first, size_t n) {
+    if (begins_as_json(first, n))
+        return refuse_text(files, file, "has JSON", "first bytes", CHATS);
+    return ZR_OK;
+}
+
+static zr_status_t check_text(const data_files_t *files, const data_file_t *file, const char *first,
                               size_t n) {
     for (size_t i = 0; i < N_NOT_TEXTS; i++) {
         const char *ending = not_texts[i].ending, *magic = not_texts[i].magic;
@@ -275,18 +325,15 @@ static zr_status_t check_text(const data_files_t *files, const data_file_t *file
         if (!is_named && !is_begun)
             continue;
         if (!not_texts[i].is_text)
-            return zr_fail(&files->log, ZR_ERR_FORMAT,
-                           "--data %s: it %s, %s, and each of its bytes would be a token; %s, or "
-                           "use --data-as text to train on its bytes",
-                           file->path, not_texts[i].what,
-                           is_begun ? "by its first bytes" : "by its name", not_texts[i].way_out);
+            return refuse_text(files, file, not_texts[i].what, is_begun ? "first bytes" : "name",
+                               not_texts[i].way_out);
         zr_log_write(&files->log, ZR_LOG_WARNING,
                      "--data %s: it %s, by its name, and each of its bytes is a token; to train on "
                      "rows, %s",
                      file->path, not_texts[i].what, not_texts[i].way_out);
         return ZR_OK;
     }
-    return ZR_OK;
+    return check_content(files, file, first, n);
 }
 
 static zr_status_t check_header(const data_files_t *files, data_file_t *file,
@@ -323,14 +370,16 @@ static zr_status_t check_header(const data_files_t *files, data_file_t *file,
 
 /* Find out what a file is and how many tokens it has. */
 static zr_status_t check_file(const data_files_t *files, data_file_t *file) {
+    char first[LOOKED_AT_BYTES];
     uint32_t header[4] = {0};
     int descriptor = -1;
     size_t format = 0;
     ZR_TRY(open_file(files, file, &descriptor));
-    size_t n = file->size_bytes < sizeof(header) ? file->size_bytes : sizeof(header);
-    zr_status_t status = read_bytes(files, file, descriptor, 0, header, n);
+    size_t n = file->size_bytes < sizeof(first) ? file->size_bytes : sizeof(first);
+    zr_status_t status = read_bytes(files, file, descriptor, 0, first, n);
     close(descriptor);
     ZR_TRY(status);
+    memcpy(header, first, n < sizeof(header) ? n : sizeof(header));
     file->kind = DATA_TEXT;
     file->width = 1;
     file->n_tokens = file->size_bytes;
@@ -354,7 +403,7 @@ static zr_status_t check_file(const data_files_t *files, data_file_t *file) {
                        "to train on its bytes",
                        file->path, le32toh(header[0]), formats[0].magic, formats[1].magic,
                        formats[2].magic);
-    return check_text(files, file, header, n);
+    return check_text(files, file, first, n);
 }
 
 static int by_inode(const void *a, const void *b) {

@@ -170,6 +170,7 @@ static bool append_target(const char *name, size_t length, zr_lora_t *lora) {
 zr_status_t zr_lora_read(const char *text, const zr_log_t *log, zr_lora_t *lora_p) {
     zr_lora_t lora = zr_lora_usual();
     bool is_in_targets = false;
+    unsigned seen = 0; /* keys, by their lengths */
     if (text[0] == '\0' || text[strlen(text) - 1] == ',')
         return refuse(text, "the value after the last comma is missing", "rank, alpha and targets",
                       log);
@@ -178,9 +179,12 @@ zr_status_t zr_lora_read(const char *text, const zr_log_t *log, zr_lora_t *lora_
         const char *value = entry + key + 1;
         bool has_key = key < length;
         size_t value_length = has_key ? length - key - 1 : 0;
+        if (has_key && key < 8 && (seen & 1u << key) != 0)
+            return refuse(text, "a key is given twice", "rank, alpha and targets once each", log);
+        seen |= has_key && key < 8 ? 1u << key : 0;
         if (!has_key && is_in_targets) {
             if (!append_target(entry, length, &lora))
-                return refuse(text, "targets are names of linear layers", "up to 255 bytes", log);
+                return refuse(text, "targets are names of linear layers", "up to 2047 bytes", log);
         } else if (has_key && key == 4 && strncmp(entry, "rank", key) == 0) {
             if (!read_rank(value, value_length, &lora.rank))
                 return refuse(text, "rank is not an allowed number", "1 to 4096", log);
@@ -190,7 +194,7 @@ zr_status_t zr_lora_read(const char *text, const zr_log_t *log, zr_lora_t *lora_
         } else if (has_key && key == 7 && strncmp(entry, "targets", key) == 0) {
             lora.targets[0] = '\0';
             if (!append_target(value, value_length, &lora))
-                return refuse(text, "targets are names of linear layers", "up to 255 bytes", log);
+                return refuse(text, "targets are names of linear layers", "up to 2047 bytes", log);
         } else {
             return refuse(text, "an unknown key", "rank, alpha and targets", log);
         }

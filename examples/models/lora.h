@@ -12,7 +12,7 @@
 ZR_BEGIN_C
 
 #define ZR_LORA_MAX_RANK 4096
-#define ZR_LORA_TARGETS_BYTES 256
+#define ZR_LORA_TARGETS_BYTES 2048
 /** Suffixes of its parameters' names, after the layer's name. */
 #define ZR_LORA_A_NAME "lora_A.weight"
 #define ZR_LORA_B_NAME "lora_B.weight"

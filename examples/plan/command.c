@@ -30,8 +30,8 @@ static bool is_repeated(const options_row_t *row) {
 /* Options that zero-train refuses where they say nothing, or warns of. */
 static bool is_said(const plan_options_t *options, const zr_run_row_t *row,
                     const zr_option_t *option) {
-    bool stash_nvme = row->recompute == ZR_RECOMPUTE_UNIT &&
-                      options->run.offload_activations == ZR_OFFLOAD_NVME;
+    bool stash_nvme =
+        row->recompute == ZR_RECOMPUTE_UNIT && options->run.offload_activations == ZR_OFFLOAD_NVME;
     if (strcmp(option->name, "sums") == 0 || strcmp(option->name, "attention") == 0)
         return options->hardware.kind == ZR_HARDWARE_CUDA;
     return zr_option_idle(option, &row->config) == NULL ||
@@ -62,7 +62,8 @@ static void add_given(const plan_options_t *options, const zr_run_row_t *row, bo
     options_rows(&plan_table, &rows);
     for (size_t i = 0; i < given->n; i++) {
         const options_row_t *of = options_find(&rows, given->all[i].name);
-        if (of != NULL && is_repeated(of) && is_said(options, row, &of->option) &&
+        bool is_of_data = of != NULL && strcmp(of->option.name, "documents") == 0;
+        if (of != NULL && !is_of_data && is_repeated(of) && is_said(options, row, &of->option) &&
             !(has_file && is_in_file(row, of)) &&
             !(options->run.auto_activations && strcmp(of->option.name, "offload-activations") == 0))
             plan_words_add(words, " --%s %s", given->all[i].name, given->all[i].value);

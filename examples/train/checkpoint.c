@@ -344,22 +344,6 @@ static zr_status_t make_folder(const char *dir, const zr_log_t *log) {
     return ZR_OK;
 }
 
-/* What make_folder would say, without making it. */
-static zr_status_t look_for_folder(const char *dir, const zr_log_t *log) {
-    char parent[PATH_MAX];
-    snprintf(parent, sizeof(parent), "%s", dir);
-    for (size_t n = strlen(parent); n > 1 && parent[n - 1] == '/'; n--)
-        parent[n - 1] = '\0';
-    char *slash = strrchr(parent, '/');
-    if (slash != NULL)
-        slash[slash == parent] = '\0';
-    const char *path = access(dir, F_OK) == 0 ? dir : slash != NULL ? parent : ".";
-    if (access(path, W_OK | X_OK) == 0)
-        return ZR_OK;
-    return zr_fail(log, ZR_ERR_IO, "--checkpoint-dir %s: %s: %s; give a writable folder", dir, path,
-                   strerror(errno));
-}
-
 static bool is_checkpoint(const char *dir) {
     char manifest[PATH_MAX];
     snprintf(manifest, sizeof(manifest), "%s/manifest.json", dir);
@@ -442,7 +426,8 @@ zr_status_t train_checkpoint_open(const train_options_t *options, const data_t *
         return ZR_OK;
     if (options->evaluation.only)
         return open_to_evaluate(options, val, comm, log, start_p);
-    ZR_TRY(options->dry_run ? look_for_folder(asked->dir, log) : make_folder(asked->dir, log));
+    ZR_TRY(options->dry_run ? files_check_folder("--checkpoint-dir", asked->dir, log)
+                            : make_folder(asked->dir, log));
     ZR_TRY(refuse_checkpoint(asked->dir, log));
     if (options->launch.rank == 0 && !options->dry_run)
         ZR_TRY(train_lock_take(asked->dir, log, &start_p->lock));

@@ -89,6 +89,8 @@ static zr_status_t check_outputs(const train_options_t *options, const data_t *d
     int n_snapshots = options->memory_snapshot_path == NULL ? 0 : options->n_ranks;
     ZR_TRY(check_log(options, data, val, log));
     ZR_TRY(check_trace(options, data, val, log));
+    if (options->tensorboard_dir != NULL)
+        ZR_TRY(files_check_folder("--tensorboard", options->tensorboard_dir, log));
     if (options->plot_path != NULL)
         ZR_TRY(
             check_output(options, data, val, (files_named_t){"--plot", options->plot_path}, log));

@@ -42,8 +42,9 @@ static void visit_rows(const train_options_t *options, unsigned flags, visit_t *
         if (is_kept(&train_table.own[i], flags))
             visit(context, &train_table.own[i], options);
     for (size_t i = 0; i < n; i++)
-        if (is_kept(&rows[i], flags))
-            visit(context, &rows[i], &options->said);
+        if (is_kept(&rows[i], flags)) /* of an order that auto chose, the chosen one */
+            visit(context, &rows[i],
+                  strcmp(name_of(&rows[i]), "order") == 0 ? &options->config : &options->said);
 }
 
 /* ---- saving ---------------------------------------------------------------------------------- */

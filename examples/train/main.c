@@ -57,7 +57,7 @@ static void plan_and_run(zero_train_t *run, train_options_t *options, messages_t
         plan = (train_plan_t){0};
     zr_status_t status = train_plan_check(&plan, options, log);
     if (status == ZR_OK && options->dry_run && is_first && !plan.is_made)
-        status = zr_fail(log, ZR_ERR_STATE, "the run cannot be planned: %s", plan.message);
+        status = zr_fail(log, plan.status, "%s", plan.message);
     if (status == ZR_OK && options->dry_run)
         zero_train_try(run, result_p);
     else if (status == ZR_OK)

@@ -313,12 +313,13 @@ static const zr_option_t own[] = {
      .help = "rated lifetime writes of the drives, such as 600TB: reports how long they last at "
              "this rate"},
 
-    {"run", AT(run_path), .type = ZR_OPTION_STRING, .group = MODEL, .arg = "FILE",
+    {"run", AT(run_path), .type = ZR_OPTION_STRING, .flags = ZR_OPTION_ONCE, .group = MODEL,
+     .arg = "FILE",
      .help = "options of the run in a file: FILE.toml with lines of name = value, any other as an "
              "object of JSON; options on the command line override it",
      .more = "[train.md](../guide/train.md#options-in-a-file)"},
-    {"config", AT(config_path), .type = ZR_OPTION_STRING, .group = STEP, .arg = "FILE",
-     .help = "DeepSpeed's JSON; options override it"},
+    {"config", AT(config_path), .type = ZR_OPTION_STRING, .flags = ZR_OPTION_ONCE, .group = STEP,
+     .arg = "FILE", .help = "DeepSpeed's JSON; options override it"},
 
     {"val-data", .type = ZR_OPTION_STRING, .flags = ZR_OPTION_SEVERAL, .group = EVALUATION,
      .arg = "PATH", .initial = "", .take = take_val_data,
@@ -418,7 +419,8 @@ static const zr_option_t own[] = {
      .more = "A run that goes on after them (`--resume`) warns, and leaves the file as it is"},
     {"dry-run", AT(dry_run), .type = ZR_OPTION_FLAG, .flags = AGREE, .group = OUTPUT,
      .help = "check and plan the run as if it began, and end: nothing is allocated, trained or "
-             "written; exit status and messages are those of the run",
+             "written; exit status and messages are those of the run as far as plan, data and a "
+             "checkpoint's options tell them",
      .more = "with `--json` `result` is `planned`, with the planned peaks"},
     {"json", AT(json), .type = ZR_OPTION_FLAG, .group = OUTPUT,
      .help = "print the result as one JSON object", .more = "on standard output, and nothing else"},

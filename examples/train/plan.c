@@ -139,7 +139,8 @@ typedef struct making {
 static void *make_in_thread(void *context) {
     const making_t *m = context;
     zr_log_t log = {.sink = keep_first, .context = m->plan, .level = ZR_LOG_ERROR};
-    m->plan->is_made = make(m->options, m->first_step, m->evaluations, &log, m->plan) == ZR_OK;
+    m->plan->status = make(m->options, m->first_step, m->evaluations, &log, m->plan);
+    m->plan->is_made = m->plan->status == ZR_OK;
     return NULL;
 }
 

@@ -22,7 +22,8 @@ typedef struct train_plan {
     zr_run_fit_t on_host;   /* updates of what is offloaded are made there, or there is no choice */
     zr_run_fit_t on_device; /* has_choice: they are made there */
     bool has_choice;        /* the run measures which is faster, so that both are planned */
-    char message[1024];     /* not made: why */
+    zr_status_t status;     /* not made: the error, and what it says */
+    char message[1024];
 } train_plan_t;
 
 /**

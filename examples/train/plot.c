@@ -21,6 +21,7 @@ typedef struct reading {
     bool is_csv;
     int columns[N_NAMES]; /* of CSV; -1: it has none */
     size_t n[N_NAMES];    /* numbers that were read */
+    double min[N_NAMES], max[N_NAMES];
 } reading_t;
 
 static void find_columns(char *header, int columns[N_NAMES]) {
@@ -60,6 +61,14 @@ static void read_object(const char *line, double values[N_NAMES]) {
     json_decref(object);
 }
 
+static void note(reading_t *reading, int name, double value) {
+    if (!isfinite(value))
+        return;
+    bool is_first = reading->n[name]++ == 0;
+    reading->min[name] = is_first ? value : fmin(reading->min[name], value);
+    reading->max[name] = is_first ? value : fmax(reading->max[name], value);
+}
+
 /* The next line's numbers. False: there is none. A part of a line, as a kill leaves it, has none.
  */
 static bool read_line(reading_t *reading, char **line, size_t *room, double values[N_NAMES]) {
@@ -72,7 +81,7 @@ static bool read_line(reading_t *reading, char **line, size_t *room, double valu
     else
         read_object(*line, values);
     for (int i = 0; i < N_NAMES; i++)
-        reading->n[i] += isfinite(values[i]);
+        note(reading, i, values[i]);
     return true;
 }
 
@@ -92,14 +101,29 @@ static void write_data(reading_t *reading, FILE *script) {
     free(line);
 }
 
+/* An axis of one value alone has no length, which gnuplot says on each run. */
+static void set_range(const reading_t *reading, int a, int b, const char *axis, FILE *script) {
+    if (reading->n[a] == 0)
+        a = b;
+    if (reading->n[b] == 0)
+        b = a;
+    double min = fmin(reading->min[a], reading->min[b]);
+    double max = fmax(reading->max[a], reading->max[b]);
+    if (min == max)
+        fprintf(script, "set %s [%.9g:%.9g]\n", axis, min - 1, max + 1);
+}
+
 static void write_curves(const reading_t *reading, FILE *script) {
     const char *before = "plot";
     fputs("set datafile missing 'nan'\nset xlabel 'step'\nset ylabel 'loss'\nset grid\n"
           "set key top right\n",
           script);
+    set_range(reading, STEP, STEP, "xrange", script);
+    set_range(reading, LOSS, VAL_LOSS, "yrange", script);
     if (reading->n[LR] > 0)
-        fputs("set y2label 'learning rate'\nset y2tics\nset ytics nomirror\nset y2range [0:*]\n",
-              script);
+        fputs("set y2label 'learning rate'\nset y2tics\nset ytics nomirror\n", script);
+    if (reading->n[LR] > 0)
+        fprintf(script, "set y2range [0:%s]\n", reading->max[LR] > 0 ? "*" : "1");
     if (reading->n[LR] > 0) {
         fprintf(script, "%s $log using 1:4 axes x1y2 with lines lc rgb '#bbbbbb' title 'lr'",
                 before);

@@ -857,6 +857,11 @@ void train_report_planned(const train_options_t *options, const train_result_t *
     const train_peak_t *peak = result->planned.peak;
     if (!result->planned.is_made) /* another rank says it */
         return;
+    if (result->first_step >= options->steps) {
+        fprintf(file, "planned      nothing: %zu of %zu steps are done\n", result->first_step,
+                options->steps);
+        return;
+    }
     fprintf(file, "planned      step %zu to %zu: device %s, host %s", result->first_step + 1,
             options->steps, train_bytes((double)peak[ZR_TIER_DEVICE].reserved).text,
             train_bytes((double)peak[ZR_TIER_HOST].reserved).text);

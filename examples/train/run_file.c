@@ -8,6 +8,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,7 +46,18 @@ static json_t *parse_value(const char *text) {
     size_t n = strlen(text);
     if (n >= 2 && text[0] == '\'' && strchr(text + 1, '\'') == text + n - 1)
         return json_stringn(text + 1, n - 2);
+    if (n > 18 && strspn(text, "0123456789") == n) /* more than JSON's integers have here */
+        return json_string(text);
     return json_loads(text, JSON_DECODE_ANY, NULL);
+}
+
+/* A name as TOML may have it, without the quotes. */
+static char *unquoted(char *name) {
+    size_t n = strlen(name);
+    if (n < 2 || (name[0] != '"' && name[0] != '\'') || name[n - 1] != name[0])
+        return name;
+    name[n - 1] = '\0';
+    return name + 1;
 }
 
 static zr_status_t read_line(char *line, size_t number, const zr_log_t *log, json_t *root) {
@@ -61,6 +73,7 @@ static zr_status_t read_line(char *line, size_t number, const zr_log_t *log, jso
     while (end > line && isspace((unsigned char)end[-1]))
         end--;
     *end = '\0';
+    line = unquoted(line);
     char *value = skip_blanks(equals + 1);
     if (*value != '\0')
         *end_of_value(value) = '\0';
@@ -93,12 +106,25 @@ static zr_status_t read_toml(FILE *file, const zr_log_t *log, json_t **root_p) {
     return status;
 }
 
+/* Editors of some systems begin a text with it. */
+static void skip_byte_order_mark(FILE *file) {
+    unsigned char mark[3];
+    if (fread(mark, 1, 3, file) != 3 || memcmp(mark, "\xef\xbb\xbf", 3) != 0)
+        rewind(file);
+}
+
 static zr_status_t read_json(FILE *file, const zr_log_t *log, json_t **root_p) {
     json_error_t error;
+    int first = getc(file);
+    if (first == EOF && !ferror(file))
+        return zr_fail(log, ZR_ERR_FORMAT,
+                       "is empty; an object is wanted: {\"option\": value, ...}");
+    ungetc(first, file);
     *root_p = json_loadf(file, JSON_REJECT_DUPLICATES, &error);
     if (*root_p == NULL)
-        return zr_fail(log, ZR_ERR_FORMAT, "line %d, column %d: %s", error.line, error.column,
-                       error.text);
+        return zr_fail(
+            log, ZR_ERR_FORMAT, "line %d, column %d: %s%s", error.line, error.column, error.text,
+            json_error_code(&error) == json_error_numeric_overflow ? "; write it in quotes" : "");
     return json_is_object(*root_p)
                ? ZR_OK
                : zr_fail(log, ZR_ERR_FORMAT, "is no object: {\"option\": value, ...}");
@@ -117,6 +143,9 @@ static json_t *text_of(const zr_option_t *option, const json_t *value) {
         return json_string(json_is_true(value) ? "on" : "off");
     if (!json_is_number(value))
         return NULL;
+    double number = json_number_value(value);
+    if (json_is_real(value) && number == floor(number) && fabs(number) < 1e15)
+        return json_sprintf("%.0f", number);
     char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
     json_t *string = text != NULL ? json_string(text) : NULL;
     free(text);
@@ -147,14 +176,24 @@ typedef struct adding {
     size_t n;
 } adding_t;
 
-static zr_status_t add_text(adding_t *adding, const zr_option_t *option, json_t *text) {
+static zr_status_t refuse_value(const adding_t *adding, const zr_option_t *option,
+                                const json_t *value) {
+    char *text = json_dumps(value, JSON_ENCODE_ANY);
+    zr_status_t status = zr_fail(adding->log, ZR_ERR_ARGUMENT, "%s is %.60s; allowed: %s",
+                                 option->name, text != NULL ? text : "no value",
+                                 option->type == ZR_OPTION_FLAG ? "true or false"
+                                 : option->type == ZR_OPTION_SWITCH
+                                     ? "a text that is not empty, a number, true or false"
+                                     : "a text that is not empty, a number, or a list of these");
+    free(text);
+    return status;
+}
+
+/* text: a new one, of the value. */
+static zr_status_t add_text(adding_t *adding, const zr_option_t *option, json_t *text,
+                            const json_t *value) {
     if (text == NULL || json_array_append_new(adding->texts, text) != 0)
-        return zr_fail(adding->log, ZR_ERR_ARGUMENT,
-                       "%s is not a value of --%s: a string, a number%s, or a list of these",
-                       option->name, option->name,
-                       option->type == ZR_OPTION_FLAG || option->type == ZR_OPTION_SWITCH
-                           ? ", true or false"
-                           : "");
+        return refuse_value(adding, option, value);
     adding->n++;
     return options_note(adding->given, option->name, json_string_value(text),
                         (option->flags & ZR_OPTION_SEVERAL) != 0, adding->log);
@@ -166,11 +205,11 @@ static zr_status_t add_value(adding_t *adding, const zr_option_t *option, const 
     if (option->type == ZR_OPTION_FLAG && json_is_false(value))
         return ZR_OK;
     if (!json_is_array(value))
-        return add_text(adding, option, text_of(option, value));
+        return add_text(adding, option, text_of(option, value), value);
     if ((option->flags & ZR_OPTION_SEVERAL) == 0)
-        return add_text(adding, option, join(option, value));
+        return add_text(adding, option, join(option, value), value);
     json_array_foreach((json_t *)(uintptr_t)value, i, part) {
-        ZR_TRY(add_text(adding, option, text_of(option, part)));
+        ZR_TRY(add_text(adding, option, text_of(option, part), part));
     }
     return ZR_OK;
 }
@@ -197,10 +236,17 @@ static zr_status_t add_all(adding_t *adding, json_t *root) {
         const options_row_t *row = options_find(&rows, name);
         bool is_command =
             strcmp(name, "run") == 0 || strcmp(name, "help") == 0 || strcmp(name, "version") == 0;
-        if (row == NULL || is_command)
+        if (is_command)
+            return zr_fail(adding->log, ZR_ERR_ARGUMENT, "%s is for the command line alone", key);
+        if (row == NULL)
             return refuse_name(&rows, key, adding->log);
-        if (options_value(&by_command, row->option.name) == NULL)
-            ZR_TRY(add_value(adding, &row->option, value));
+        if (options_value(&by_command, row->option.name) != NULL)
+            continue;
+        if (options_value(adding->given, row->option.name) != NULL)
+            return zr_fail(adding->log, ZR_ERR_ARGUMENT,
+                           "%s is there twice, with \"-\" and with \"_\", which is the same name",
+                           row->option.name);
+        ZR_TRY(add_value(adding, &row->option, value));
     }
     return ZR_OK;
 }
@@ -215,6 +261,11 @@ zr_status_t train_run_file_read(const char *path, const zr_log_t *log, options_g
     zr_log_t own_log = files_log(&named);
     if (file == NULL)
         return zr_fail(&own_log, ZR_ERR_IO, "cannot open it: %s", strerror(errno));
+    if (files_is_folder(path)) {
+        fclose(file);
+        return zr_fail(&own_log, ZR_ERR_ARGUMENT, "is a folder; a file is wanted");
+    }
+    skip_byte_order_mark(file);
     zr_status_t status = files_name_ends(path, ".toml") ? read_toml(file, &own_log, &root)
                                                         : read_json(file, &own_log, &root);
     fclose(file);

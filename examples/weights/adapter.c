@@ -283,8 +283,9 @@ static zr_status_t read_lora(const json_t *config, const char *path, const zr_lo
             path, other);
     if (!read_targets(json_object_get(config, "target_modules"), targets, sizeof(targets)))
         return zr_fail(log, ZR_ERR_UNSUPPORTED,
-                       "%s: target_modules is not a list of names of at most %d bytes together, "
-                       "nor \"" ZR_LORA_ALL "\"",
+                       "%s: target_modules has no names of at most %d bytes together; allowed: a "
+                       "list of names, or \"" ZR_LORA_ALL "\" (one of another kind, or of more, "
+                       "merge with PEFT, and import the merged model)",
                        path, ZR_LORA_TARGETS_BYTES - 1);
     if (!json_is_integer(rank) || json_integer_value(rank) < 1 || !(alpha > 0))
         return zr_fail(log, ZR_ERR_FORMAT,

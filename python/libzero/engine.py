@@ -477,7 +477,8 @@ class Engine(Building, Hooks, Gradients, Values, Checkpoints):
                 handle.remove()
             self._shared_hooks.clear()
         self._end_lingering()
-        self._tables.clear()
+        if not retain_graph:
+            self._tables.clear()
         if not self._syncs:
             self._has_unsynced = True
             return

@@ -512,16 +512,19 @@ TEST(refused_files) {
 TEST(nothing_becomes_text_unasked) {
     static const struct {
         const char *name, *bytes, *said;
-    } cases[] = {{"a.jsonl", "{\"text\": 1}", "lines of JSON, by its name|make_documents.py"},
-                 {"B.JSON", "[{\"text\": 1}]", "has JSON, by its name|make_documents.py"},
-                 {"d.parquet", "PAR1....", "Parquet, by its first bytes"},
-                 {"e", "PAR1....", "Parquet, by its first bytes"},
-                 {"f.txt", "\x1f\x8b......", "compressed, by its first bytes|decompress it"},
-                 {"g.txt.zst", "not so", "compressed, by its name"},
-                 {"h", "\x28\xb5\x2f\xfd...", "compressed, by its first bytes"},
-                 {"i.txt", "version https://git-lfs.github.com/spec/v1\n", "git-lfs"},
-                 {"j.npy", "\x93NUMPY...", "an array, by its first bytes"},
-                 {"k.bin", "12345678", "named like a token file"}};
+    } cases[] = {
+        {"a.jsonl", "{\"text\": 1}", "lines of JSON, by its name|make_documents.py"},
+        {"B.JSON", "[{\"text\": 1}]", "has JSON, by its name|make_documents.py"},
+        {"d.parquet", "PAR1....", "Parquet, by its first bytes"},
+        {"e", "PAR1....", "Parquet, by its first bytes"},
+        {"f.txt", "\x1f\x8b......", "compressed, by its first bytes|decompress it"},
+        {"g.txt.zst", "not so", "compressed, by its name"},
+        {"h", "\x28\xb5\x2f\xfd...", "compressed, by its first bytes"},
+        {"i.txt", "version https://git-lfs.github.com/spec/v1\n", "git-lfs"},
+        {"j.npy", "\x93NUMPY...", "an array, by its first bytes"},
+        {"k.bin", "12345678", "named like a token file"},
+        {"l", "\n [ {\"messages\": []}]", "has JSON, by its first bytes|make_documents.py"},
+        {"m.txt", "{ \"text\": 1}\n{}", "has JSON, by its first bytes"}};
     mkdir(path_of("chats"), 0777);
     write_file("chats/text", "a text.", 7);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -541,6 +544,11 @@ TEST(nothing_becomes_text_unasked) {
         data_close(&data);
         unlink(path_of(inside));
     }
+    write_file("chats/brackets", "[Chapter 1] {a}", 15);
+    data_t *prose = open_one("chats", 2, 256, 1);
+    assert_int_equal(data_n_tokens(prose), 7 + 15);
+    data_close(&prose);
+    unlink(path_of("chats/brackets"));
     write_file("chats/empty.json", "", 0); /* has no byte to be taken for one */
     data_t *data = open_one("chats", 2, 256, 1);
     assert_int_equal(data_n_tokens(data), 7);

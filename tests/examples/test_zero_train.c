@@ -517,9 +517,12 @@ TEST(options_in_files) {
     static const said_t wrong[] = {{"{\"lrr\": 1}",
                                     "--run wrong.json: lrr is not an option of a run; "
                                     "the nearest is lr"},
-                                   {"{\"lr\": null}", "lr is not a value of --lr"},
-                                   {"{\"json\": 1}", "json is not a value of --json"},
-                                   {"{\"run\": \"a\"}", "run is not an option of a run"},
+                                   {"{\"lr\": null}", "lr is null; allowed: a text"},
+                                   {"{\"json\": 1}", "json is 1; allowed: true or false"},
+                                   {"{\"run\": \"a\"}", "run is for the command line alone"},
+                                   {"{\"micro-batch\": 2, \"micro_batch\": 3}", "there twice"},
+                                   {"{\"seed\": 18446744073709551615}", "write it in quotes"},
+                                   {"", "is empty"},
                                    {"{\"lr\": 1, \"lr\": 2}", "duplicate"},
                                    {"{\"lr\": \"fast\"}", "--lr fast: "},
                                    {"[1]", "is no object"}};
@@ -538,6 +541,12 @@ TEST(options_in_files) {
         write_file("wrong.json", wrong[i].arguments, strlen(wrong[i].arguments));
         expect_said(ZERO_TRAIN, 2, "--data text --run wrong.json", wrong[i].parts);
     }
+    static const char odd[] =
+        "\xef\xbb\xbfsteps = 2.0\n\"lr\" = 1e-2\nseed = 18446744073709551615\n";
+    write_file("odd.toml", odd, sizeof(odd) - 1);
+    expect_fields(run_json(0, TINY "--run odd.toml"), "steps=2");
+    expect_said(ZERO_TRAIN, 2, TINY "--run odd.toml --run odd.toml", "--run is given twice");
+    expect_said(ZERO_TRAIN, 2, "--run .", "is a folder");
     write_file("wrong.toml", "steps = 3\n[optimizer]\n", 22);
     expect_said(ZERO_TRAIN, 2, "--run wrong.toml", "line 2: \"[optimizer]\" is not NAME = VALUE");
     write_file("wrong.toml", "steps = three\n", 14);
@@ -573,6 +582,8 @@ TEST(dry_runs) {
     expect_said(ZERO_TRAIN, 2, TINY "--steps 3 --dry-run --checkpoint-dir none/dry",
                 "--checkpoint-dir none/dry: ");
     expect_said(ZERO_TRAIN, 2, TINY "--dry-run --log none/log", "cannot write --log none/log");
+    expect_said(ZERO_TRAIN, 2, TINY "--dry-run --freeze nothing", "names no parameter");
+    expect_said(ZERO_TRAIN, 2, TINY "--dry-run --tensorboard text", "--tensorboard text: ");
 }
 
 /* Rates of each schedule with warm-up; a file's schedule gives way to another of an option, and

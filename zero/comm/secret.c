@@ -39,6 +39,9 @@ zr_status_t zr_secret_read(const zr_log_t *log, const char *path, zr_secret_t *s
     struct stat file;
     if (stat(path, &file) != 0)
         return zr_fail(log, ZR_ERR_IO, "%s: cannot read it: %s", path, strerror(errno));
+    if (S_ISDIR(file.st_mode))
+        return zr_fail(log, ZR_ERR_ARGUMENT, "%s: is a folder; a file with the secret is wanted",
+                       path);
     if ((file.st_mode & (S_IWGRP | S_IRWXO)) != 0)
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "%s: other users may read or change this secret (mode %04o); chmod 600 %s, "

@@ -308,6 +308,12 @@ static zr_status_t check_outer(const zr_config_t *config, int n_ranks, const zr_
     size_t most = ZR_MAX_STATE_ARRAYS - ZR_N_OUTER_ARRAYS;
     if (config->outer_every == 0)
         return ZR_OK;
+    if (n_ranks < 2)
+        return zr_fail(
+            log, ZR_ERR_ARGUMENT,
+            "configuration: outer_every (--outer-every) is %zu, but there is one rank, and "
+            "local steps are of several groups: add --ranks and --shard-group-size",
+            config->outer_every);
     if (config->shard_group_size <= 0 || config->shard_group_size >= n_ranks)
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "configuration: outer_every (--outer-every) is %zu, but all %s are in one "

@@ -258,8 +258,8 @@ static const zr_option_t rows[] = {
     {"dtype", "bf16.enabled", FIELD(dtype), .type = ZR_OPTION_CHOICE,
      .flags = AGREE | FILE_AUTO | SAID | KEPT, .choices = dtypes, .group = RANKS, .usual = "false",
      .help = "dtype of parameters and gradients", .note = "true: bf16; false: fp32"},
-    {"reduce", NULL, FIELD(reduce), .type = ZR_OPTION_CHOICE, .flags = AGREE, .choices = reductions,
-     .group = RANKS,
+    {"reduce", NULL, FIELD(reduce), .type = ZR_OPTION_CHOICE, .flags = AGREE | KEPT,
+     .choices = reductions, .group = RANKS,
      .help = "when gradients are reduced over ranks; auto: once per step at stages 0 and 1 and "
              "with --order block, else every micro-batch",
      .more = "the other makes all four stages bitwise equal with `--grad-accum`, but for what "
@@ -463,7 +463,7 @@ static const zr_option_t rows[] = {
     {"grad-accum", "gradient_accumulation_steps", FIELD(grad_accum), .type = ZR_OPTION_COUNT,
      .flags = AGREE | FILE_AUTO | UNSET0 | KEPT, .least = 1, .arg = "N", .group = STEP,
      .initial = "1", .usual = "null", .help = "micro-batches per step"},
-    {"order", NULL, FIELD(order), .type = ZR_OPTION_CHOICE, .flags = AGREE | AUTO,
+    {"order", NULL, FIELD(order), .type = ZR_OPTION_CHOICE, .flags = AGREE | AUTO | KEPT,
      .choices = orders, .group = STEP,
      .help =
          "order of a step with several micro-batches. micro-batch: each micro-batch goes through "

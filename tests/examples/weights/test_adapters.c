@@ -275,7 +275,7 @@ TEST(test_hostile_adapters) {
         {"s/\"q_proj\"/\"c_attn\"/", "is not a linear layer"},
         {"s/\"q_proj\"/\"q_proj\", \"k_proj\"/", "k_proj.lora_A.weight\" is missing"},
         {"s/\"q_proj\",//", "is not an adapter of the layers"},
-        {"s/\"q_proj\"/7/", "target_modules is not a list"},
+        {"s/\"q_proj\"/7/", "target_modules has no names"},
         {"s/{/[/", "no object of JSON"}};
     run("h", LORA);
     expect("export h --adapter -o h_adapter", 0);
