@@ -213,7 +213,7 @@ class Experts(nn.Module):
 
     def forward(self, x):
         scores = self.router(x).softmax(-1)
-        chosen = int((x.detach().double().abs().sum() * 1e3).round()) % 3
+        chosen = int((x.detach().double().abs().sum() * 1e3).round().nan_to_num()) % 3
         return self.experts[chosen](x) * scores[..., chosen, None]
 
 
