@@ -223,6 +223,18 @@ def _set_usual(config: _c.Config, found: dict[str, Any], keywords: dict[str, Any
         put(config, "clip", _CLIP_OF_FILES)
 
 
+def _check_rate(config: _c.Config, found: dict[str, Any], lr: float | None) -> None:
+    """A scheduler's rate after warm-up comes before the optimizer's."""
+    own = ((found.get("scheduler") or {}).get("params") or {}).get("warmup_max_lr", "auto")
+    if lr is None or "scheduler" not in found:
+        return
+    if own in ("auto", None):  # DeepSpeed's default is no wish
+        put(config, "warmup_max_lr", lr)
+    elif float(own) != float(lr):
+        raise _c.ArgumentError(f"lr={lr!r} has no effect: the rate after warm-up is scheduler.params.warmup_max_lr of the configuration, {own}; "
+                               "remove one of the two")
+
+
 def configure(
     source: Any, keywords: dict[str, Any], n_ranks: int, uses_drives: bool = False, notes: list[str] | None = None
 ) -> _c.Config:
@@ -242,6 +254,7 @@ def configure(
         if value is not None:
             _set(config, keyword, value)
     _set_usual(config, found, keywords)
+    _check_rate(config, found, keywords.get("lr"))
     for keyword, value in keywords.items():
         if value is not None and not (uses_drives and keyword in _OF_DRIVES):
             _check_meaning(config, keyword, value)

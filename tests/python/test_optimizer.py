@@ -473,6 +473,22 @@ class Options(Case):
                 (group["lr"], group["betas"], group["weight_decay"]), (1e-3, (0.9, 0.99), 0)
             )
 
+    def test_rate_beside_a_scheduler(self):
+        """`lr` counts where the file's scheduler does not say its own; what would not count is an error."""
+
+        def config(**params):
+            own = {"type": "WarmupLR", "params": {"warmup_num_steps": 1, "warmup_min_lr": 0, **params}}
+            return {"optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}, "scheduler": own}
+
+        for own, lr, rate in (({}, 0.5, 0.5), ({"warmup_max_lr": "auto"}, 0.5, 0.5), ({"warmup_max_lr": 0.1}, None, 0.1)):
+            with libzero.initialize(make(), config(**own), lr=lr) as engine:
+                for _ in range(3):
+                    engine.backward(sum(p.sum() for p in engine.module.parameters()))
+                    engine.step()
+                self.assertEqual(engine.get_lr(), [rate])
+        with self.assertRaisesRegex(libzero.ArgumentError, "lr=0.5 has no effect: .*warmup_max_lr"):
+            libzero.initialize(make(), config(warmup_max_lr=0.1), lr=0.5)
+
     def test_refused(self):
         def given(kind=AdamW, own=None, **keywords):
             model = make()
