@@ -16,7 +16,8 @@ An object is one of these; its tokens with a loss:
 @LAYOUTS@
 
 Conversations go through the chat template, which ends turns; a text is ended by the model's end
-token (eos_token). Loss of a turn: "weight": 0 or "train": false in a message takes it away.
+token (eos_token). Loss of a turn: "weight": 0 or "train": false in a message, or "training",
+"trainable", "loss", "loss_weight" or "loss_mask", takes it away.
 "tools", "chat_template_kwargs" and "system" of an entry are given to the template.
 
 An entry or a file that cannot be read as it is meant is refused with its place and the cause, and
@@ -53,8 +54,13 @@ BEGINS, HAS_NO_LOSS, MOST_TOKENS = 1 << 30, 1 << 31, 1 << 30
 FORMATS = {"documents": (20261123, 1, "I"), "gpt2": (20240520, 1, "H"), "llama": (20240801, 7, "I")}
 
 
+def shown(text):
+    """A text for a terminal: what would control it is escaped."""
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in str(text))
+
+
 def fail(message):
-    sys.exit(f"make_documents.py: {message}")
+    sys.exit(f"make_documents.py: {shown(message)}")
 
 
 def needed(what, package):
@@ -314,7 +320,10 @@ class Model:
         if not os.path.exists(path):
             fail(f"--model {folder}: there is no tokenizer.json in it")
         self.folder = folder
-        self.tokenizer = tokenizers.Tokenizer.from_file(path)
+        try:
+            self.tokenizer = tokenizers.Tokenizer.from_file(path)
+        except Exception as error:  # tokenizers has no class of its own
+            fail(f"{path} is no tokenizer: {error}")
         self.tokenizer.no_padding()
         self.tokenizer.no_truncation()
         self.config = self.read_json("tokenizer_config.json")
@@ -330,12 +339,23 @@ class Model:
         path = os.path.join(self.folder, name)
         if not os.path.exists(path):
             return {}
-        with open(path, encoding="utf-8") as file:
-            return json.load(file)
+        try:
+            with open(path, encoding="utf-8") as file:
+                found = json.load(file)
+        except (OSError, ValueError) as error:
+            fail(f"{path} cannot be read: {error}")
+        return found if isinstance(found, dict) else fail(f"{path} has no object of JSON")
 
     def text_of(self, name):
         token = self.config.get(name)
         return token.get("content") if isinstance(token, dict) else token
+
+    def encode(self, text, **keywords):
+        half = re.search("[\ud800-\udfff]", text)
+        if half:
+            raise Refused(f"a text has {ascii(half[0])[1:-1]}, half of a UTF-16 pair, which is no "
+                          "character")
+        return self.tokenizer.encode(text, **keywords)
 
     def find_sources(self):
         """Templates by name."""
@@ -371,7 +391,7 @@ class Model:
 
     def text(self, text, n_prompt=0):
         """Tokens, and which have a loss: those behind the first n_prompt characters."""
-        encoding = self.tokenizer.encode(text)
+        encoding = self.encode(text)
         tokens = encoding.ids
         has_loss = [n_prompt == 0 or stop > n_prompt for _, stop in encoding.offsets]
         end = self.tokenizer.token_to_id(self.texts.get("eos_token", ""))
@@ -384,7 +404,7 @@ class Model:
 
     def marked(self, text, spans):
         """A token that begins before a span and goes on in it has a loss, as with transformers."""
-        encoding = self.tokenizer.encode(text, add_special_tokens=False)
+        encoding = self.encode(text, add_special_tokens=False)
         has_loss = [
             any(start < end and stop > begin for begin, end in spans)
             for start, stop in encoding.offsets
@@ -474,8 +494,9 @@ OTHER_ROLES = {
     "function_response": "tool"
 }
 # Keys that say if a turn has a loss: in OpenAI's files (0 or 1), and in axolotl's.
-WEIGHTS = ("weight", "train", "training")
+WEIGHTS = ("weight", "train", "training", "trainable", "loss", "loss_weight", "loss_mask")
 REFUSED_OF_MESSAGE = {
+    "mask": 'say by "weight": 0 or 1 if the turn has a loss',
     "function_call": 'write it as "tool_calls"',
     "train_detail": 'use "weight" or "train" for whole turns',
     "training_detail": 'use "weight" or "train" for whole turns'
@@ -723,7 +744,11 @@ def documents_of_entry(model, entry):
     for key in entry:
         if key in REFUSED_OF_ENTRY:
             raise Refused(f'"{key}" is not supported: {REFUSED_OF_ENTRY[key]}')
-    layout = next((layout for layout in LAYOUTS if all(key in entry for key in layout.keys)), None)
+    layouts = [layout for layout in LAYOUTS if all(key in entry for key in layout.keys)]
+    # Published instructions have a column with the whole text beside their parts.
+    if len(layouts) > 1:
+        layouts = [layout for layout in layouts if layout.keys != ("text",)]
+    layout = next(iter(layouts), None)
     if layout is None:
         more = ", ".join(" and ".join(f'"{key}"' for key in layout.keys) for layout in LAYOUTS[2:])
         raise Refused(
@@ -789,13 +814,25 @@ def read_whole(path):
         raise
 
 
-def parsed(parse, *arguments):
+def object_of(pairs):
+    """An object, in which each key is there once."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [key for key, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise Refused(f'"{twice}" is there twice in one object')
+    return found
+
+
+def parsed(parse, *arguments, **keywords):
     try:
-        return parse(*arguments)
+        return parse(*arguments, **keywords)
     except json.JSONDecodeError as error:
         raise Refused(f"not JSON: {error.msg} at column {error.colno}", error.lineno) from error
     except RecursionError as error:
         raise Refused("lists and objects are nested too deeply") from error
+    except ValueError as error:  # a number of thousands of digits
+        raise Refused(f"a value cannot be read: {str(error).split(';')[0]}") from error
 
 
 # Each of these gives pairs: the place of an entry in its file, and the entry, or the cause why it
@@ -808,7 +845,7 @@ def lines_of_jsonl(path):
             try:
                 text = decoded(line).strip()
                 if text:
-                    yield number, parsed(json.loads, text)
+                    yield number, parsed(json.loads, text, object_pairs_hook=object_of)
             except Refused as cause:
                 yield number, cause
 
@@ -816,7 +853,7 @@ def lines_of_jsonl(path):
 def values_of_json(path):
     """The elements of one list, or values one after the other."""
     text = read_whole(path)
-    skip, decoder = re.compile(r"\s*"), json.JSONDecoder()
+    skip, decoder = re.compile(r"\s*"), json.JSONDecoder(object_pairs_hook=object_of)
     place = skip.match(text).end()
     is_list = text[place:place + 1] == "["
     place = skip.match(text, place + is_list).end()
@@ -840,6 +877,10 @@ def rows_of_table(delimiter):
         uneven = Refused("the row has not as many cells as the first line, which names them")
         reader = csv.DictReader(io.StringIO(read_whole(path), newline=""), delimiter=delimiter,
                                 strict=True)
+        names = reader.fieldnames or []
+        if len(set(names)) < len(names):
+            twice = quoted(name for name in set(names) if names.count(name) > 1)
+            raise Refused(f"the first line names {twice} twice", 1)
         try:
             for row in reader:
                 is_even = None not in row and None not in row.values()
@@ -938,14 +979,14 @@ class Reading:
 
     def __init__(self, model, options):
         self.model, self.options = model, options
-        self.n_entries = self.n_refused = 0
+        self.n_entries = self.n_refused = self.n_refused_entries = 0
 
     def refuse(self, path, place, cause):
         self.n_refused += 1
         if self.n_refused <= MOST_TOLD:
             between = ": " if isinstance(place, str) else ":"
             where = path if place is None else f"{path}{between}{place}"
-            print(f"make_documents.py: {where}: {cause}", file=sys.stderr)
+            print(shown(f"make_documents.py: {where}: {cause}"), file=sys.stderr)
 
     def documents(self):
         for path in self.options.files:
@@ -957,12 +998,16 @@ class Reading:
                         raise entry
                     yield from documents_of_entry(self.model, entry)
                 except Refused as cause:
+                    self.n_refused_entries += 1
                     self.refuse(path, place, cause)
             if self.n_entries == n_before:
                 self.refuse(path, None, "there are no entries in it")
         if self.n_refused > 0 and not self.options.skip_refused:
-            fail(f"{self.n_refused} of {self.n_entries} entries are refused, so nothing is "
-                 "written; --skip-refused writes the others")
+            n_files = self.n_refused - self.n_refused_entries
+            counts = ((self.n_refused_entries, self.n_entries, "entries"),
+                      (n_files, len(self.options.files), "files"))
+            said = " and ".join(f"{n} of {of} {what}" for n, of, what in counts if n > 0)
+            fail(f"{said} are refused, so nothing is written; --skip-refused writes the others")
 
     def notes(self):
         """Lines of the summary."""
@@ -1090,6 +1135,9 @@ def main():
     options = parser.parse_args()
     if options.pack is not None and options.pack < 1:
         parser.error("--pack: SEQ must be at least 1")
+    folder = os.path.dirname(options.out) or "."
+    if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
+        fail(f"--out {options.out}: {folder} is no folder that can be written to")
     reading = Reading(Model(options.model), options)
     documents = reading.documents()
     if options.pack is not None:
@@ -1100,7 +1148,7 @@ def main():
         n = count_sequences([len(document[0]) for document in documents], options.pack)
         full = 100 * n_tokens / (n * options.pack)
         said += f"; {n} sequences of {options.pack}, {full:.1f}% full"
-    print("\n".join([said, *reading.notes()]))
+    print(shown("\n".join([said, *reading.notes()])))
 
 
 if __name__ == "__main__":

@@ -630,6 +630,21 @@ def check_files(folder):
         ("za", b"PAR1", "za: the file is Parquet"),
         ("zb.jsonl.zst", b"\x28\xb5\x2f\xfd", "compressed by zstd"),
         ("zc.txt", b"\xff\xfea\0", "UTF-16"),
+        ("zd.jsonl", '{"text": "a\\ud800b"}', "zd.jsonl:1: a text has \\ud800, half of a UTF-16 pair"),
+        ("ze.jsonl", '{"text": "a"}\n{"text": "a", "n": 1' + 5000 * "0" + "}", "ze.jsonl:2: a value cannot"),
+        ("zf.json", '[{"text": "a", "text": "b"}]', '"text" is there twice in one object'),
+        ("zg.csv", "text,text\na,b\n", 'zg.csv:1: the first line names "text" twice'),
+        (
+            "zh.jsonl",
+            '{"messages": [{"role": "\\u001b[31mred", "content": "a"}]}',
+            "\\x1b[31mred",
+        ),
+        (
+            "zi.jsonl",
+            '{"messages": [{"role": "user", "content": "a"}, '
+            '{"role": "assistant", "content": "b", "mask": 1}]}',
+            '"weight": 0 or 1',
+        ),
     ]
     piped = subprocess.run(
         [
@@ -657,6 +672,13 @@ def check_files(folder):
             said,
             texts_of(name, content, code=1),
         )
+    alpaca = {"instruction": "add", "input": "1 1", "output": "2", "text": "all of it"}
+    whole = texts_of("a.jsonl", json.dumps(alpaca))
+    del alpaca["text"]
+    assert whole == texts_of("a.jsonl", json.dumps(alpaca)) and "all of it" not in whole[0]
+    assert "absent/b.bin: " in run(
+        ["--model", f"{folder}/chatml", "--out", f"{folder}/absent/b.bin", f"{folder}/m.txt.gz"], 1
+    )
     assert not [name for name in os.listdir(folder) if name.endswith(".part")]
     assert "no.jsonl: cannot be read: No such file" in run(
         ["--model", f"{folder}/chatml", "--out", f"{folder}/no.bin", f"{folder}/no.jsonl"], 1
