@@ -17,7 +17,7 @@ static int prepare(void **state) {
     static const struct {
         const char *name, *text;
     } files[] = {{"there.csv", ""},
-                 {"high", "\xff\xfe\xfd\xfc"},
+                 {"high", "\xff\xfd\xfc\xfb"},
                  {"not.json", "{\"train_batch_size\": }"},
                  {"unknown.json", "{\"train_batch_sise\": 4}"},
                  {"size.json", "{\"request_bytes\": 5000}"},
