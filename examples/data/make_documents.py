@@ -11,13 +11,13 @@ A FILE is read by its name (also with .gz, .bz2 or .xz):
 
 @KINDS@
 
-An object is one of these; its tokens with a loss:
+An object is the first of these whose keys it has; its tokens with a loss:
 
 @LAYOUTS@
 
 Conversations go through the chat template, which ends turns; a text is ended by the model's end
-token (eos_token). Loss of a turn: "weight": 0 or "train": false in a message, or "training",
-"trainable", "loss", "loss_weight" or "loss_mask", takes it away.
+token (eos_token). Loss of a turn: 0 or false as weight, train, training, trainable, loss,
+loss_weight or loss_mask of a message takes it away.
 "tools", "chat_template_kwargs" and "system" of an entry are given to the template.
 
 An entry or a file that cannot be read as it is meant is refused with its place and the cause, and
@@ -54,13 +54,26 @@ BEGINS, HAS_NO_LOSS, MOST_TOKENS = 1 << 30, 1 << 31, 1 << 30
 FORMATS = {"documents": (20261123, 1, "I"), "gpt2": (20240520, 1, "H"), "llama": (20240801, 7, "I")}
 
 
+# What a terminal would obey: controls, ends of lines, directions of writing; and what is no text.
+CONTROLS = re.compile("[\0-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
 def shown(text):
-    """A text for a terminal: what would control it is escaped."""
-    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in str(text))
+    """Text of files, and names of theirs, as kernels/base/log.c shows them."""
+    def escaped(found):
+        number = ord(found[0])
+        if 0xDC80 <= number < 0xDD00:  # a byte of a name that is not UTF-8
+            number -= 0xDC00
+            return f"\\x{number:02x}"
+        return f"\\x{number:02x}" if number < 0x80 else f"\\u{number:04x}"
+
+    return CONTROLS.sub(escaped, text)
 
 
-def fail(message):
-    sys.exit(f"make_documents.py: {shown(message)}")
+def fail(message, status=2):
+    """End with the status of the programs: 2 for usage and input, 1 where writing fails."""
+    print(shown(f"make_documents.py: {message}"), file=sys.stderr)
+    sys.exit(status)
 
 
 def needed(what, package):
@@ -80,6 +93,70 @@ class Refused(Exception):
 
 def quoted(names):
     return ", ".join(f'"{name}"' for name in names)
+
+
+def twice_in(names):
+    """The cause why names are refused, or None. Columns without a name may be there twice."""
+    twice = [name for name, n in collections.Counter(names).items() if n > 1 and name != ""]
+    if not twice:
+        return None
+    return f"{quoted(twice)}: there more than once, and all but the last would be lost; keep one"
+
+
+class LongInteger(str):
+    """The digits of an integer that Python does not convert."""
+
+
+def unreadable_in(value):
+    """The cause why a value that JSON has is not read, or None. Objects are read before."""
+    if isinstance(value, LongInteger):
+        return f"an integer of {len(value)} digits is too long; write it as a string"
+    if isinstance(value, list):
+        return next(filter(None, map(unreadable_in, value)), None)
+    half = re.search("[\ud800-\udfff]", value) if isinstance(value, str) else None
+    if half is None:
+        return None
+    return f"\\u{ord(half[0]):04x} is half a character (a lone surrogate); take it out"
+
+
+class Decoder(json.JSONDecoder):
+    """Reads JSON, and notes the first thing that Python would drop, or cannot handle. It reads on
+    behind it, so that other entries of the file are read."""
+
+    def __init__(self):
+        super().__init__(object_pairs_hook=self.object_of, parse_int=self.integer_of)
+        self.cause = None
+
+    def object_of(self, pairs):
+        for key, value in pairs:
+            cause = unreadable_in(key) or unreadable_in(value)
+            if cause is not None and self.cause is None:
+                self.cause = f'"{key}": {cause}'
+        self.cause = self.cause or twice_in(key for key, _ in pairs)
+        return dict(pairs)
+
+    def integer_of(self, digits):
+        try:
+            return int(digits)
+        except ValueError:
+            return LongInteger(digits)
+
+    def checked(self, value):
+        """The value, or the cause why it is refused."""
+        cause, self.cause = self.cause or unreadable_in(value), None
+        return value if cause is None else Refused(cause)
+
+
+def json_of(text, what):
+    """The value of a text that is JSON inside an entry."""
+    decoder = Decoder()
+    try:
+        value = decoder.checked(decoder.decode(text))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Refused(f"{what} not JSON: {error}") from error
+    if isinstance(value, Refused):
+        raise value
+    return value
 
 
 def name_of(value):
@@ -153,6 +230,9 @@ class Template:
 
     def knows(self, name):
         return re.search(rf"\b{re.escape(name)}\b", self.source) is not None
+
+    def names(self, role):
+        return re.search(rf"""(['"]){re.escape(role)}\1""", self.source) is not None
 
     def writes_probe(self):
         """Templates for images may write parts alone, and no content that is a string."""
@@ -302,10 +382,7 @@ def named_probe(function):
 def with_object(function):
     if not isinstance(function.get("arguments"), str):
         return function
-    try:
-        return {**function, "arguments": json.loads(function["arguments"])}
-    except ValueError as error:
-        raise Refused(f"arguments of a tool call are not JSON: {error}") from error
+    return {**function, "arguments": json_of(function["arguments"], "arguments of a tool call are")}
 
 
 class Model:
@@ -322,8 +399,8 @@ class Model:
         self.folder = folder
         try:
             self.tokenizer = tokenizers.Tokenizer.from_file(path)
-        except Exception as error:  # tokenizers has no class of its own
-            fail(f"{path} is no tokenizer: {error}")
+        except Exception as error:  # tokenizers raises no narrower one
+            fail(f"{path}: not a tokenizer of Hugging Face: {error}")
         self.tokenizer.no_padding()
         self.tokenizer.no_truncation()
         self.config = self.read_json("tokenizer_config.json")
@@ -340,30 +417,34 @@ class Model:
         if not os.path.exists(path):
             return {}
         try:
-            with open(path, encoding="utf-8") as file:
-                found = json.load(file)
-        except (OSError, ValueError) as error:
-            fail(f"{path} cannot be read: {error}")
-        return found if isinstance(found, dict) else fail(f"{path} has no object of JSON")
+            value = json_of(read_whole(path), "the file is")
+        except (Refused, OSError) as cause:
+            fail(f"{path}: {cause}")
+        if not isinstance(value, dict):
+            fail(f"{path}: must be an object, not {name_of(value)}")
+        return value
 
     def text_of(self, name):
         token = self.config.get(name)
-        return token.get("content") if isinstance(token, dict) else token
-
-    def encode(self, text, **keywords):
-        half = re.search("[\ud800-\udfff]", text)
-        if half:
-            raise Refused(f"a text has {ascii(half[0])[1:-1]}, half of a UTF-16 pair, which is no "
-                          "character")
-        return self.tokenizer.encode(text, **keywords)
+        text = token.get("content") if isinstance(token, dict) else token
+        if text is not None and not isinstance(text, str):
+            fail(f'--model {self.folder}: "{name}" of tokenizer_config.json must be a string or an '
+                 f'object with "content", not {name_of(token)}')
+        return text
 
     def find_sources(self):
         """Templates by name."""
         source = self.config.get("chat_template")
         if isinstance(source, list):
-            sources = {entry["name"]: entry["template"] for entry in source}
+            sources = {
+                entry.get("name"): entry.get("template")
+                for entry in source if isinstance(entry, dict)
+            }
         else:
             sources = {"default": source} if source else {}
+        if not all(isinstance(text, str) for pair in sources.items() for text in pair):
+            fail(f'--model {self.folder}: "chat_template" of tokenizer_config.json must be a '
+                 'string or a list of objects with "name" and "template"')
         more = os.path.join(self.folder, "additional_chat_templates")
         paths = {"default": os.path.join(self.folder, "chat_template.jinja")}
         if os.path.isdir(more):
@@ -373,8 +454,10 @@ class Model:
             })
         for name, path in paths.items():
             if os.path.exists(path):
-                with open(path, encoding="utf-8") as file:
-                    sources[name] = file.read()
+                try:
+                    sources[name] = read_whole(path)
+                except (Refused, OSError) as cause:
+                    fail(f"{path}: {cause}")
         if "default" not in sources:
             fail(f"--model {self.folder}: conversations need a chat template, chat_template.jinja "
                  "or chat_template of tokenizer_config.json")
@@ -391,7 +474,7 @@ class Model:
 
     def text(self, text, n_prompt=0):
         """Tokens, and which have a loss: those behind the first n_prompt characters."""
-        encoding = self.encode(text)
+        encoding = self.tokenizer.encode(text)
         tokens = encoding.ids
         has_loss = [n_prompt == 0 or stop > n_prompt for _, stop in encoding.offsets]
         end = self.tokenizer.token_to_id(self.texts.get("eos_token", ""))
@@ -404,7 +487,7 @@ class Model:
 
     def marked(self, text, spans):
         """A token that begins before a span and goes on in it has a loss, as with transformers."""
-        encoding = self.encode(text, add_special_tokens=False)
+        encoding = self.tokenizer.encode(text, add_special_tokens=False)
         has_loss = [
             any(start < end and stop > begin for begin, end in spans)
             for start, stop in encoding.offsets
@@ -482,7 +565,8 @@ class Model:
 # ---- messages ---------------------------------------------------------------------------------
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython")
-# Names of roles in ShareGPT and in templates, for those that a template does not know itself.
+# Names of roles in ShareGPT and in templates, for those that a template does not know itself. One
+# that takes "assistant" may write "model" for it, so that one is read as the other.
 OTHER_ROLES = {
     "human": "user",
     "gpt": "assistant",
@@ -493,10 +577,10 @@ OTHER_ROLES = {
     "observation": "tool",
     "function_response": "tool"
 }
-# Keys that say if a turn has a loss: in OpenAI's files (0 or 1), and in axolotl's.
+# Keys that say if a turn has a loss: in OpenAI's files (0 or 1), in axolotl's, and in others.
 WEIGHTS = ("weight", "train", "training", "trainable", "loss", "loss_weight", "loss_mask")
 REFUSED_OF_MESSAGE = {
-    "mask": 'say by "weight": 0 or 1 if the turn has a loss',
+    "mask": 'in some files 1 means a loss, in others none; rename it to "weight" (0: no loss)',
     "function_call": 'write it as "tool_calls"',
     "train_detail": 'use "weight" or "train" for whole turns',
     "training_detail": 'use "weight" or "train" for whole turns'
@@ -521,10 +605,12 @@ def text_of_content(content):
 def role_of(role, template):
     if not isinstance(role, str):
         raise Refused(f'"role" must be a string, not {name_of(role)}')
-    if role in ROLES or re.search(rf"""(['"]){re.escape(role)}\1""", template.source):
+    other = OTHER_ROLES.get(role)
+    is_other_name = other == "assistant" and template.names(other)
+    if role in ROLES or (template.names(role) and not is_other_name):
         return role
-    if role in OTHER_ROLES:
-        return OTHER_ROLES[role]
+    if other is not None:
+        return other
     allowed = [*ROLES, *OTHER_ROLES]
     near = difflib.get_close_matches(role.lower(), allowed, 1)
     raise Refused(f'role "{role}" is unknown' + (f'; did you mean "{near[0]}"?' if near else "") +
@@ -537,7 +623,8 @@ def loss_of(message):
     for name, value in said.items():
         if value not in (0, 1):
             raise Refused(
-                f'"{name}": {json.dumps(value)}; allowed: 0 and false (no loss), 1 and true')
+                f'"{name}": {json.dumps(value)}; allowed: 0 and false (no loss), 1 and true; take '
+                "it out if it means something else")
         if value and message["role"] != "assistant":
             raise Refused(
                 f'"{name}": {json.dumps(value)}: a message with role "{message["role"]}" has no '
@@ -568,10 +655,7 @@ def as_message(given):
     names = {"from": "role", "value": "content"}
     message = {names.get(key, key): value for key, value in given.items()}
     if message["role"] == "function_call":
-        try:
-            call = json.loads(message.pop("content", ""))
-        except (TypeError, ValueError) as error:
-            raise Refused(f'"value" of "function_call" is not JSON: {error}') from error
+        call = json_of(message.pop("content", ""), '"value" of "function_call" is')
         message.update(role="assistant", tool_calls=call if isinstance(call, list) else [call])
     return message
 
@@ -618,10 +702,7 @@ def read_values(model, entry):
     for key, kind in (("chat_template_kwargs", dict), ("tools", list), ("documents", list)):
         value = entry.pop(key, None)
         if isinstance(value, str) and value.strip():  # tables have no lists of any objects
-            try:
-                value = json.loads(value)
-            except ValueError as error:
-                raise Refused(f'"{key}" is not JSON: {error}') from error
+            value = json_of(value, f'"{key}" is')
         if not value:
             continue
         if not isinstance(value, kind):
@@ -714,18 +795,19 @@ class Layout(typing.NamedTuple):
     read: typing.Callable  # (model, entry): documents; takes out of the entry what it has read
 
 
-# The first one whose keys an entry has is taken.
+# The first one whose keys an entry has is taken. "text" is the last: beside the keys of another, as
+# in Alpaca's files, it is a rendering of them.
 LAYOUTS = (
     Layout(("messages",), '{"messages": [{"role": "user", "content": "..."}, ...]}',
            "those of the assistant's turns", read_chat("messages")),
-    Layout(("text",), '{"text": "..."}', "all", read_text),
     Layout(("conversations",), '{"conversations": [{"from": "human", "value": "..."}, ...]}',
            "those of the assistant's turns", read_chat("conversations")),
     Layout(("prompt", "completion"), '{"prompt": "...", "completion": "..."}',
            "those of the completion; both may be lists of messages", read_completion),
     Layout(("instruction", "output"),
            '{"instruction": "...", "input": "...", "output": "..."}',
-           "those of the output, the assistant's turn", read_instruction))
+           "those of the output, the assistant's turn", read_instruction),
+    Layout(("text",), '{"text": "..."}', "all", read_text))
 # Keys that change the meaning of an entry, and cannot be heeded.
 REFUSED_OF_ENTRY = {
     **dict.fromkeys(("chosen", "rejected"),
@@ -744,13 +826,10 @@ def documents_of_entry(model, entry):
     for key in entry:
         if key in REFUSED_OF_ENTRY:
             raise Refused(f'"{key}" is not supported: {REFUSED_OF_ENTRY[key]}')
-    layouts = [layout for layout in LAYOUTS if all(key in entry for key in layout.keys)]
-    # Published instructions have a column with the whole text beside their parts.
-    if len(layouts) > 1:
-        layouts = [layout for layout in layouts if layout.keys != ("text",)]
-    layout = next(iter(layouts), None)
+    layout = next((layout for layout in LAYOUTS if all(key in entry for key in layout.keys)), None)
     if layout is None:
-        more = ", ".join(" and ".join(f'"{key}"' for key in layout.keys) for layout in LAYOUTS[2:])
+        others = LAYOUTS[1:-1]
+        more = ", ".join(" and ".join(f'"{key}"' for key in layout.keys) for layout in others)
         raise Refused(
             f'an object with "text" or "messages" (or {more}) is needed; keys of this one: '
             f"{quoted(entry) or 'none'}")
@@ -814,25 +893,13 @@ def read_whole(path):
         raise
 
 
-def object_of(pairs):
-    """An object, in which each key is there once."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [key for key, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise Refused(f'"{twice}" is there twice in one object')
-    return found
-
-
-def parsed(parse, *arguments, **keywords):
+def parsed(parse, *arguments):
     try:
-        return parse(*arguments, **keywords)
+        return parse(*arguments)
     except json.JSONDecodeError as error:
         raise Refused(f"not JSON: {error.msg} at column {error.colno}", error.lineno) from error
     except RecursionError as error:
         raise Refused("lists and objects are nested too deeply") from error
-    except ValueError as error:  # a number of thousands of digits
-        raise Refused(f"a value cannot be read: {str(error).split(';')[0]}") from error
 
 
 # Each of these gives pairs: the place of an entry in its file, and the entry, or the cause why it
@@ -845,7 +912,8 @@ def lines_of_jsonl(path):
             try:
                 text = decoded(line).strip()
                 if text:
-                    yield number, parsed(json.loads, text, object_pairs_hook=object_of)
+                    decoder = Decoder()
+                    yield number, decoder.checked(parsed(decoder.decode, text))
             except Refused as cause:
                 yield number, cause
 
@@ -853,7 +921,7 @@ def lines_of_jsonl(path):
 def values_of_json(path):
     """The elements of one list, or values one after the other."""
     text = read_whole(path)
-    skip, decoder = re.compile(r"\s*"), json.JSONDecoder(object_pairs_hook=object_of)
+    skip, decoder = re.compile(r"\s*"), Decoder()
     place = skip.match(text).end()
     is_list = text[place:place + 1] == "["
     place = skip.match(text, place + is_list).end()
@@ -861,14 +929,14 @@ def values_of_json(path):
     while place < len(text) and not (is_list and text[place] == "]"):
         line, counted = line + text.count("\n", counted, place), place
         value, place = parsed(decoder.raw_decode, text, place)
-        yield line, value
+        yield line, decoder.checked(value)
         place = skip.match(text, place).end()
         if is_list and text[place:place + 1] == ",":
             place = skip.match(text, place + 1).end()
         elif is_list and text[place:place + 1] != "]":
-            parsed(json.loads, text)  # says where it is broken
+            parsed(decoder.decode, text)  # says where it is broken
     if is_list:
-        parsed(json.loads, text)
+        parsed(decoder.decode, text)
 
 
 def rows_of_table(delimiter):
@@ -877,11 +945,10 @@ def rows_of_table(delimiter):
         uneven = Refused("the row has not as many cells as the first line, which names them")
         reader = csv.DictReader(io.StringIO(read_whole(path), newline=""), delimiter=delimiter,
                                 strict=True)
-        names = reader.fieldnames or []
-        if len(set(names)) < len(names):
-            twice = quoted(name for name in set(names) if names.count(name) > 1)
-            raise Refused(f"the first line names {twice} twice", 1)
         try:
+            cause = twice_in(reader.fieldnames or ())
+            if cause is not None:
+                raise Refused(cause, 1)
             for row in reader:
                 is_even = None not in row and None not in row.values()
                 yield reader.line_num, row if is_even else uneven
@@ -905,8 +972,11 @@ def rows_of_parquet(path):
     except ImportError:
         raise Refused(needed("Parquet needs", "pyarrow")) from None
     try:
-        number = 0
-        for batch in pyarrow.parquet.ParquetFile(path).iter_batches(1024):
+        number, file = 0, pyarrow.parquet.ParquetFile(path)
+        cause = twice_in(file.schema_arrow.names)
+        if cause is not None:
+            raise Refused(cause)
+        for batch in file.iter_batches(1024):
             for row in batch.to_pylist():
                 number += 1
                 yield f"row {number}", without_nulls(row)
@@ -915,22 +985,24 @@ def rows_of_parquet(path):
 
 
 def text_of_file(path):
-    yield 1, {"text": read_whole(path)}
+    text = read_whole(path)
+    if text:
+        yield 1, {"text": text}
 
 
 def text_unless_json(path):
     """A file whose name says nothing is a text, unless it plainly is something else."""
-    (line, entry), = text_of_file(path)
-    text = entry["text"].strip()
-    for kind, part in ("json", text), ("jsonl", text.partition("\n")[0]):
-        try:
-            if text[:1] in ("{", "[") and isinstance(json.loads(part), (dict, list)):
-                raise Refused(
-                    f"the file is JSON; name it .{kind}, or use --as {kind}, or --as text to "
-                    "learn it as a text", line)
-        except (ValueError, RecursionError):
-            pass
-    yield line, entry
+    for line, entry in text_of_file(path):
+        text = entry["text"].strip()
+        for kind, part in ("json", text), ("jsonl", text.partition("\n")[0]):
+            try:
+                if text[:1] in ("{", "[") and isinstance(json.loads(part), (dict, list)):
+                    raise Refused(
+                        f"the file is JSON; name it .{kind}, or use --as {kind}, or --as text to "
+                        "learn it as a text", line)
+            except (ValueError, RecursionError):
+                pass
+        yield line, entry
 
 
 class Kind(typing.NamedTuple):
@@ -979,11 +1051,10 @@ class Reading:
 
     def __init__(self, model, options):
         self.model, self.options = model, options
-        self.n_entries = self.n_refused = self.n_refused_entries = 0
+        self.n_entries = self.n_refused = self.n_empty = 0
 
     def refuse(self, path, place, cause):
-        self.n_refused += 1
-        if self.n_refused <= MOST_TOLD:
+        if self.n_refused + self.n_empty <= MOST_TOLD:
             between = ": " if isinstance(place, str) else ":"
             where = path if place is None else f"{path}{between}{place}"
             print(shown(f"make_documents.py: {where}: {cause}"), file=sys.stderr)
@@ -998,21 +1069,25 @@ class Reading:
                         raise entry
                     yield from documents_of_entry(self.model, entry)
                 except Refused as cause:
-                    self.n_refused_entries += 1
+                    self.n_refused += 1
                     self.refuse(path, place, cause)
             if self.n_entries == n_before:
-                self.refuse(path, None, "there are no entries in it")
-        if self.n_refused > 0 and not self.options.skip_refused:
-            n_files = self.n_refused - self.n_refused_entries
-            counts = ((self.n_refused_entries, self.n_entries, "entries"),
-                      (n_files, len(self.options.files), "files"))
-            said = " and ".join(f"{n} of {of} {what}" for n, of, what in counts if n > 0)
-            fail(f"{said} are refused, so nothing is written; --skip-refused writes the others")
+                self.n_empty += 1
+                self.refuse(path, None, "the file has no entry; leave it out")
+        if self.refused() and not self.options.skip_refused:
+            fail(f"{self.refused()}, so nothing is written; --skip-refused writes the others")
+
+    def refused(self):
+        """The counts of what is refused; "" if there is none."""
+        n_files = len(self.options.files)
+        counts = ((self.n_refused, f"{self.n_refused} of {self.n_entries} entries are refused"),
+                  (self.n_empty, f"{self.n_empty} of {n_files} files have no entry"))
+        return "; ".join(said for n, said in counts if n > 0)
 
     def notes(self):
         """Lines of the summary."""
-        if self.n_refused > 0:
-            yield f"left out: {self.n_refused} refused of {self.n_entries} entries"
+        if self.refused():
+            yield f"left out: {self.refused()}"
         for note, n in self.model.notes.items():
             yield f"note: {n} {note}"
 
@@ -1055,6 +1130,17 @@ def elements_of(document, is_marked):
     marked = [token | (0 if has else HAS_NO_LOSS) for token, has in zip(tokens, has_loss)]
     marked[0] |= BEGINS
     return marked
+
+
+def check_out(path):
+    """Fail before any work where no file can be written."""
+    folder = os.path.dirname(path) or "."
+    if not path or os.path.isdir(path):
+        fail(f"--out {path}: must be a file, not a folder")
+    if not os.path.isdir(folder):
+        fail(f"--out {path}: there is no folder {folder}; make it first")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        fail(f"--out {path}: the folder {folder} cannot be written to")
 
 
 def write(path, form, documents):
@@ -1105,7 +1191,8 @@ def tables():
     layouts = [f"| `{layout.shown}` | {layout.targets} |" for layout in LAYOUTS]
     return "\n".join([
         "| file, also with `.gz`, `.bz2`, `.xz` | content |", "|---|---|", *kinds, "",
-        "| object | tokens with a loss |", "|---|---|", *layouts, ""
+        "| object: the first of these whose keys it has | tokens with a loss |", "|---|---|",
+        *layouts, ""
     ])
 
 
@@ -1135,20 +1222,21 @@ def main():
     options = parser.parse_args()
     if options.pack is not None and options.pack < 1:
         parser.error("--pack: SEQ must be at least 1")
-    folder = os.path.dirname(options.out) or "."
-    if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
-        fail(f"--out {options.out}: {folder} is no folder that can be written to")
+    check_out(options.out)
     reading = Reading(Model(options.model), options)
     documents = reading.documents()
     if options.pack is not None:
         documents = pack([document for document in documents if document[0]], options.pack)
-    n_documents, n_tokens, n_targets = write(options.out, options.format, documents)
+    try:
+        n_documents, n_tokens, n_targets = write(options.out, options.format, documents)
+    except OSError as error:
+        fail(f"--out {options.out}: cannot be written: {error.strerror or error}", 1)
     said = f"{options.out}: {n_documents} documents, {n_tokens} tokens, {n_targets} with a loss"
     if options.pack is not None:
         n = count_sequences([len(document[0]) for document in documents], options.pack)
         full = 100 * n_tokens / (n * options.pack)
         said += f"; {n} sequences of {options.pack}, {full:.1f}% full"
-    print(shown("\n".join([said, *reading.notes()])))
+    print("\n".join(map(shown, [said, *reading.notes()])))
 
 
 if __name__ == "__main__":

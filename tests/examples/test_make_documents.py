@@ -14,6 +14,7 @@ import json
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -249,7 +250,7 @@ def check_conversations(folder, conversations):
         check_masks(folder, conversations, shape)
     check_turns(folder, conversations)
     said = run(
-        ["--model", f"{folder}/forgets", "--out", f"{folder}/no.bin", f"{folder}/chat.jsonl"], 1
+        ["--model", f"{folder}/forgets", "--out", f"{folder}/no.bin", f"{folder}/chat.jsonl"], 2
     )
     assert "chat.jsonl:1: the chat template does not go on from what came before" in said, said
     assert not os.path.exists(f"{folder}/no.bin")
@@ -290,7 +291,7 @@ def check_texts(folder, texts):
     for form, magic, code in (("gpt2", 20240520, "H"), ("llama", 20240801, "I")):
         run([*model, "--format", form, *files])
         assert read(f"{folder}/texts.bin", code) == (magic, sum(expected, []))
-    said = run([*model, "--format", "llama", f"{folder}/chat.jsonl"], 1)
+    said = run([*model, "--format", "llama", f"{folder}/chat.jsonl"], 2)
     assert "takes texts alone" in said, said
 
 
@@ -511,8 +512,22 @@ def check_layouts(folder):
             plain,
             "",
         ),
+        *(
+            (
+                {"messages": [chat[0], {**chat[1], key: no}, chat[2], {**chat[3], key: yes}]},
+                plain,
+                second,
+            )
+            for key in ("loss", "trainable", "loss_weight", "loss_mask", "training")
+            for no, yes in ((False, True), (0, 1))
+        ),
         ({"prompt": chat[:3], "completion": chat[3:]}, plain, second),
         ({"instruction": "a dog", "input": "7", "output": "jumps", "system": "over"}, told, first),
+        (
+            {"instruction": "a dog", "input": "7", "output": "jumps", "system": "over", "text": ""},
+            told,
+            first,
+        ),
         (
             {
                 "instruction": "a fox",
@@ -534,6 +549,8 @@ def check_layouts(folder):
         _, same, _ = make(folder, model, [entry for _, entry, _ in cases])
         assert (texts, learned) == (same, [has for _, _, has in cases]), (texts, same, learned)
         assert "note: 1 entries without a loss" in said, said
+    named = {"messages": [chat[0], {**chat[1], "role": "model"}]}
+    assert make(folder, "turns", [named])[1:] == make(folder, "turns", [{"messages": chat[:2]}])[1:]
     told = {"prompt": "a dog", "completion": " jumps"}
     said, texts, learned = make(
         folder, "chatml", [{**told, "id": 7}, {"messages": [{**chat[0], "name": "x"}, chat[1]]}]
@@ -541,6 +558,9 @@ def check_layouts(folder):
     assert texts[0] == "a dog jumps<|end|>" and learned[0] == " jumps<|end|>", (texts, learned)
     assert 'note: 1 entries with "id", which is not read' in said, said
     assert 'note: 1 messages with "name", which the chat template does not write' in said, said
+    told = {"instruction": "a dog", "input": "", "output": "jumps", "text": "x"}
+    said, _, learned = make(folder, "chatml", [told])
+    assert learned == [first] and 'note: 1 entries with "text", which is not read' in said, said
 
 
 def check_files(folder):
@@ -619,6 +639,13 @@ def check_files(folder):
         ("t.json", '[{"text": "a"},\n', "t.json:2: not JSON"),
         ("u.csv", "text\na,b\n", "u.csv:2: the row has not as many cells"),
         ("v.csv", "question,answer\na,b\n", 'keys of this one: "question", "answer"'),
+        ("va.csv", "text,a,text\na,b,c\n", 'va.csv:1: "text": there more than once'),
+        (
+            "vb.json",
+            '[{"text": "a", "b": ' + "7" * 5000 + '},\n{"text": "\\udc00"},\n{"text": "a"}]',
+            'vb.json:2: "text": \\udc00',
+        ),
+        ("vb.json", '[{"text": "a"},\n{"a": {"b": 1, "b": 2}}, {}]', "2 of 3 entries are refused"),
         ("w.txt", b"a\0b", "w.txt:1: the file is binary"),
         ("x.txt", b"PK\3\4....", "x.txt: the file is a zip archive"),
         (
@@ -626,25 +653,14 @@ def check_files(folder):
             b"version https://git-lfs.github.com/spec/v1\n",
             "y: the file is a pointer of git-lfs",
         ),
-        ("z.jsonl", "", "z.jsonl: there are no entries in it"),
+        ("z.jsonl", "", "z.jsonl: the file has no entry"),
+        ("z.jsonl", "\n", "make_documents.py: 1 of 1 files have no entry, so nothing is written"),
+        ("z.json", "[]", "z.json: the file has no entry"),
+        ("z.csv", "text\n", "z.csv: the file has no entry"),
+        ("z.txt", "", "z.txt: the file has no entry"),
         ("za", b"PAR1", "za: the file is Parquet"),
         ("zb.jsonl.zst", b"\x28\xb5\x2f\xfd", "compressed by zstd"),
         ("zc.txt", b"\xff\xfea\0", "UTF-16"),
-        ("zd.jsonl", '{"text": "a\\ud800b"}', "zd.jsonl:1: a text has \\ud800, half of a UTF-16 pair"),
-        ("ze.jsonl", '{"text": "a"}\n{"text": "a", "n": 1' + 5000 * "0" + "}", "ze.jsonl:2: a value cannot"),
-        ("zf.json", '[{"text": "a", "text": "b"}]', '"text" is there twice in one object'),
-        ("zg.csv", "text,text\na,b\n", 'zg.csv:1: the first line names "text" twice'),
-        (
-            "zh.jsonl",
-            '{"messages": [{"role": "\\u001b[31mred", "content": "a"}]}',
-            "\\x1b[31mred",
-        ),
-        (
-            "zi.jsonl",
-            '{"messages": [{"role": "user", "content": "a"}, '
-            '{"role": "assistant", "content": "b", "mask": 1}]}',
-            '"weight": 0 or 1',
-        ),
     ]
     piped = subprocess.run(
         [
@@ -667,21 +683,14 @@ def check_files(folder):
         "a dog<|end|>"
     ]
     for name, content, said in refused:
-        assert said in texts_of(name, content, code=1), (
+        assert said in texts_of(name, content, code=2), (
             name,
             said,
-            texts_of(name, content, code=1),
+            texts_of(name, content, code=2),
         )
-    alpaca = {"instruction": "add", "input": "1 1", "output": "2", "text": "all of it"}
-    whole = texts_of("a.jsonl", json.dumps(alpaca))
-    del alpaca["text"]
-    assert whole == texts_of("a.jsonl", json.dumps(alpaca)) and "all of it" not in whole[0]
-    assert "absent/b.bin: " in run(
-        ["--model", f"{folder}/chatml", "--out", f"{folder}/absent/b.bin", f"{folder}/m.txt.gz"], 1
-    )
     assert not [name for name in os.listdir(folder) if name.endswith(".part")]
     assert "no.jsonl: cannot be read: No such file" in run(
-        ["--model", f"{folder}/chatml", "--out", f"{folder}/no.bin", f"{folder}/no.jsonl"], 1
+        ["--model", f"{folder}/chatml", "--out", f"{folder}/no.bin", f"{folder}/no.jsonl"], 2
     )
     check_parquet(folder, chat, expected, texts_of)
 
@@ -692,7 +701,7 @@ def check_parquet(folder, chat, expected, texts_of):
         import pyarrow.parquet
     except ImportError:
         assert "a.parquet: Parquet needs pyarrow: pip install pyarrow" in texts_of(
-            "a.parquet", b"PAR1", code=1
+            "a.parquet", b"PAR1", code=2
         )
         return
     rows = [
@@ -703,7 +712,11 @@ def check_parquet(folder, chat, expected, texts_of):
     with open(f"{folder}/rows", "rb") as file:
         content = file.read()
     assert texts_of("a.parquet", content) == expected
-    assert "b.parquet: not a whole Parquet file" in texts_of("b.parquet", content[:-9], code=1)
+    twice = pyarrow.Table.from_arrays([pyarrow.array(["a"])] * 2, ["text", "text"])
+    pyarrow.parquet.write_table(twice, f"{folder}/rows")
+    with open(f"{folder}/rows", "rb") as file:
+        assert '"text": there more than once' in texts_of("c.parquet", file.read(), code=2)
+    assert "b.parquet: not a whole Parquet file" in texts_of("b.parquet", content[:-9], code=2)
 
 
 def check_refusals(folder):
@@ -730,6 +743,9 @@ def check_refusals(folder):
         (chat(content=7), "not a number"),
         (chat(content=[{"type": "image_url", "image_url": "x"}]), 'part of type "image_url"'),
         (chat(weight=0.5), '"weight": 0.5; allowed: 0'),
+        (chat(loss=0.7), '"loss": 0.7; allowed: 0'),
+        (chat(loss_mask=[0, 1]), '"loss_mask": [0, 1]; allowed: 0'),
+        (chat(mask=0), '"mask" is not supported; in some files 1 means'),
         (chat(weight="0"), '"weight": "0"; allowed: 0'),
         (
             json.dumps({"messages": [{**turns("a")[0], "train": True}, *turns("", "b")[1:]]}),
@@ -748,6 +764,14 @@ def check_refusals(folder):
         ('{"prompt": "a", "completion": ["b"]}', "two strings or two lists of messages"),
         ('{"prompt": "a", "completion": "b", "label": false}', '"label" is not supported'),
         ('{"instruction": "a", "output": 7}', '"output" must be a string, not a number'),
+        ('{"text": "a\\ud800b"}', '"text": \\ud800 is half a character'),
+        ('{"text": "a", "\\udc00": 1}', "\\udc00 is half a character"),
+        (chat(content="a\ud800"), '"content": \\ud800 is half a character'),
+        ('{"text": "a", "id": [' + "7" * 5000 + "]}", '"id": an integer of 5000 digits'),
+        ("-" + "7" * 5000, "an integer of 5001 digits"),
+        ('{"text": "one", "text": "two"}', '"text": there more than once'),
+        (chat().replace('"role"', '"content": "", "role"', 1), '"content": there more than once'),
+        (entry(tools='[{"a": 1, "a": 2}]'), '"a": there more than once'),
         ('{"text": ' + "[" * 100000 + "]" * 100000 + "}", "nested too deeply"),
     ]
     with open(f"{folder}/broken.jsonl", "w", encoding="utf-8") as file:
@@ -767,7 +791,7 @@ def check_refusals(folder):
                     f"{folder}/no.bin",
                     f"{folder}/part.jsonl",
                 ],
-                1,
+                2,
             )
             told = dict(re.findall(r"part\.jsonl:(\d+): (.*)", said))
         assert cases[number][1] in told[str(number % 20 + 2)], (
@@ -777,13 +801,12 @@ def check_refusals(folder):
     model = ["--model", f"{folder}/chatml", "--out", f"{folder}/no.bin"]
     n = len(cases)
     assert f"{n} of {n + 1} entries are refused, so nothing is written" in run(
-        [*model, f"{folder}/broken.jsonl"], 1
+        [*model, f"{folder}/broken.jsonl"], 2
     )
     assert not os.path.exists(f"{folder}/no.bin") and not os.path.exists(f"{folder}/no.bin.part")
     said = run([*model, "--skip-refused", f"{folder}/broken.jsonl"])
-    assert (
-        said.count("broken.jsonl:") == 20 and f"left out: {n} refused of {n + 1} entries" in said
-    ), said
+    assert said.count("broken.jsonl:") == 20, said
+    assert f"left out: {n} of {n + 1} entries are refused" in said, said
     assert len(read_documents(f"{folder}/no.bin")) == 1
     drops = unmarked(GENERATION).replace(
         "{% for message in messages %}",
@@ -795,12 +818,49 @@ def check_refusals(folder):
         [{"messages": [{"role": "system", "content": "over"}, *turns("a", "b")]}],
     )
     said = run(
-        ["--model", f"{folder}/drops", "--out", f"{folder}/no.bin", f"{folder}/drops.jsonl"], 1
+        ["--model", f"{folder}/drops", "--out", f"{folder}/no.bin", f"{folder}/drops.jsonl"], 2
     )
     assert 'message 0 (role "system"): the chat template does not write its content' in said, said
     assert "no tokenizer.json" in run(
-        ["--model", folder, "--out", f"{folder}/no.bin", f"{folder}/chat.jsonl"], 1
+        ["--model", folder, "--out", f"{folder}/no.bin", f"{folder}/chat.jsonl"], 2
     )
+
+
+def check_model_and_out(folder):
+    """Files of the model that are broken, and an --out that cannot be, are told before any work."""
+    for name, content, said in (
+        ("tokenizer.json", "{}", "tokenizer.json: not a tokenizer of Hugging Face: "),
+        ("tokenizer_config.json", "{", "tokenizer_config.json: the file is not JSON: "),
+        ("tokenizer_config.json", "[]", "tokenizer_config.json: must be an object, not a list"),
+        ("tokenizer_config.json", '{"eos_token": 7}', '"eos_token" of tokenizer_config.json must'),
+        ("tokenizer_config.json", '{"chat_template": [{}]}', '"chat_template" of tokenizer_config'),
+    ):
+        model = f"{folder}/broken-model"
+        shutil.copytree(f"{folder}/chatml", model, dirs_exist_ok=True)
+        with open(f"{model}/{name}", "w", encoding="utf-8") as file:
+            file.write(content)
+        told = run(["--model", model, "--out", f"{folder}/no.bin", f"{folder}/chat.jsonl"], 2)
+        assert said in told and told.count("\n") == 1, told
+    for out, said in (
+        (f"{folder}/absent/o", f"there is no folder {folder}/absent; make it first"),
+        (folder, "must be a file, not a folder"),
+    ):
+        told = run(["--model", f"{folder}/chatml", "--out", out, f"{folder}/broken.jsonl"], 2)
+        assert told == f"make_documents.py: --out {out}: {said}\n", told
+
+
+def check_controls(folder):
+    """No text of a file, and no name of one, moves a terminal's cursor."""
+    message = {**turns("a dog")[0], "role": "\x1b[2J\u202eb"}
+    with open(f"{folder}/a\x1b[31m\n.jsonl", "w", encoding="utf-8") as file:
+        file.write(json.dumps({"text": "a", "key\x1b[2J\x9b": 1}) + "\n")
+        file.write(json.dumps({"messages": [message]}) + "\n")
+    model = ["--model", f"{folder}/chatml", "--out", f"{folder}/no\x07.bin"]
+    said = run([*model, "--skip-refused", file.name])
+    assert r"a\x1b[31m\x0a.jsonl:2: message 0: role " + r'"\x1b[2J\u202eb" is unknown' in said, said
+    assert r'"key\x1b[2J\u009b", which is not read' in said and r"no\x07.bin: 1 doc" in said, said
+    said = run([*model, os.fsencode(f"{folder}/") + b"\xff\x1b"], 2)
+    assert r"/\xff\x1b: cannot be read" in said, said
 
 
 def check_guide():
@@ -855,6 +915,8 @@ def main():
         check_layouts(folder)
         check_files(folder)
         check_refusals(folder)
+        check_model_and_out(folder)
+        check_controls(folder)
         check_guide()
 
 
